@@ -1,0 +1,274 @@
+"""The frontier of one crawl as typed calls: every move of an entry goes through here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+)
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.model import (
+    ENTRY_ID_BYTES,
+    MAX_EXCHANGE_BYTES,
+    PRIORITY_LIMIT,
+    Ack,
+    Bury,
+    Census,
+    FrontierRefused,
+    FrontierUnavailable,
+    Joined,
+    Lease,
+    Member,
+    Move,
+    Order,
+    Put,
+    Receipt,
+    Rejoined,
+    Release,
+    Status,
+)
+from scrapy_dq.frontier.scripts import TRANSITIONS, Script
+
+SCHEMA = "1"
+"""What the keys mean. Workers of another schema are refused: they would misread each other."""
+SEEN_KIND = "exact"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What must agree between all workers of a crawl."""
+
+    fingerprinter: str
+    spider: str
+    spider_args: str
+    run_name: str = ""
+    keep_seen: bool = False
+
+
+class Frontier:
+    """All stored state of one crawl, behind one `redis.asyncio` client.
+
+    The client must not retry by itself: a repeated script would be a second one. Every call either
+    returns, or raises FrontierUnavailable (no usable reply: repeat it unchanged) or FrontierRefused
+    (Redis or its data cannot serve; nothing was changed).
+    """
+
+    def __init__(self, client: Any, crawl: str, order: Order) -> None:
+        self.crawl = crawl
+        self.order = order
+        self._client = client
+        self._key = keys.meta(crawl)
+        self._scripts = {name: Script(name, order) for name in TRANSITIONS}
+
+    async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
+        """Register a fresh worker; create the frontier, or start its next run, where there is none open.
+
+        Args:
+            new_epoch: a fresh uuid, used only if the frontier is absent.
+        Source: lua/join.lua
+        """
+        reply = await self._call(
+            "join", worker_id, json.dumps(identity), new_epoch, SCHEMA, self.order.value, SEEN_KIND,
+            crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name, int(crawl.keep_seen),
+        )  # fmt: skip
+        status, epoch, run, resumed, counts, spider_args = reply
+        return Joined(
+            Status(status.decode()),
+            epoch.decode(),
+            int(run),
+            bool(resumed),
+            Census(*counts),
+            spider_args.decode("utf-8", "replace"),
+        )
+
+    async def rejoin(
+        self,
+        new_id: str,
+        identity: dict[str, Any],
+        old_id: str,
+        epoch: str,
+        run: int,
+        held: Sequence[bytes],
+        parentless: bool,
+        keep_seen: bool,
+    ) -> Rejoined:
+        """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
+
+        Args:
+            parentless: puts are waiting that no lease stands for; they open a finished run again.
+        Source: lua/rejoin.lua
+        """
+        reply = await self._call(
+            "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
+            int(keep_seen),
+        )  # fmt: skip
+        status = Status(reply[0].decode())
+        if status is not Status.OK:
+            return Rejoined(status)
+        owned = reply[2]
+        ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
+        return Rejoined(status, int(reply[1]), frozenset(ids))
+
+    async def exchange(
+        self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int, moves: bytes
+    ) -> Receipt:
+        """Apply *moves* in order and take up to *want* leases, in one atomic step.
+
+        Args:
+            seq: one more than that of the last exchange that was answered; 1 after (re)joining.
+            want: leases, 0 to MAX_LEASES.
+            seeding: 1 while `start()` is not exhausted, 2 if it failed, else 0.
+            held: leases that this worker believes to own before *moves* are applied.
+            moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
+        Raises:
+            FrontierUnavailable: the moves may or may not have been applied. Repeat the same
+                arguments: they are applied once.
+        Source: lua/exchange.lua
+        """
+        reply = await self._call(
+            "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES, moves
+        )
+        status = Status(reply[0].decode())
+        if len(reply) == 1:
+            return Receipt(status)
+        _, applied, dropped, counts, flat = reply
+        return Receipt(
+            status,
+            bool(applied),
+            tuple(int(i) for i in dropped.split(b",")) if dropped else (),
+            Census(*counts),
+            tuple(Lease(flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)),
+        )
+
+    async def fence(self, worker_id: str, epoch: str, run: int) -> str:
+        """Fence a worker that is dead; OK, ABSENT, LOST, RESYNC or FINISHED. Source: lua/fence.lua"""
+        return str((await self._call("fence", worker_id, epoch, run))[0].decode())
+
+    async def drain(
+        self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
+    ) -> tuple[int, int, int]:
+        """Move up to *limit* leases of a fenced worker to quarantine; return (moved, buried, left).
+
+        Source: lua/drain.lua
+        """
+        reply = await self._call("drain", worker_id, epoch, run, limit, max_attempts)
+        return (reply[1], reply[2], reply[3]) if reply[0] == b"OK" else (0, 0, 0)
+
+    async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool) -> tuple[int, bool]:
+        """Give all leases back and unregister; return (released, nobody is left). Source: lua/leave.lua"""
+        reply = await self._call("leave", worker_id, epoch, run, int(keep_seen))
+        return (reply[1], bool(reply[2])) if reply[0] == b"OK" else (0, False)
+
+    async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
+        """Delete the whole crawl; refuse, naming one, if a member is not among *dead*.
+
+        Returns:
+            ("", what was deleted), or (a worker's id, empty census) if refused.
+        Source: lua/flush.lua
+        """
+        reply = await self._call("flush", msgpack.packb(list(dead)))
+        if reply[0] == b"LIVE":
+            return reply[1].decode(), Census()
+        return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
+
+    async def members(self) -> list[Member]:
+        """Return the registered workers. Source: lua/overview.lua"""
+        return parse_members((await self._call("overview"))[4])
+
+    async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
+        """Count up this worker's heartbeat and return everyone's; empty if LOST. Source: lua/beat.lua"""
+        return parse_beats(await self._call("beat", worker_id, epoch))
+
+    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> dict[str, int]:
+        """As `beats`, on a `redis` client of the heartbeat thread."""
+        try:
+            return parse_beats(self._scripts["beat"].call_blocking(client, self._key, worker_id, epoch))
+        except (RedisError, OSError) as error:
+            raise FrontierUnavailable(describe(error)) from error
+
+    async def _call(self, transition: str, *args: Any) -> Any:
+        try:
+            reply = await self._scripts[transition].call(self._client, self._key, *args)
+        except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
+            raise FrontierRefused(f"Redis denies access: {describe(error)}") from error
+        except (RedisError, OSError, TimeoutError) as error:
+            raise FrontierUnavailable(describe(error)) from error
+        refuse(reply)
+        return reply
+
+
+def pack_moves(moves: Sequence[Move]) -> bytes:
+    """Return *moves* as lua/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
+    return msgpack.packb([_packed(move) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
+
+
+def _packed(move: Move) -> tuple[Any, ...]:
+    if isinstance(move, Put):
+        priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, move.priority))
+        return (1, int(move.admission), move.token, move.entry_id, priority, int(move.start), move.payload)
+    if isinstance(move, Ack):
+        return (2, move.entry_id)
+    if isinstance(move, Release):
+        return (3, move.entry_id)
+    if isinstance(move, Bury):
+        return (4, move.entry_id, move.reason)
+    raise TypeError(f"not a move: {move!r}")
+
+
+def parse_members(flat: list[Any]) -> list[Member]:
+    """Read the members of lua/overview.lua's answer."""
+    found = []
+    for i in range(0, len(flat), 4):
+        try:
+            identity = json.loads(flat[i + 1])
+        except ValueError:
+            identity = {}
+        found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3]))
+    return found
+
+
+def parse_beats(reply: list[Any]) -> dict[str, int]:
+    """Read lua/beat.lua's answer."""
+    if reply[0] != b"OK":
+        return {}
+    flat = reply[1]
+    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+def refuse(reply: Any) -> None:
+    """Raise FrontierRefused if *reply* says that stored data cannot be used."""
+    if reply[0] == b"WRONG_TYPE":
+        _, key, actual, expected = (part.decode("utf-8", "replace") for part in reply)
+        raise FrontierRefused(
+            f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "
+            f"Rename or delete that key, or choose another crawl name with DQ_CRAWL"
+        )
+    if reply[0] == b"DIFFERS":
+        _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
+        raise FrontierRefused(
+            f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. Run it as it was "
+            f"started, choose another crawl name with DQ_CRAWL, or start afresh with SCHEDULER_FLUSH_ON_START"
+        )
+
+
+_FIELDS = {
+    "schema": "schema version",
+    "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",
+    "spider": "spider class",
+    "order": "DQ_ORDER",
+    "seen_kind": "kind of seen",
+}
+
+
+def describe(error: BaseException) -> str:
+    """Return what to print of an error from Redis: its text, or its type if it has none."""
+    return str(error).strip() or type(error).__name__

@@ -1,0 +1,45 @@
+"""Every Redis key of a crawl: name, type, lifetime. lua/keys.lua makes the same names."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+PREFIX = "dq:"
+
+
+class Key(NamedTuple):
+    name: str
+    type: str
+    lifetime: str
+
+
+KEYS = (
+    Key("meta", "hash", "from the first crawl on; after a finished run it is the tombstone"),
+    Key("members", "set", "while workers are registered"),
+    Key("beats", "hash", "while workers are registered; no TTL: an eviction policy would delete it"),
+    Key("seen", "set", "the run; longer with SCHEDULER_PERSIST"),
+    Key("seeds", "set", "the run"),
+    Key("admitted", "set", "the run"),
+    Key("bands", "zset", "while something waits"),
+    Key("returned", "zset", "while something that came back waits"),
+    Key("quarantine", "zset", "while a suspect waits"),
+    Key("dead", "hash", "until the next run starts"),
+    Key("backlog:<rank>", "list", "while something of this rank waits"),
+    Key("worker:<id>", "hash", "while the worker is registered"),
+    Key("in-flight:<id>", "hash", "while the worker holds leases"),
+)
+
+
+def prefix(crawl: str) -> str:
+    """Return what all keys of *crawl* begin with.
+
+    The name is percent-encoded, braces, colons and stars too, so that no two crawls share a key and
+    the hash tag is the whole name: one crawl lies in one slot of a Redis Cluster.
+    """
+    return f"{PREFIX}{{{quote(crawl, safe='')}}}:"
+
+
+def meta(crawl: str) -> str:
+    """Return the one key that is passed to every script."""
+    return prefix(crawl) + "meta"

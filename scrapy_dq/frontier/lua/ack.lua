@@ -1,0 +1,10 @@
+-- ack: in-flight -> gone. Only the worker that holds the lease may ack.
+-- ARGS     worker_id, id
+-- RETURNS  true | false (not held: reclaimed, or acked before)
+-- COST     O(1)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function ack(worker_id, id)
+  if not take_lease(worker_id, id) then return false end
+  state.done = state.done + 1
+  return true
+end

@@ -1,0 +1,47 @@
+-- join: a fresh worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
+-- ARGS     worker_id, identity, new_epoch, schema, order, seen_kind, fingerprinter, spider, spider_args,
+--          run_name, keep_seen
+-- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args
+--          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected: nothing was changed
+-- COST     O(1); the start of a new run unlinks the keys of the last
+-- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
+local worker_id, identity, new_epoch = ARGV[1], ARGV[2], ARGV[3]
+local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerprinter = ARGV[7],
+  spider = ARGV[8] }
+local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11] == '1'
+
+local wrong = wrong_type()
+if wrong then return wrong end
+load_state()
+-- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
+-- the keys that may have stayed.
+local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'seen_kind' }
+if state.phase == 'finished' then
+  agree = redis.call('EXISTS', key.seen) == 1 and { 'schema', 'fingerprinter', 'seen_kind' } or { 'schema' }
+end
+for _, field in ipairs(agree) do
+  local stored = redis.call('HGET', key.meta, field)
+  if stored and stored ~= ours[field] then return { 'DIFFERS', field, stored, ours[field] } end
+end
+local function describe()
+  redis.call('HSET', key.meta, 'run_name', run_name, 'schema', ours.schema, 'order', ours.order,
+    'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter, 'spider', ours.spider,
+    'spider_args', spider_args)
+end
+local resumed = 0
+if not state.epoch then
+  redis.call('HSET', key.meta, 'epoch', new_epoch, 'run', 0)
+  describe()
+  state.epoch, state.phase = new_epoch, 'open'
+elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
+  if run_name ~= '' and run_name == redis.call('HGET', key.meta, 'run_name') then
+    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args }
+  end
+  next_run(keep_seen)
+  describe()
+else
+  resumed = 1
+end
+if redis.call('SISMEMBER', key.members, worker_id) == 0 then register(worker_id, identity) end
+save_state()
+return { 'OK', state.epoch, state.run, resumed, census(), redis.call('HGET', key.meta, 'spider_args') }

@@ -1,0 +1,34 @@
+-- keys: the names of every key of one crawl. The one place in Lua that makes names;
+-- frontier/keys.py states the same names with type and lifetime, and a test holds them equal.
+-- KEYS[1] is the meta key, "dq:{crawl}:meta". All other names are derived from it and carry the
+-- same hash tag, so that on Redis Cluster they lie in the one slot that KEYS[1] declares.
+local prefix = string.sub(KEYS[1], 1, -5)
+local key = {
+  meta = KEYS[1],
+  members = prefix .. 'members',
+  beats = prefix .. 'beats',
+  seen = prefix .. 'seen',
+  seeds = prefix .. 'seeds',
+  admitted = prefix .. 'admitted',
+  bands = prefix .. 'bands',
+  returned = prefix .. 'returned',
+  quarantine = prefix .. 'quarantine',
+  dead = prefix .. 'dead',
+}
+local function backlog_key(rank) return prefix .. 'backlog:' .. rank end
+local function worker_key(id) return prefix .. 'worker:' .. id end
+local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
+
+local key_types = {
+  meta = 'hash', members = 'set', beats = 'hash', seen = 'set', seeds = 'set', admitted = 'set',
+  bands = 'zset', returned = 'zset', quarantine = 'zset', dead = 'hash',
+}
+-- A script has no roll-back: a key of a wrong type must be found before the first write.
+local function wrong_type()
+  for name, expected in pairs(key_types) do
+    local actual = redis.call('TYPE', key[name]).ok
+    if actual ~= 'none' and actual ~= expected then
+      return { 'WRONG_TYPE', key[name], actual, expected }
+    end
+  end
+end

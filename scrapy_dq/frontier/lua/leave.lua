@@ -1,0 +1,19 @@
+-- leave: a worker's leases -> their places, no attempt charged; the member is gone.
+-- The last to leave a finished run unlinks its keys; meta (the tombstone) and dead letters stay.
+-- ARGS     worker_id, epoch, run, keep_seen
+-- RETURNS  OK, released, last (1: nobody is left) | LOST | RESYNC | FINISHED
+-- COST     O(leases)
+-- CRASH    before: the worker is fenced and drained as a dead one; after: nothing to do
+local worker_id = ARGV[1]
+load_state()
+local answer = stale(ARGV[2], tonumber(ARGV[3]))
+if answer then return { answer } end
+local wrong = wrong_type()
+if wrong then return wrong end
+local ids = redis.call('HKEYS', in_flight_key(worker_id))
+for _, id in ipairs(ids) do release(worker_id, id) end
+remove_member(worker_id)
+local last = redis.call('SCARD', key.members) == 0 and 1 or 0
+if last == 1 and state.phase == 'finished' then clear_run(ARGV[4] == '1') end
+save_state()
+return { 'OK', #ids, last }

@@ -1,0 +1,21 @@
+-- put: nowhere -> backlog, if its token is new; finished -> open again.
+-- ARGS     admission (1 seen, 2 seeds, 3 admitted), token, id, priority, start, payload
+-- RETURNS  true | false (known: nothing changed)
+-- COST     O(log bands)
+-- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
+local admit = {
+  seen_add,
+  function(token) return redis.call('SADD', key.seeds, token) == 1 end,
+  function(token) return redis.call('SADD', key.admitted, token) == 1 end,
+}
+local function put(admission, token, id, priority, start, payload)
+  if not admit[admission](token) then return false end
+  state.sequence = state.sequence + 1
+  state.waiting = state.waiting + 1
+  state.phase = 'open'
+  local rank = string.format('%.0f', order_rank(priority, start))
+  local length = redis.call('RPUSH', backlog_key(rank),
+    struct.pack('>I8', state.sequence) .. id .. payload)
+  if length == 1 then redis.call('ZADD', key.bands, rank, rank) end
+  return true
+end

@@ -1,0 +1,47 @@
+-- rejoin: a live worker registers anew and keeps the leases that are still its own. Idempotent by new_id.
+-- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless, keep_seen
+-- RETURNS  OK, run, owned (ids, joined) | FINISHED | LOST (nothing changed)
+-- COST     O(leases of old_id)
+-- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
+local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local held, parentless, keep_seen = ARGV[6], ARGV[7] == '1', ARGV[8] == '1'
+
+local wrong = wrong_type()
+if wrong then return wrong end
+load_state()
+if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
+if redis.call('SISMEMBER', key.members, new_id) == 1 then
+  return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))) }
+end
+if state.run > run then return { 'FINISHED' } end
+if state.phase == 'finished' then
+  if state.run < run then
+    -- A Redis that came back older than the start of this run.
+    next_run(keep_seen)
+  elseif parentless then
+    state.phase = 'open'
+  else
+    return { 'FINISHED' }
+  end
+end
+register(new_id, identity)
+local owned = {}
+if redis.call('HGET', worker_key(old_id), 'fenced') == '0' then
+  local mine = {}
+  for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
+  local leases = redis.call('HGETALL', in_flight_key(old_id))
+  for i = 1, #leases, 2 do
+    if mine[leases[i]] then
+      redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
+      if string.byte(leases[i + 1], 17) >= 128 then
+        redis.call('HSET', worker_key(new_id), 'quarantined', leases[i])
+      end
+      owned[#owned + 1] = leases[i]
+    else
+      release(old_id, leases[i])
+    end
+  end
+  remove_member(old_id)
+end
+save_state()
+return { 'OK', state.run, table.concat(owned) }

@@ -1,0 +1,11 @@
+-- release: in-flight -> its exact place in the backlog, no attempt charged.
+-- ARGS     worker_id, id
+-- RETURNS  true | false (not held)
+-- COST     O(log returned)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function release(worker_id, id)
+  local lease = take_lease(worker_id, id)
+  if not lease then return false end
+  come_back(lease.quarantined and key.quarantine or key.returned, id, lease)
+  return true
+end

@@ -1,0 +1,165 @@
+"""The plain values that the frontier and its callers exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+ENTRY_ID_BYTES = 12
+MAX_MOVES = 1_000
+"""Moves of one exchange, at most: a script holds Redis while it runs."""
+MAX_LEASES = 1_000
+MAX_EXCHANGE_BYTES = 4 * 1024 * 1024
+"""Payload bytes of one exchange, at most, in each direction."""
+PRIORITY_LIMIT = 2**50
+"""Priorities beyond ± this are clamped: places are computed in Lua's 53-bit integers."""
+
+
+class FrontierError(Exception):
+    """Base of everything that `scrapy_dq.frontier` raises."""
+
+
+class FrontierUnavailable(FrontierError):
+    """No usable reply: the call may or may not have been applied. Repeat it unchanged."""
+
+
+class FrontierRefused(FrontierError):
+    """The frontier cannot be used as configured; nothing in Redis was changed."""
+
+
+class Order(str, Enum):
+    """How the backlog is served."""
+
+    PRIORITY_LIFO = "priority-lifo"
+    PRIORITY_FIFO = "priority-fifo"
+    FIFO = "fifo"
+    LIFO = "lifo"
+
+
+class Status(str, Enum):
+    """How the frontier answers a worker (see docs/design.md)."""
+
+    OK = "OK"
+    RESYNC = "RESYNC"
+    FINISHED = "FINISHED"
+    LOST = "LOST"
+
+
+class Admission(IntEnum):
+    """Which key decides that a put is new."""
+
+    SEEN = 1
+    """By fingerprint, for the whole crawl."""
+    SEED = 2
+    """By fingerprint and occurrence, once per run: what `start()` yields on every worker."""
+    ID = 3
+    """By entry id: equal `dont_filter` requests stay separate, a repeated put does not double."""
+
+
+@dataclass(slots=True)
+class Put:
+    """A new entry on its way to the backlog."""
+
+    entry_id: bytes
+    admission: Admission
+    token: bytes
+    priority: int
+    start: bool
+    payload: bytes
+    parent: bytes | None = None
+    """Entry id of the lease whose callback yielded it; None when nobody holds one for it."""
+    source: Any = field(default=None, repr=False, compare=False)
+    """What the caller wants back if the put is dropped as a duplicate; never sent."""
+
+
+@dataclass(slots=True)
+class Ack:
+    """The work is done; the entry is gone."""
+
+    entry_id: bytes
+
+
+@dataclass(slots=True)
+class Release:
+    """A lease goes back to its place in the backlog, unspent."""
+
+    entry_id: bytes
+
+
+@dataclass(slots=True)
+class Bury:
+    """A lease becomes a dead letter, with the reason."""
+
+    entry_id: bytes
+    reason: str
+
+
+Move = Put | Ack | Release | Bury
+
+
+@dataclass(slots=True)
+class Lease:
+    """This worker's ownership of an entry."""
+
+    entry_id: bytes
+    attempts: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """All counts, read in one atomic step."""
+
+    waiting: int = 0
+    in_flight: int = 0
+    done: int = 0
+    dead: int = 0
+    seen: int = 0
+    workers: int = 0
+    seeding: int = 0
+    """Workers whose `start()` is not exhausted; counted only while nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to an exchange."""
+
+    status: Status
+    applied: bool = False
+    dropped: tuple[int, ...] = ()
+    """Positions, in the prefix, of puts that were known already."""
+    census: Census = Census()
+    leases: tuple[Lease, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to join."""
+
+    status: Status
+    epoch: str
+    run: int
+    resumed: bool
+    census: Census
+    spider_args: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoined:
+    """The answer to rejoin."""
+
+    status: Status
+    run: int = 0
+    owned: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A registered worker, as others see it."""
+
+    worker_id: str
+    identity: dict[str, Any]
+    """Host, boot id, PID namespace, pid and start time: see `frontier/identity.py`."""
+    fenced: bool
+    in_flight: int

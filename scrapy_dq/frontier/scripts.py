@@ -1,0 +1,60 @@
+"""Loads the Lua: one script per transition, built from the files in lua/ by plain concatenation."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from scrapy_dq.frontier.model import Order
+
+_BASE = ("keys", "order_{order}", "state", "entry")
+_PARTS = {
+    "join": ("member",),
+    "rejoin": ("release", "member"),
+    "exchange": ("seen_exact", "put", "ack", "release", "bury", "lease", "finish"),
+    "fence": (),
+    "drain": ("bury", "member"),
+    "leave": ("release", "member"),
+    "beat": (),
+    "flush": ("member",),
+    "overview": (),
+}
+TRANSITIONS = tuple(_PARTS)
+
+
+@cache
+def _lua(name: str) -> str:
+    return files("scrapy_dq.frontier").joinpath("lua", f"{name}.lua").read_text("utf-8")
+
+
+@cache
+def source(transition: str, order: Order) -> str:
+    """Return the whole script of *transition* for crawls served in *order*."""
+    names = (*_BASE, *_PARTS[transition], transition)
+    return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
+
+
+class Script:
+    """One transition, called by its digest; Redis is given the source when it does not know it."""
+
+    def __init__(self, transition: str, order: Order) -> None:
+        self.source = source(transition, order)
+        self.sha = sha1(self.source.encode()).hexdigest()
+
+    async def call(self, client: Any, key: str, *args: Any) -> Any:
+        """Run on a `redis.asyncio` client; raises what redis-py raises."""
+        try:
+            return await client.evalsha(self.sha, 1, key, *args)
+        except NoScriptError:
+            return await client.eval(self.source, 1, key, *args)
+
+    def call_blocking(self, client: Any, key: str, *args: Any) -> Any:
+        """Run on a `redis` client; for threads and command lines, never for the event loop."""
+        try:
+            return client.evalsha(self.sha, 1, key, *args)
+        except NoScriptError:
+            return client.eval(self.source, 1, key, *args)
