@@ -5,6 +5,6 @@ Knows Redis; knows nothing of Scrapy.
 
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.overview import Overview, peek
+from scrapy_dq.frontier.worker import Worker, WorkerOptions
 
-
-__all__ = ["Frontier", "Overview", "peek"]
+__all__ = ["Frontier", "Overview", "Worker", "WorkerOptions", "peek"]

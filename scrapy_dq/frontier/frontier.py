@@ -227,12 +227,12 @@ def _packed(move: Move) -> tuple[Any, ...]:
 def parse_members(flat: list[Any]) -> list[Member]:
     """Read the members of lua/overview.lua's answer."""
     found = []
-    for i in range(0, len(flat), 4):
+    for i in range(0, len(flat), 5):
         try:
             identity = json.loads(flat[i + 1])
         except ValueError:
             identity = {}
-        found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3]))
+        found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3], flat[i + 4]))
     return found
 
 

@@ -163,3 +163,4 @@ class Member:
     """Host, boot id, PID namespace, pid and start time: see `frontier/identity.py`."""
     fenced: bool
     in_flight: int
+    beat: int = 0

@@ -28,7 +28,7 @@ TRANSITIONS = tuple(_PARTS)
 
 @cache
 def _lua(name: str) -> str:
-    return files("scrapy_dq.frontier").joinpath("lua", f"{name}.lua").read_text("utf-8")
+    return files("scrapy_dq.frontier").joinpath("lua").joinpath(f"{name}.lua").read_text("utf-8")
 
 
 @cache

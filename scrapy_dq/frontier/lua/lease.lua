@@ -3,7 +3,7 @@
 -- RETURNS  flat array: id, attempts, payload, ...
 -- COST     O(want * log bands)
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local CHUNK = 32 -- entries popped at once: bounds what one look past max_bytes can cost
+local CHUNK = 32 -- entries popped at once: bounds what is popped past max_bytes, and pushed back
 local function lease(worker_id, want, max_bytes, quarantined)
   local granted, fields, bytes = {}, {}, 0
   local function grant(id, place, flags, payload)
@@ -48,9 +48,15 @@ local function lease(worker_id, want, max_bytes, quarantined)
     elseif rank then
       local count = (back or suspect) and 1 or math.min(want, CHUNK)
       local list = backlog_key(rank)
-      for _, element in ipairs(redis.call(newest and 'RPOP' or 'LPOP', list, count)) do
+      local popped, taken = redis.call(newest and 'RPOP' or 'LPOP', list, count), 0
+      while taken < #popped and bytes < max_bytes do
+        taken = taken + 1
+        local element = popped[taken]
         grant(string.sub(element, 9, 20), place_of(tonumber(rank), (struct.unpack('>I8', element))), 0,
           string.sub(element, 21))
+      end
+      for i = #popped, taken + 1, -1 do
+        redis.call(newest and 'RPUSH' or 'LPUSH', list, popped[i])
       end
       if redis.call('EXISTS', list) == 0 then redis.call('ZREM', key.bands, rank) end
     else

@@ -1,0 +1,128 @@
+"""What the attributes of a stored request may be. Both ends make the same checks: what encodes also decodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from scrapy_dq.classes import Unfit
+
+Check = Callable[[Any], Any]
+"""Return the value, in plain types; raise Unfit, or anything else."""
+
+KEYS = {
+    "url": 1,
+    "callback": 2,
+    "errback": 3,
+    "method": 4,
+    "headers": 5,
+    "body": 6,
+    "cookies": 7,
+    "meta": 8,
+    "encoding": 9,
+    "priority": 10,
+    "dont_filter": 11,
+    "flags": 12,
+    "cb_kwargs": 13,
+}
+"""The attributes of a Request, as entries of FORMAT 1 name them; what a subclass adds is named in full."""
+
+DEFAULTS: dict[str, Any] = {
+    "callback": None,
+    "errback": None,
+    "method": "GET",
+    "headers": None,
+    "body": b"",
+    "cookies": None,
+    "meta": None,
+    "encoding": "utf-8",
+    "priority": 0,
+    "dont_filter": False,
+    "flags": None,
+    "cb_kwargs": None,
+}
+"""What is left out of an entry, as a constructor takes it."""
+
+_UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f]").search
+_UNSAFE_IN_HEADER = re.compile(rb"[\r\n\0]").search
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+
+
+def url_check(schemes: Collection[str]) -> Check:
+    """Return the check of a URL whose scheme must be one of *schemes*."""
+    allowed = frozenset(scheme.lower() for scheme in schemes)
+    prefixes = tuple(f"{scheme}:" for scheme in allowed)
+
+    def check(url: Any) -> str:
+        if type(url) is not str or _UNSAFE_IN_URL(url):
+            raise Unfit("a URL is a str without control characters")
+        if not url.startswith(prefixes) and (scheme := url.partition(":")[0].lower()) not in allowed:
+            raise Unfit(f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})")
+        return url
+
+    return check
+
+
+def method(value: Any) -> str:
+    if type(value) is not str or not _TOKEN(value):
+        raise Unfit("a method is a token of ASCII letters")
+    return value
+
+
+def headers(value: Any) -> dict[bytes, list[bytes]]:
+    """Return headers as a plain dict. An empty list is kept: it keeps a default header from being set."""
+    if not isinstance(value, dict):
+        raise Unfit("headers are a dict")
+    plain = dict(value)
+    for name, values in plain.items():
+        if type(values) is not list:
+            raise Unfit("the values of a header are a list")
+        for text in (name, *values):
+            if type(text) is not bytes or _UNSAFE_IN_HEADER(text):
+                raise Unfit(f"{text!a:.100} is not bytes without CR, LF and NUL")
+    return plain
+
+
+def encoding(value: Any) -> str:
+    if type(value) is not str:
+        raise Unfit("an encoding is a str")
+    "".encode(value)  # LookupError, unless it is a text encoding that Python knows
+    return value
+
+
+def body(value: Any) -> bytes:
+    return _exactly(value, bytes)
+
+
+def cookies(value: Any) -> Any:
+    return _exactly(value, dict, list)
+
+
+def flags(value: Any) -> Any:
+    return _exactly(value, list)
+
+
+def mapping(value: Any) -> Any:
+    return _exactly(value, dict)
+
+
+def priority(value: Any) -> int:
+    if not isinstance(value, int):
+        raise Unfit("a priority is an int")
+    return value
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def unknown(value: Any) -> Any:
+    raise Unfit("this version does not know it")
+
+
+def _exactly(value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise Unfit(f"a {names} should stand here, not a {type(value).__name__}")
+    return value

@@ -1,0 +1,84 @@
+"""Callbacks <-> the names of spider methods: which methods a stored request may call."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
+
+from scrapy import Spider
+from scrapy.http.request import NO_CALLBACK
+
+from scrapy_dq.classes import Unfit
+
+SCRAPY_CALLBACKS = frozenset({"parse", "_parse", "_callback", "_errback", "_parse_sitemap", "initialized"})
+"""What Scrapy's own spiders give to their requests: Spider, CrawlSpider, SitemapSpider, InitSpider."""
+
+HOOKS = frozenset(
+    {name for cls in Spider.__mro__ for name in vars(cls)} - {"parse", "_parse"}
+    | {"start", "start_requests", "closed"}
+)
+"""What Scrapy calls on a spider by itself: never a callback, though a project's class defines it."""
+
+NO_CALLBACK_NAME = ""
+
+
+class Callbacks:
+    """The callbacks of one spider, as its class stands now. Both ways follow the same table.
+
+    A callback is a method that a class of the MRO defines which is neither Scrapy's nor Python's own, or one of
+    SCRAPY_CALLBACKS. Attributes of the spider object do not count, and no property is looked at.
+    """
+
+    def __init__(self, spider: Spider) -> None:
+        self._spider_name = repr(spider.name)
+        self._methods: dict[str, Callable[..., Any]] = {NO_CALLBACK_NAME: NO_CALLBACK}
+        self._methods.update(_callbacks(spider))
+        self._names = {method: name for name, method in self._methods.items()}
+
+    def name_of(self, callback: Any) -> str:
+        """Return the name that resolves to *callback* again; raise Unfit for a lambda, another object's method..."""
+        # Equal bound methods have the same function and the same object.
+        name = self._names.get(callback) if callback is NO_CALLBACK or type(callback) is MethodType else None
+        if name is None:
+            called = getattr(callback, "__qualname__", type(callback).__qualname__)
+            raise Unfit(f"{called} is not a method of the spider {self._spider_name} that can be a callback")
+        return name
+
+    def method_of(self, name: Any) -> Callable[..., Any]:
+        """Return the bound method called *name*; raise Unfit if there is none."""
+        method = self._methods.get(name) if type(name) is str else None
+        if method is None:
+            raise Unfit(f"the spider {self._spider_name} has no callback {name!a:.100}")
+        return method
+
+
+def _callbacks(spider: Spider) -> Iterator[tuple[str, MethodType]]:
+    known = set()
+    for cls in type(spider).__mro__:
+        package = cls.__module__.partition(".")[0]
+        for name, raw in vars(cls).items():
+            if name in known:
+                continue
+            known.add(name)
+            if name.startswith("__") and name.endswith("__"):
+                continue
+            if package == "scrapy":
+                allowed = name in SCRAPY_CALLBACKS
+            else:
+                allowed = name not in HOOKS and package not in sys.stdlib_module_names
+            if not allowed:
+                continue
+            if isinstance(raw, classmethod) and inspect.isfunction(raw.__func__):
+                yield name, MethodType(raw.__func__, type(spider))
+            elif _is_method(raw):
+                yield name, MethodType(raw, spider)
+
+
+def _is_method(raw: Any) -> bool:
+    # The second kind is what Cython and its like make of a function.
+    return inspect.isfunction(raw) or (
+        inspect.ismethoddescriptor(raw) and callable(raw) and not isinstance(raw, (staticmethod, classmethod))
+    )

@@ -1,0 +1,250 @@
+"""Request <-> bytes, versioned, safe.
+
+An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults. Redis is
+shared, so `decode` takes its bytes for a stranger's: of what they name, it uses only callbacks of this spider,
+Request classes already imported, and the classes that `classes.py` allows.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy import Request, Spider
+from scrapy.http import Headers
+
+from scrapy_dq import attributes
+from scrapy_dq.attributes import DEFAULTS, KEYS
+from scrapy_dq.callbacks import Callbacks
+from scrapy_dq.classes import Classes, Unfit
+from scrapy_dq.values import Values
+
+FORMAT = 1
+"""The first byte of every entry. Another layout, or another meaning of a key, takes another format."""
+
+_CLASS = 0
+_UNSAFE_IN_REASON = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
+"""Whether this Scrapy takes a URL as it is when asked to; that saves half the time of decoding."""
+
+
+class CannotEncode(Exception):
+    """The request cannot be stored; the message tells a person why."""
+
+
+class CannotDecode(Exception):
+    """The entry is no request that may run here; the message is the reason of its dead letter."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is written and read of the requests of one class."""
+
+    name: str
+    """The class as entries name it: "module.QualName"; empty for Request itself."""
+    writers: list[tuple[str, int, Any, Callable[[Any], Any]]]
+    """Attribute, key, default, and how to write another value; a falsy value is the default, too."""
+    readers: dict[Any, tuple[str, Callable[[Any], Any]]]
+    added: list[str]
+    """Attributes that a subclass adds: always written, as their defaults are unknown."""
+    proven: bool
+    """Whether an entry was decoded again and gave the same request."""
+
+
+class Codec:
+    """Encode and decode the requests of one spider. For one thread."""
+
+    def __init__(
+        self,
+        spider: Spider,
+        *,
+        types: Sequence[str] = (),
+        spider_modules: Sequence[str] = (),
+        schemes: Collection[str] = ("http", "https"),
+        max_bytes: int = 1_048_576,
+    ) -> None:
+        """Bind to *spider*, as its class stands now.
+
+        Args:
+            types: dotted names of classes that values may have besides the project's own (DQ_TYPES).
+            spider_modules: SPIDER_MODULES; their top-level packages and the spider's own are the project.
+            schemes: of the URLs that may be stored and crawled (DQ_URL_SCHEMES).
+            max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
+        """
+        packages = {name.partition(".")[0] for name in (*spider_modules, type(spider).__module__)}
+        self._max_bytes = max_bytes
+        self._values = Values(Classes(packages - {"scrapy"}, types), max_bytes)
+        self._request_classes: dict[str, type[Request]] = {}
+        self._plans: dict[type[Request], _Plan] = {}
+        callbacks = Callbacks(spider)
+        flat = {
+            "url": attributes.url_check(schemes),
+            "method": attributes.method,
+            "headers": attributes.headers,
+            "body": attributes.body,
+            "encoding": attributes.encoding,
+        }
+        nested = {
+            "cookies": attributes.cookies,
+            "meta": attributes.mapping,
+            "priority": attributes.priority,
+            "dont_filter": attributes.anything,
+            "flags": attributes.flags,
+            "cb_kwargs": attributes.mapping,
+        }
+        self._write = {
+            "callback": callbacks.name_of,
+            "errback": callbacks.name_of,
+            **flat,
+            **{name: _after(check, self._values.lower) for name, check in nested.items()},
+        }
+        self._read = {
+            "callback": callbacks.method_of,
+            "errback": callbacks.method_of,
+            **flat,
+            **{name: _after(self._values.lift, check) for name, check in nested.items()},
+        }
+
+    def encode(self, request: Request) -> bytes:
+        """Return the entry of *request*; raise CannotEncode, whatever is in it, and nothing else."""
+        try:
+            plan = self._plan(type(request))
+            payload = bytes((FORMAT,)) + self._values.pack(self._entry(request, plan))
+            if len(payload) > self._max_bytes:
+                raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
+            if not plan.proven:
+                self._prove(plan, request, payload)
+        except Exception as error:
+            raise CannotEncode(_reason(error)) from error
+        return payload
+
+    def decode(self, payload: bytes) -> Request:
+        """Return the request of an entry; raise CannotDecode, whatever the bytes are, and nothing else.
+
+        A start request comes back with `meta["dq_seeded"]`: retries and redirects copy `meta`, and must not
+        count as seeds again.
+        """
+        try:
+            if len(payload) > self._max_bytes:
+                raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
+            if not payload or payload[0] != FORMAT:
+                raise Unfit(f"its format is {payload[0] if payload else None}, this version reads {FORMAT}")
+            return self._request(self._values.unpack(payload[1:]))
+        except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
+            raise CannotDecode(_reason(error)) from error
+
+    def _entry(self, request: Request, plan: _Plan) -> dict[Any, Any]:
+        entry: dict[Any, Any] = {_CLASS: plan.name} if plan.name else {}
+        name = ""
+        try:
+            for name, key, default, write in plan.writers:
+                value = getattr(request, name)
+                if value and value != default:
+                    entry[key] = write(value)
+            for name in plan.added:
+                entry[name] = self._values.lower(getattr(request, name))
+        except Unfit as unfit:
+            unfit.path.append(name)
+            raise
+        return entry
+
+    def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
+        """Decode the first entry of a class: its constructor may take more than `attributes` names."""
+        try:
+            again = self.decode(payload)
+        except CannotDecode as error:
+            raise Unfit(f"{plan.name} cannot be rebuilt from its `attributes`: {error}") from error
+        for name in ("method", "body", *plan.added):
+            if getattr(again, name) != getattr(request, name):
+                raise Unfit(f"{plan.name} comes back from its `attributes` with another {name}")
+        plan.proven = True
+
+    def _request(self, entry: Any) -> Request:
+        class_name = attributes.mapping(entry).pop(_CLASS, None)
+        cls = Request if class_name is None else self._request_class(class_name)
+        readers = self._plan(cls).readers
+        kwargs: dict[str, Any] = {}
+        name = ""
+        try:
+            for key, value in entry.items():
+                name, read = readers.get(key) or (f"attribute {key!a:.100}", attributes.unknown)
+                kwargs[name] = read(value)
+        except Unfit as unfit:
+            unfit.path.append(name)
+            raise
+        if "url" not in kwargs:
+            raise Unfit("it has no url")
+        meta = kwargs.get("meta")
+        if meta and meta.get("is_start_request"):
+            meta["dq_seeded"] = True
+        if cls is not Request:
+            return _special(cls, {a: DEFAULTS[a] for a in cls.attributes if a in DEFAULTS} | kwargs)
+        return _plain(kwargs)
+
+    def _plan(self, cls: type[Request]) -> _Plan:
+        plan = self._plans.get(cls)
+        if plan is None:
+            name = "" if cls is Request else f"{cls.__module__}.{cls.__qualname__}"
+            if name and ("<locals>" in name or self._request_class(name) is not cls):
+                raise Unfit(f"{name} is not a class that another worker finds by its name")
+            known = [attribute for attribute in cls.attributes if attribute in KEYS]
+            added = [attribute for attribute in cls.attributes if attribute not in KEYS]
+            readers: dict[Any, Any] = {KEYS[attribute]: (attribute, self._read[attribute]) for attribute in known}
+            readers.update({attribute: (attribute, self._values.lift) for attribute in added})
+            writers = [(a, KEYS[a], DEFAULTS.get(a), self._write[a]) for a in known]
+            plan = self._plans[cls] = _Plan(name, writers, readers, added, proven=cls is Request)
+        return plan
+
+    def _request_class(self, name: Any) -> type[Request]:
+        if name not in self._request_classes:
+            unseen = Request.__subclasses__()
+            while unseen:
+                cls = unseen.pop()
+                self._request_classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
+                unseen.extend(cls.__subclasses__())
+        try:
+            return self._request_classes[name]
+        except KeyError:
+            raise Unfit(f"{name!a:.200} is no imported subclass of Request") from None
+
+
+def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: second(first(value))
+
+
+def _plain(kwargs: dict[str, Any]) -> Request:
+    headers = kwargs.pop("headers", None)
+    meta = kwargs.setdefault("meta", {})
+    if _TAKES_VERBATIM_URL and "verbatim_url" not in meta:
+        meta["verbatim_url"] = True
+        request = Request(**kwargs)
+        del request.meta["verbatim_url"]
+    else:
+        request = Request(**kwargs)
+    return _exact(request, headers, kwargs)
+
+
+def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
+    # Everything is passed, as request_from_dict() does: a subclass has defaults of its own.
+    return _exact(cls(**kwargs), kwargs.get("headers") or {}, kwargs)
+
+
+def _exact(request: Request, headers: dict[bytes, list[bytes]] | None, kwargs: dict[str, Any]) -> Request:
+    """Give back what a constructor changes: not every safe URL is left alone by safe_url_string()."""
+    if headers is not None and request.headers != headers:
+        exact = Headers(encoding=request.encoding)
+        dict.update(exact, headers)
+        request.headers = exact
+    if request.url != kwargs["url"]:
+        request._url = kwargs["url"]  # no public way where Scrapy knows no verbatim_url
+    if request.method != kwargs.get("method", request.method):
+        request.method = kwargs["method"]
+    return request
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) if isinstance(error, Unfit) else traceback.format_exception_only(type(error), error)[-1]
+    return _UNSAFE_IN_REASON.sub("?", text.strip())[:500]

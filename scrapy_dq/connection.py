@@ -1,0 +1,187 @@
+"""Config -> Redis: clients without retries, and whether this Redis can be trusted with a crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.retry import Retry
+
+from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.settings import Config, ConfigError
+
+logger = logging.getLogger(__name__)
+OLDEST = (6, 2)
+ENSURE_EVERY_S = 2.0
+_OURS = ("decode_responses", "retry", "retry_on_timeout", "retry_on_error")
+
+
+class Connection:
+    """Where the crawl's Redis is, and clients for it. `open` first; `close` is safe at any time."""
+
+    def __init__(self, config: Config, data_dir: Path) -> None:
+        self._config = config
+        self._embedded = EmbeddedRedis(data_dir, binary=config.redis_server) if config.embedded else None
+        self._socket = ""
+        self._client: redis.asyncio.Redis | None = None
+        self._ensuring: asyncio.Future[None] | None = None
+        self._ensured_at = 0.0
+
+    async def open(self) -> redis.asyncio.Redis:
+        """Start or join the embedded Redis if none is configured, and check what answers.
+
+        Raises:
+            FrontierRefused: it cannot be reached, denies access, or would lose the crawl.
+        """
+        if self._embedded is not None:
+            try:
+                self._socket = str(await asyncio.to_thread(self._embedded.acquire))
+            except EmbeddedError as error:
+                raise FrontierRefused(str(error)) from error
+        client = self._client = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0))
+        await self._check(client)
+        return client
+
+    async def close(self) -> None:
+        """Close the client; stop the embedded Redis if nobody else uses it."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._embedded is not None:
+            if self._ensuring is not None:
+                await asyncio.wait([self._ensuring])
+            await asyncio.to_thread(self._embedded.release)
+
+    def blocking(self) -> redis.Redis:
+        """Return a new client for use in a thread."""
+        client: redis.Redis = self._make(redis.Redis, Retry(NoBackoff(), 0))
+        return client
+
+    def missed(self) -> None:
+        """Note that Redis did not answer: if it is the embedded one, see that it runs."""
+        loop = asyncio.get_running_loop()
+        if self._embedded is None or self._ensuring or loop.time() < self._ensured_at + ENSURE_EVERY_S:
+            return
+        self._ensured_at = loop.time()
+        self._ensuring = loop.run_in_executor(None, self._ensure)
+        self._ensuring.add_done_callback(lambda _: setattr(self, "_ensuring", None))
+
+    def _ensure(self) -> None:
+        assert self._embedded is not None
+        try:
+            self._embedded.ensure()
+        except EmbeddedError as error:
+            logger.error("%s", error)
+
+    @property
+    def target(self) -> str:
+        """Where Redis is, for messages: never with a password."""
+        if self._socket:
+            return f"unix://{self._socket}"
+        pool = (self._client or self.blocking()).connection_pool
+        where = pool.connection_kwargs
+        if "path" in where:
+            return f"unix://{where['path']}"
+        return f"{where.get('host', 'localhost')}:{where.get('port', 6379)}/{where.get('db', 0)}"
+
+    def _make(self, cls: Any, retry: Any) -> Any:
+        config = self._config
+        options: dict[str, Any] = {
+            "socket_timeout": config.redis_timeout_s,
+            "socket_connect_timeout": config.redis_timeout_s,
+        }
+        if not (self._socket or config.redis_url.startswith("unix:")):
+            options["socket_keepalive"] = True
+        options.update(config.redis_params)
+        for name in (*_OURS, "redis_cls"):
+            options.pop(name, None)
+        # A script that is sent twice by the client is applied twice: only the worker may repeat.
+        options |= {"decode_responses": False, "retry": retry}
+        try:
+            if self._socket:
+                return cls(unix_socket_path=self._socket, **options)
+            if config.redis_url:
+                return cls.from_url(config.redis_url, **options)
+            url = options.pop("url", None)
+            if url and not config.redis_host:
+                return cls.from_url(url, **options)
+            if config.redis_host:
+                options |= {"host": config.redis_host, "port": config.redis_port}
+            if config.redis_db:
+                options["db"] = config.redis_db
+            return cls(**options)
+        except (ValueError, TypeError) as error:
+            name = "REDIS_URL" if config.redis_url else "REDIS_PARAMS"
+            raise ConfigError(f"{name} cannot be used: {error}") from None
+
+    async def _check(self, client: redis.asyncio.Redis) -> None:
+        try:
+            await client.ping()  # type: ignore[misc]
+            try:
+                info = await client.info()
+            except NoPermissionError:
+                logger.warning(
+                    "Redis at %s does not allow INFO: its version, eviction policy and persistence are "
+                    "not checked",
+                    self.target,
+                )
+                return
+        except (AuthenticationError, NoPermissionError) as error:
+            raise FrontierRefused(
+                f"Redis at {self.target} denies access ({error}). Check the user and password in "
+                f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
+            ) from error
+        except ResponseError as error:
+            raise FrontierRefused(f"Redis at {self.target} refuses to serve: {error}") from error
+        except (RedisError, OSError, TimeoutError) as error:
+            raise FrontierRefused(
+                f"Redis at {self.target} cannot be reached ({error}). Start it, correct REDIS_URL, or leave "
+                f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
+            ) from error
+        check_info(info, self.target, embedded=self._embedded is not None)
+
+
+def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> None:
+    """Refuse a Redis that is too old or that evicts keys; warn about one that forgets.
+
+    Raises:
+        FrontierRefused: with the command or the version that mends it.
+    """
+    version = str(info.get("redis_version", "0"))
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+        raise FrontierRefused(f"Redis at {target} is version {version}; 6.2 or newer is needed")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy.startswith("allkeys"):
+        raise FrontierRefused(
+            f"Redis at {target} has maxmemory-policy {policy}: when its memory is full it would delete parts "
+            f"of the crawl. Run `redis-cli CONFIG SET maxmemory-policy noeviction`, or use another Redis"
+        )
+    if policy.startswith("volatile"):
+        logger.warning(
+            "Redis at %s has maxmemory-policy %s. No key of a crawl has a TTL, so none is evicted; "
+            "noeviction would say so plainly",
+            target,
+            policy,
+        )
+    if not embedded and not int(info.get("aof_enabled", 0)):
+        logger.warning(
+            "Redis at %s has no AOF: if it stops, the crawl goes back to its last snapshot, or is gone. "
+            "Run `redis-cli CONFIG SET appendonly yes` to keep all but the last second",
+            target,
+        )
+
+
+def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
+    """Return a blocking client for *url* that decodes nothing and never retries."""
+    client: redis.Redis = redis.Redis.from_url(
+        url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
+    )
+    return client

@@ -1,0 +1,282 @@
+"""The embedded Redis: one redis-server in one directory, shared by all workers of a project on this machine.
+
+The server is a daemon in a session of its own. It works in that directory and names files relative to it: no
+path is too long for it, and no character in one needs quoting. Who uses it and whether it lives is known from
+locks alone: `redis_directory.py`. Which binary may be started: `redis_binary.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.retry import Retry
+
+from scrapy_dq.redis_binary import EmbeddedError, Version, find_binary, record_version
+from scrapy_dq.redis_directory import LOG, PID, POLL_S, SOCKET, RedisDirectory
+
+__all__ = ["EmbeddedError", "EmbeddedRedis"]
+
+logger = logging.getLogger(__name__)
+
+# All of it is known to 6.2. `dir` is not among it: it is the working directory.
+OPTIONS = (
+    *("--daemonize", "yes", "--pidfile", PID, "--logfile", LOG, "--loglevel", "notice"),
+    *("--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", "700"),
+    *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
+)
+STOP_TIMEOUT_S = 20.0
+REPLY_TIMEOUT_S = 2.0
+
+
+class EmbeddedRedis:
+    """The redis-server that all workers of one project share on this machine.
+
+    Every method blocks: call it from a thread. Threads may share the object.
+
+    Args:
+        directory: where the server's files are; made with mode 0700 if it is not there.
+        binary: a redis-server or valkey-server to start; "" looks for one.
+        start_timeout_s: how long it may give no sign of life; the time to load its AOF does not count.
+
+    Attributes:
+        pid: of the server, as it knows it itself; None before the first `acquire`.
+        version: of the server, as in "Redis 6.2.14"; "" before the first `acquire`.
+    """
+
+    def __init__(self, directory: Path, *, binary: str = "", start_timeout_s: float = 20.0) -> None:
+        self.pid: int | None = None
+        self.version = ""
+        self._directory = RedisDirectory(directory)
+        self._binary = binary
+        self._start_timeout_s = start_timeout_s
+        self._socket = self._directory.path / SOCKET
+        self._log_offset = 0
+        self._silence = ""
+        self._mutex = threading.Lock()
+
+    def acquire(self) -> Path:
+        """Become a user, start the server if none lives, and return the path of its unix socket.
+
+        Raises:
+            EmbeddedError: it cannot be had; this object is no user then.
+        """
+        with self._mutex:
+            if self._directory.in_use:
+                return self._revive()
+            try:
+                return self._join_or_start()
+            except BaseException:
+                self._give_up_use()
+                raise
+
+    def ensure(self) -> Path:
+        """Start the server again if it is gone; one PING if it is not. Only a user may call this.
+
+        Raises:
+            EmbeddedError: it cannot be had; this object stays a user and may try again.
+        """
+        with self._mutex:
+            if not self._directory.in_use:
+                raise EmbeddedError(f"{self._directory.path}: acquire() has to come before ensure().")
+            return self._revive()
+
+    def release(self) -> None:
+        """Stop using the server; the last user of all stops it. What goes wrong is logged, never raised."""
+        with self._mutex:
+            self._give_up_use()
+
+    def _revive(self) -> Path:
+        with suppress(OSError):
+            self._socket = self._directory.socket()
+            if self._directory.use_is_current() and self._state() == "ready":
+                return self._socket
+        return self._join_or_start()
+
+    def _join_or_start(self) -> Path:
+        try:
+            while True:
+                deadline = time.monotonic() + self._start_timeout_s
+                self._directory.prepare()
+                with self._directory.start_lock(deadline):
+                    self._directory.hold()
+                    self._socket = self._directory.socket()
+                    started = self._start_unless_alive(deadline)
+                # Our use keeps the others from stopping it, and none of them must wait for us while it loads.
+                if self._await_ready():
+                    break
+                if started:
+                    raise self._failure("ended while it loaded its AOF")
+            self._note(started)
+        except OSError as error:
+            raise EmbeddedError(
+                f"The embedded Redis cannot use {self._directory.path}: {error}. It must be yours to write, "
+                "on a local file system with flock and unix sockets; or set REDIS_URL to a running Redis."
+            ) from error
+        except RedisError as error:
+            raise self._failure(f"does not answer ({error})") from error
+        return self._socket
+
+    def _give_up_use(self) -> None:
+        try:
+            if not self._directory.in_use:
+                return
+            with self._directory.start_lock(time.monotonic() + STOP_TIMEOUT_S):
+                if self._directory.is_last_user():
+                    self._stop()
+        except (EmbeddedError, OSError) as error:
+            logger.warning("Embedded Redis in %s: left as it is: %s", self._directory.path, error)
+        finally:
+            self._directory.drop()
+
+    def _start_unless_alive(self, deadline: float) -> bool:
+        """Return True once a server that we started answers, False if one was there; under start.lock."""
+        started = False
+        while True:
+            with self._directory.server_lock() as lock:
+                if lock is not None:
+                    if started:
+                        raise self._failure("ended as it started")
+                    self._launch(lock)
+                    started = True
+            if self._state() is not None:
+                return started
+            # Not alive enough to answer, not dead enough to be replaced: two servers would ruin one AOF.
+            if time.monotonic() > deadline:
+                raise self._no_answer()
+            time.sleep(POLL_S)
+
+    def _launch(self, server_lock: int) -> None:
+        """Start the daemon, which keeps *server_lock* for life.
+
+        CRASH of ours, at any line: the next user finds a server that lives and joins it, or none.
+        """
+        binary = find_binary(self._directory.path, self._binary)
+        (self._directory.path / PID).unlink(missing_ok=True)
+        log = self._directory.open_log()
+        try:
+            self._log_offset = os.fstat(log).st_size
+            launcher = subprocess.Popen(
+                [binary.path, *OPTIONS],
+                cwd=self._directory.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(server_lock,),  # and nothing else: start.lock and users.lock stay with us
+                start_new_session=True,
+                umask=0o077,
+            )
+        finally:
+            os.close(log)
+        try:
+            # It forks the daemon and ends. The daemon is nobody's child: it leaves no zombie with us.
+            status = launcher.wait(self._start_timeout_s)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)  # its own session: a wrapper script and what it runs
+            launcher.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise self._failure(f"did not become a daemon ({binary.path})") from None
+        if status != 0:
+            raise self._failure(f"did not start ({binary.path}, exit status {status})")
+
+    def _await_ready(self) -> bool:
+        """Wait until it has loaded its AOF, as long as it lives and says so; False if it ended."""
+        told = False
+        deadline = time.monotonic() + self._start_timeout_s
+        while (state := self._state()) != "ready":
+            if state == "loading":
+                deadline = time.monotonic() + self._start_timeout_s
+                if not told:
+                    logger.info("Embedded Redis in %s: loading the stored crawls", self._directory.path)
+                    told = True
+            elif not self._directory.server_lives():
+                return False
+            elif time.monotonic() > deadline:
+                raise self._no_answer()
+            time.sleep(POLL_S)
+        return True
+
+    def _note(self, started: bool) -> None:
+        """Write down the version that serves the directory; log which server is used from now on."""
+        with self._client() as client:
+            info = client.info("server")
+        name = "valkey" if "valkey_version" in info else "redis"
+        version = Version.parse(f"{name} {info[name + '_version']}")
+        if version is not None:
+            record_version(self._directory.path, version)
+        if (self.pid, self.version) != (info["process_id"], str(version)):
+            self.pid, self.version = info["process_id"], str(version)
+            verb = "started" if started else "joined"
+            logger.info("Embedded Redis: %s %s, pid %s, at %s", verb, version, self.pid, self._socket)
+
+    def _stop(self) -> None:
+        """End the server and wait for its end; under start.lock, as its last user."""
+        if not self._directory.server_lives():
+            return
+        who = f"{self.version or 'a server'}, pid {self.pid}, in {self._directory.path}"
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while self._directory.server_lives():
+            if time.monotonic() > deadline:
+                logger.warning("Embedded Redis: %s, does not stop (%s); left running", who, self._silence)
+                return
+            try:
+                with self._client() as client:
+                    # NOSAVE spares the RDB only: the AOF is written and fsynced. It also ends a stuck script.
+                    client.shutdown(nosave=True)
+            except RedisError as error:
+                self._silence = str(error)
+            time.sleep(POLL_S)  # and ask again: one that we were still starting had not listened yet
+        self._directory.forget(self._socket)
+        logger.info("Embedded Redis: stopped %s", who)
+
+    def _state(self) -> Literal["ready", "loading"] | None:
+        """Send one PING; None if nothing answers."""
+        with self._client() as client:
+            try:
+                client.ping()
+            except BusyLoadingError:  # a ConnectionError in redis-py, so it comes first
+                return "loading"
+            except (ConnectionError, TimeoutError) as error:
+                self._silence = str(error)
+                return None
+            except ResponseError:
+                return "ready"  # MISCONF, BUSY: it answers, and what it says is for the frontier to judge
+        return "ready"
+
+    @contextmanager
+    def _client(self) -> Iterator[redis.Redis]:
+        client = redis.Redis(
+            unix_socket_path=str(self._socket),
+            protocol=2,
+            socket_timeout=REPLY_TIMEOUT_S,
+            socket_connect_timeout=REPLY_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _no_answer(self) -> EmbeddedError:
+        return self._failure(f"lives, but gave no answer for {self._start_timeout_s:g} s ({self._silence})")
+
+    def _failure(self, what: str) -> EmbeddedError:
+        path = self._directory.path
+        return EmbeddedError(
+            f"The embedded Redis in {path} {what}. Mend what its log says, or set REDIS_URL to a running "
+            f"Redis. If it still lives, {path / PID} names its pid. The end of {path / LOG}:\n"
+            + (self._directory.log_end(self._log_offset) or "(nothing)")
+        )

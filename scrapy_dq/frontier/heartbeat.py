@@ -1,0 +1,142 @@
+"""The heartbeat: a thread that counts up, and judges by counters who is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierUnavailable
+
+logger = logging.getLogger(__name__)
+BEATS_PER_TTL = 6
+LONGEST_INTERVAL_S = 1.0
+"""A dead process on the same machine is found after two intervals, whatever the TTL."""
+
+
+class Observer:
+    """Judges by heartbeat counters which workers are dead; compares no host's clock with another's.
+
+    A worker is dead when its counter stood still over at least three successful observations that
+    together span `ttl_s` of our own monotonic clock. A gap between two observations counts as two
+    intervals at most: if Redis or this process was frozen, so may the others have been.
+    """
+
+    def __init__(self, ttl_s: float, interval_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._longest_gap_s = 2 * interval_s
+        self._last: float | None = None
+        self._still: dict[str, tuple[int, float, int]] = {}
+
+    def missed(self) -> None:
+        """Note an observation that failed: everyone gets a full span of grace."""
+        self._last = None
+        self._still.clear()
+
+    def observe(self, beats: dict[str, int], now: float) -> tuple[list[str], list[str]]:
+        """Take in all counters, read at *now* (monotonic seconds).
+
+        Returns:
+            the ids that did not beat since the last observation, and those of them that are dead.
+        """
+        passed = min(now - self._last, self._longest_gap_s) if self._last is not None else 0.0
+        self._last = now
+        silent, dead = [], []
+        still: dict[str, tuple[int, float, int]] = {}
+        for worker_id, beat in beats.items():
+            before = self._still.get(worker_id)
+            if before is None or before[0] != beat:
+                still[worker_id] = (beat, 0.0, 0)
+                continue
+            span, times = before[1] + passed, before[2] + 1
+            still[worker_id] = (beat, span, times)
+            silent.append(worker_id)
+            if span >= self._ttl_s and times >= 3:
+                dead.append(worker_id)
+        self._still = still
+        return silent, dead
+
+
+class Heartbeat:
+    """Beats from a thread with a connection of its own, so that a slow callback is not taken for death.
+
+    It stops beating while the event loop has not run for `stall_timeout_s`: a worker that hangs for
+    ever must lose its leases. `observed(silent, dead)` is called on the event loop.
+    """
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        connect: Callable[[], Any],
+        *,
+        ttl_s: float,
+        stall_timeout_s: float,
+        observed: Callable[[list[str], list[str]], None],
+    ) -> None:
+        self._frontier = frontier
+        self._connect = connect
+        self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
+        self._stall_timeout_s = stall_timeout_s
+        self._observed = observed
+        self._observer = Observer(ttl_s, self._interval_s)
+        self._stalled = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._worker = ("", "")
+        self._pulse = 0.0
+
+    def start(self, worker_id: str, epoch: str) -> None:
+        """Beat for *worker_id* from now on; called again after a rejoin."""
+        self._worker = (worker_id, epoch)
+        if self._thread is None:
+            self._loop = asyncio.get_running_loop()
+            self._pulse = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="scrapy-dq-heartbeat", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating, without waiting for the thread: it may be in the middle of a timeout."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        client = self._connect()
+        try:
+            while not self._stop.wait(self._interval_s):
+                try:
+                    self._loop.call_soon_threadsafe(self._mark_pulse)
+                except RuntimeError:  # the loop was closed without close() being called
+                    return
+                self._beat(client)
+        finally:
+            client.close()
+
+    def _mark_pulse(self) -> None:
+        self._pulse = time.monotonic()
+
+    def _beat(self, client: Any) -> None:
+        stalled_s = time.monotonic() - self._pulse
+        if stalled_s > self._stall_timeout_s:
+            if not self._stalled:
+                logger.warning(
+                    "The event loop has been blocked for %.0f s, longer than DQ_STALL_TIMEOUT: "
+                    "this worker stops its heartbeat, and its requests go to other workers",
+                    stalled_s,
+                )
+            self._stalled = True
+            self._observer.missed()
+            return
+        self._stalled = False
+        worker_id, epoch = self._worker
+        try:
+            beats = self._frontier.beats_blocking(client, worker_id, epoch)
+        except FrontierUnavailable:
+            self._observer.missed()
+            return
+        beats.pop(worker_id, None)
+        silent, dead = self._observer.observe(beats, time.monotonic())
+        if silent and not self._stop.is_set():
+            self._loop.call_soon_threadsafe(self._observed, silent, dead)

@@ -1,0 +1,72 @@
+"""Who a worker is, and whether a worker of this very machine is certainly dead."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from pathlib import Path
+from typing import Any
+
+
+def own_identity() -> dict[str, Any]:
+    """Return what tells this process from every other one, now or before a reboot.
+
+    Host, boot id and PID namespace together name the space in which a pid means something:
+    containers share the first two. Outside Linux the last three are empty, and death is then
+    seen by the heartbeat alone.
+    """
+    pid = os.getpid()
+    return {
+        "host": socket.gethostname(),
+        "boot": _read("/proc/sys/kernel/random/boot_id"),
+        "pid_namespace": _namespace(),
+        "pid": pid,
+        "pid_start": _start_time(pid),
+    }
+
+
+def new_worker_id(identity: dict[str, Any]) -> str:
+    """Return a fresh id, readable in logs and never used again."""
+    host = str(identity["host"])[:40]
+    return f"{host}-{identity['pid']}-{uuid.uuid4().hex[:12]}"
+
+
+def certainly_dead(other: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Tell whether *other* ran on this machine, in this PID namespace, and its process is gone."""
+    space = ("host", "boot", "pid_namespace")
+    if not own["boot"] or not own["pid_namespace"] or any(other.get(k) != own[k] for k in space):
+        return False
+    pid = other.get("pid")
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    start = _start_time(pid)
+    return start != other.get("pid_start") or _is_zombie(pid)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> list[str]:
+    # The command name, in parentheses, may contain spaces: fields are counted from after it.
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def _start_time(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _is_zombie(pid: int) -> bool:
+    return _stat(pid)[:1] == ["Z"]

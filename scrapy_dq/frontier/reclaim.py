@@ -1,0 +1,87 @@
+"""Reclaim: fence a dead worker, then drain it, in bounded steps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.identity import certainly_dead
+from scrapy_dq.frontier.model import FrontierError
+
+logger = logging.getLogger(__name__)
+DRAIN_LIMIT = 500
+"""Leases that one step moves: bounds how long it holds Redis."""
+
+
+class Reclaimer:
+    """Takes back what dead workers held. A reclaim that breaks off is taken up by any worker again."""
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        own_identity: dict[str, Any],
+        max_attempts: int,
+        reclaimed: Callable[[int], None],
+    ) -> None:
+        self._frontier = frontier
+        self._own = own_identity
+        self._max_attempts = max_attempts
+        self._reclaimed = reclaimed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def reclaim(self, worker_id: str, epoch: str, run: int, why: str) -> None:
+        """Fence *worker_id* and move its leases to quarantine.
+
+        Raises:
+            FrontierUnavailable: it may be fenced, and partly drained; say it again.
+        """
+        # Fence first: a drain in steps would otherwise race with what the worker still takes.
+        if await self._frontier.fence(worker_id, epoch, run) != "OK":
+            return
+        moved = buried = 0
+        left = 1
+        while left:
+            step_moved, step_buried, left = await self._frontier.drain(
+                worker_id, epoch, run, DRAIN_LIMIT, self._max_attempts
+            )
+            moved += step_moved
+            buried += step_buried
+        logger.info(
+            "Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried
+        )
+        self._reclaimed(moved)
+
+    async def reclaim_local(self, epoch: str, run: int, among: Iterable[str] | None = None) -> None:
+        """Reclaim from workers whose process on this very machine is gone: no need to wait for the TTL."""
+        for member in await self._frontier.members():
+            if (among is None or member.worker_id in among) and certainly_dead(member.identity, self._own):
+                await self.reclaim(member.worker_id, epoch, run, "its process on this machine is gone")
+
+    def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
+        """Act in the background on what the heartbeat saw; *dead* is a part of *silent*."""
+        for worker_id in dead:
+            if worker_id != own_id:
+                self._spawn(worker_id, self.reclaim(worker_id, epoch, run, "its heartbeat stands still"))
+        if set(silent) - set(dead):
+            self._spawn("local", self.reclaim_local(epoch, run, set(silent) - {own_id}))
+
+    def cancel(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _spawn(self, name: str, work: Any) -> None:
+        if name in self._tasks:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._guard(work))
+        self._tasks[name] = task
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    async def _guard(self, work: Any) -> None:
+        try:
+            await work
+        except FrontierError as error:
+            logger.debug("A reclaim broke off and will be taken up again: %s", error)

@@ -1,0 +1,57 @@
+"""Requests that stay in this worker: what cannot be stored, and what asks to (`dq_local`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from queuelib import PriorityQueue
+from queuelib.queue import LifoMemoryQueue
+from scrapy import Request
+
+
+class LocalQueue:
+    """Local requests, higher priority first, then newest; and the leases that must wait for them.
+
+    A crash loses what is in here. So the ack of each lease that may be its parent waits until it is
+    done: a crash then runs the parent again.
+    """
+
+    def __init__(self) -> None:
+        self._queue = PriorityQueue(lambda _: LifoMemoryQueue())
+        self._parents: dict[Request, frozenset[bytes]] = {}
+        self._holds: Counter[bytes] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._parents
+
+    def push(self, request: Request, parents: Iterable[bytes]) -> None:
+        self._queue.push(request, -request.priority)
+        self._parents[request] = frozenset(parents)
+        self._holds.update(self._parents[request])
+
+    def pop(self) -> Request | None:
+        """Take the next one; it holds its parents until `done`."""
+        request: Request | None = self._queue.pop()
+        return request
+
+    def parents(self, request: Request) -> frozenset[bytes]:
+        """Return the leases that wait for *request*."""
+        return self._parents[request]
+
+    def holds(self, entry_id: bytes) -> bool:
+        """Tell whether a local request keeps this lease from being acked."""
+        return self._holds[entry_id] > 0
+
+    def done(self, request: Request) -> list[bytes]:
+        """Forget *request*; return the leases that wait for nothing any more."""
+        free = []
+        for entry_id in self._parents.pop(request):
+            self._holds[entry_id] -= 1
+            if not self._holds[entry_id]:
+                del self._holds[entry_id]
+                free.append(entry_id)
+        return free

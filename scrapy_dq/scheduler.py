@@ -1,0 +1,281 @@
+"""Scrapy's scheduler contract -> worker calls. Decides nothing about stored state; never waits."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter, OrderedDict
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request, Spider, signals
+from scrapy.core.scheduler import BaseScheduler
+from scrapy.core.scheduler import Scheduler as ScrapyScheduler
+from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.misc import build_from_crawler
+
+from scrapy_dq import stats
+from scrapy_dq.codec import CannotDecode, CannotEncode
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Lease, Put
+from scrapy_dq.local import LocalQueue
+from scrapy_dq.session import Session
+from scrapy_dq.settlement import Outcome, is_one_off
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler(BaseScheduler):
+    """`SCHEDULER`: shares one crawl with every other worker of the same `DQ_CRAWL`.
+
+    No method that the engine calls does network I/O; `open` and `close` return Deferreds.
+    """
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> BaseScheduler:  # type: ignore[override]
+        """Return a scheduler; for `scrapy shell`, `fetch`, `view`, `parse` and `check` it is Scrapy's own."""
+        if is_one_off(crawler):
+            if crawler.spider is not None:
+                crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]
+            return build_from_crawler(ScrapyScheduler, crawler)
+        return cls(crawler)
+
+    _session: Session
+
+    def __init__(self, crawler: Crawler) -> None:
+        assert crawler.stats is not None
+        assert crawler.request_fingerprinter is not None
+        self._crawler = crawler
+        self._stats = crawler.stats
+        self._fingerprint = crawler.request_fingerprinter.fingerprint
+        self._opened = False
+        self._local = LocalQueue()
+        self._leases: dict[Request, bytes] = {}
+        self._waiting: dict[bytes, Outcome] = {}  # done, but a local request may be their child
+        self._sent: OrderedDict[bytes, None] = OrderedDict()
+        self._seeds: Counter[bytes] = Counter()
+        self._children: dict[bytes, Counter[bytes]] = {}
+        self._ids = _entry_ids()
+        self._asked_if_idle = False
+        self._warned_unencodable = False
+
+    # Opening and closing.
+
+    def open(self, spider: Spider) -> Deferred[None]:
+        """Join the crawl; the Deferred fails, after one ERROR line, if that is not possible."""
+        return deferred_from_coro(self._open(spider))
+
+    async def _open(self, spider: Spider) -> None:
+        # Not in from_crawler: an exception there leaves the engine half-made, and hides its cause.
+        self._spider = spider
+        self._session = Session.from_crawler(self._crawler)
+        self._config = self._session.config
+        await self._session.open(self)
+        self._opened = True
+
+    def close(self, reason: str) -> Deferred[None]:
+        """Hand in what is done, give back what is not, and leave. Safe on a half-opened scheduler."""
+        return deferred_from_coro(self._close(reason))
+
+    async def _close(self, reason: str) -> None:
+        for entry_id in self._waiting:
+            # Local children die with this process: their parents must run again.
+            self._session.worker.release(entry_id)
+        self._waiting.clear()
+        if hasattr(self, "_session"):
+            await self._session.close(reason)
+
+    # The engine's calls.
+
+    def has_pending_requests(self) -> bool:
+        """Tell whether anything of the whole crawl, on any worker, is not done yet."""
+        if not self._opened:
+            return False
+        if not self._asked_if_idle:
+            # The engine asks only once start() is exhausted: this ends the worker's seeding.
+            self._asked_if_idle = True
+            self._session.worker.seeded(failed=self._session.settlement.start_failed)
+        return len(self._local) > 0 or self._session.worker.pending
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Take *request* into the outbox, or keep it local; False if it is known to be a duplicate."""
+        try:
+            return self._enqueue(request)
+        except Exception:
+            # An exception from here would hang the engine and lose what the callback yields next.
+            logger.exception("Unexpected error while storing %s: it stays in this worker", request)
+            self._keep_local(request)
+            return True
+
+    def next_request(self) -> Request | None:
+        """Return the next leased or local request; None if there is none at the moment."""
+        request = self._local.pop()
+        while request is None:
+            lease = self._session.worker.take()
+            if lease is None:
+                return None
+            request = self._decode(lease)
+        self._stats.inc_value(stats.DEQUEUED)
+        self._stats.inc_value(stats.SCRAPY_DEQUEUED)
+        return request
+
+    def __len__(self) -> int:
+        """Return how much waits in the whole crawl, as of the last exchange."""
+        return self._session.worker.census.waiting + len(self._local) if self._opened else 0
+
+    # Storing.
+
+    def _enqueue(self, request: Request) -> bool:
+        local = bool(request.meta.get("dq_local"))
+        parent = self._session.settlement.parent
+        parent_id = self._leases.get(parent) if parent is not None else None
+        if self._session.filtered(request):
+            self._count_duplicate(request)
+            return False
+        admission, token = self._admission(request, parent_id)
+        if admission is Admission.SEEN and token in self._sent:
+            self._count_duplicate(request)
+            return False
+        if not local:
+            try:
+                payload = self._session.codec.encode(request)
+            except CannotEncode as error:
+                self._warn_unencodable(request, error)
+                local = True
+        if local:
+            if admission is Admission.SEEN:
+                self._remember(token)
+            self._keep_local(request)
+            return True
+        entry_id = token if admission is Admission.ID else next(self._ids)
+        start = bool(request.meta.get("is_start_request"))
+        put = Put(entry_id, admission, token, request.priority, start, payload, parent_id, request)
+        if not self._session.worker.put(put):
+            return False
+        if admission is Admission.SEEN:
+            self._remember(token)
+        self._stats.inc_value(stats.ENQUEUED)
+        self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+        return True
+
+    def _admission(self, request: Request, parent_id: bytes | None) -> tuple[Admission, bytes]:
+        meta = request.meta
+        if not request.dont_filter:
+            if self._session.shares_seen:
+                return Admission.SEEN, self._fingerprint(request)
+            return Admission.ID, next(self._ids)
+        if meta.get("is_start_request") and not meta.get("dq_seeded") and self._config.seed_once:
+            fingerprint = self._fingerprint(request)
+            self._seeds[fingerprint] += 1
+            return Admission.SEED, fingerprint + self._seeds[fingerprint].to_bytes(4, "big")
+        if parent_id is None:
+            return Admission.ID, next(self._ids)
+        # A parent that runs again yields this child again: the same id, and the second one is dropped.
+        fingerprint = self._fingerprint(request)
+        siblings = self._children.setdefault(parent_id, Counter())
+        siblings[fingerprint] += 1
+        ordinal = siblings[fingerprint].to_bytes(4, "big")
+        return Admission.ID, blake2b(parent_id + ordinal + fingerprint, digest_size=ENTRY_ID_BYTES).digest()
+
+    def _remember(self, fingerprint: bytes) -> None:
+        self._sent[fingerprint] = None
+        if len(self._sent) > self._config.local_seen:
+            self._sent.popitem(last=False)
+
+    def _count_duplicate(self, request: Request) -> None:
+        self._stats.inc_value(stats.DUPLICATES)
+        self._session.log_duplicate(request, self._spider)
+
+    def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
+        self._stats.inc_value(stats.UNENCODABLE)
+        if not self._warned_unencodable or self._session.debug:
+            self._warned_unencodable = True
+            logger.warning(
+                "%s cannot be stored (%s): it stays in this worker and is not shared. No more of these are "
+                "shown (see SCHEDULER_DEBUG to show all); %s counts them",
+                request,
+                error,
+                stats.UNENCODABLE,
+            )
+
+    def _keep_local(self, request: Request) -> None:
+        if request.meta.get("is_start_request"):
+            request.meta["dq_seeded"] = True
+            parents: set[bytes] = set()
+        else:
+            parents = self._possible_parents()
+        self._local.push(request, parents)
+        self._stats.inc_value(stats.ENQUEUED_LOCAL)
+        self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+
+    def _possible_parents(self) -> set[bytes]:
+        parent = self._session.settlement.parent
+        if parent is not None and parent in self._leases:
+            return {self._leases[parent]}
+        if parent is not None and parent in self._local:
+            return set(self._local.parents(parent))
+        return {*self._leases.values(), *self._waiting}
+
+    # Serving and settling.
+
+    def _decode(self, lease: Lease) -> Request | None:
+        try:
+            request = self._session.codec.decode(lease.payload)
+        except CannotDecode as error:
+            logger.warning("A stored request cannot be read and becomes a dead letter: %s", error)
+            self._session.worker.bury(lease.entry_id, str(error))
+            return None
+        self._leases[request] = lease.entry_id
+        return request
+
+    def settled(self, request: Request, outcome: Outcome) -> None:
+        """Settlement's call: *request* has left the engine."""
+        if request in self._local:
+            for free in self._local.done(request):
+                if free in self._waiting:
+                    self._settle(free, self._waiting.pop(free))
+            return
+        entry_id = self._leases.pop(request, None)
+        if entry_id is None:
+            return
+        if self._local.holds(entry_id) and outcome is Outcome.DONE:
+            self._waiting[entry_id] = outcome
+        else:
+            self._settle(entry_id, outcome)
+
+    def _settle(self, entry_id: bytes, outcome: Outcome) -> None:
+        self._children.pop(entry_id, None)
+        if outcome is Outcome.DONE:
+            self._session.worker.ack(entry_id)
+        else:
+            self._session.worker.release(entry_id)
+
+    def release_unfinished(self) -> None:
+        """The grace of a shutdown is over: give back every lease that is still at work."""
+        for entry_id in (*self._leases.values(), *self._waiting):
+            self._session.worker.release(entry_id)
+        self._leases.clear()
+        self._waiting.clear()
+
+    def put_dropped(self, put: Put) -> None:
+        """The frontier knew *put* already."""
+        request = put.source
+        if not isinstance(request, Request):
+            return
+        if put.admission is Admission.SEED:
+            self._stats.inc_value(stats.SEEDS_KNOWN)
+            logger.debug("Start request admitted already in this run: %s", request)
+        else:
+            self._count_duplicate(request)
+        self._crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self._spider)
+
+
+def _entry_ids() -> Any:
+    """Yield ids that no worker makes twice: 8 random bytes of this process, 4 of a counter."""
+    while True:
+        prefix = os.urandom(8)
+        for number in range(2**32):
+            yield prefix + number.to_bytes(4, "big")

@@ -1,0 +1,302 @@
+"""One worker's life in a crawl: from the settings to the last exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+import uuid
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.project import data_path
+from scrapy.utils.python import global_object_name
+
+from scrapy_dq import stats
+from scrapy_dq.codec import Codec
+from scrapy_dq.connection import Connection
+from scrapy_dq.dupefilter import DupeFilter
+from scrapy_dq.frontier.flush import flush
+from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Status
+from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+NO_LIMIT = 100
+"""Leases at a time when CONCURRENT_REQUESTS is 0."""
+_WITHOUT_EFFECT = (
+    "JOBDIR",
+    "SCHEDULER_DISK_QUEUE",
+    "SCHEDULER_MEMORY_QUEUE",
+    "SCHEDULER_PRIORITY_QUEUE",
+    "SCHEDULER_START_DISK_QUEUE",
+    "SCHEDULER_START_MEMORY_QUEUE",
+)
+_COUNTERS = {
+    "exchange": stats.EXCHANGES,
+    "seconds": stats.EXCHANGE_SECONDS,
+    "error": stats.REDIS_ERRORS,
+    "rejoin": stats.REJOINS,
+    "reclaim": stats.RECLAIMED,
+    "ack": stats.ACKED,
+    "release": stats.RELEASED,
+    "bury": stats.BURIED,
+}
+
+
+class Settler(Protocol):
+    """The scheduler, as a session sees it."""
+
+    def settled(self, request: Request, outcome: Outcome) -> None: ...
+    def release_unfinished(self) -> None: ...
+    def put_dropped(self, put: Put) -> None: ...
+
+
+class Session:
+    """Connects a crawler to its frontier, and is the listener of its worker."""
+
+    worker: Worker
+    settlement: Settlement
+
+    def __init__(self, crawler: Crawler, config: Config, dupefilter: BaseDupeFilter) -> None:
+        assert crawler.spider is not None
+        assert crawler.stats is not None
+        settings = crawler.settings
+        self.config = config
+        self.opened = False
+        self.debug = settings.getbool("SCHEDULER_DEBUG")
+        self.shares_seen = isinstance(dupefilter, DupeFilter)
+        self._dupefilter = dupefilter
+        self._crawler = crawler
+        self._stats = crawler.stats
+        self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
+        self._connection = Connection(config, Path(data_path("dq")))
+        self._grace: asyncio.TimerHandle | None = None
+        self._progress: asyncio.TimerHandle | None = None
+        self.codec = Codec(
+            crawler.spider,
+            types=config.types,
+            spider_modules=settings.getlist("SPIDER_MODULES"),
+            schemes=config.url_schemes,
+            max_bytes=config.max_entry_bytes,
+        )
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Session:
+        """Check settings and reactor.
+
+        Raises:
+            ConfigError: after one ERROR line.
+        """
+        try:
+            _need_asyncio()
+            assert crawler.spider is not None
+            config = Config.read(crawler.settings, _names(crawler, crawler.spider))
+            _mention_settings_without_effect(crawler, config)
+            return cls(crawler, config, _dupefilter(crawler))
+        except ConfigError as error:
+            logger.error("scrapy_dq cannot start: %s", error)
+            raise
+
+    async def open(self, scheduler: Settler) -> None:
+        """Connect, flush if asked to, and join.
+
+        Raises:
+            FrontierError, ConfigError, UnsupportedScrapy: after one ERROR line; nothing in Redis was changed.
+        """
+        self._scheduler = scheduler
+        try:
+            self.settlement = Settlement(self._crawler, scheduler.settled)
+            client = await self._connection.open()
+            frontier = Frontier(client, self.config.crawl, self.config.order)
+            if self.config.flush_on_start:
+                gone = await flush(frontier, self.config.worker_ttl_s)
+                logger.info("Crawl %r flushed: %s", self.config.crawl, _counts(gone))
+            await self._join(frontier)
+        except (FrontierError, ConfigError, UnsupportedScrapy) as error:
+            where = "" if isinstance(error, (ConfigError, UnsupportedScrapy)) else f" {self.config.crawl!r}"
+            logger.error("scrapy_dq cannot open the crawl%s: %s", where, error)
+            raise
+
+    async def _join(self, frontier: Frontier) -> None:
+        config = self.config
+        spider = self._crawler.spider
+        assert spider is not None
+        crawl = Identity(
+            fingerprinter=global_object_name(type(self._crawler.request_fingerprinter)),
+            spider=global_object_name(type(spider)),
+            spider_args=json.dumps(_spider_args(), sort_keys=True),
+            run_name=config.run_name,
+            keep_seen=config.persist,
+        )
+        options = WorkerOptions(
+            config.worker_ttl_s, config.stall_timeout_s, config.rollback_horizon_s, config.max_attempts
+        )
+        self.worker = Worker(
+            frontier, crawl, options, self, connect=self._connection.blocking, capacity=self._capacity
+        )
+        joined = await self.worker.start(uuid.uuid4().hex)
+        self.opened = True
+        spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
+        self._dupefilter.open()
+        self._announce(joined, crawl)
+        self._watch_progress(time.monotonic(), joined.census.done)
+
+    async def close(self, reason: str) -> None:
+        """Leave the crawl and let go of Redis; safe at any stage of `open`."""
+        for timer in (self._grace, self._progress):
+            if timer is not None:
+                timer.cancel()
+        try:
+            if self.opened:
+                await self.worker.stop(self.config.shutdown_grace_s)
+                self._dupefilter.close(reason)
+        finally:
+            await self._connection.close()
+
+    # What the scheduler asks.
+
+    def filtered(self, request: Request) -> bool:
+        """Tell whether a DUPEFILTER_CLASS that is not ours drops *request*; ours asks the frontier."""
+        return not (self.shares_seen or request.dont_filter) and self._dupefilter.request_seen(request)
+
+    def log_duplicate(self, request: Request, spider: Spider) -> None:
+        self._dupefilter.log(request, spider)
+
+    # What the worker tells (frontier.worker.Listener).
+
+    def leases_arrived(self) -> None:
+        self.settlement.wake()
+
+    def run_finished(self) -> None:
+        self.settlement.wake()
+
+    def frontier_lost(self) -> None:
+        self.settlement.close_spider("frontier_lost")
+
+    def put_dropped(self, put: Put) -> None:
+        self._scheduler.put_dropped(put)
+
+    def counted(self, what: str, amount: float) -> None:
+        if what in _COUNTERS:
+            self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
+        if what == "error":
+            self._connection.missed()
+
+    def _capacity(self) -> int:
+        if self.settlement.closing:
+            if self._grace is None:
+                loop = asyncio.get_running_loop()
+                release = self._scheduler.release_unfinished
+                self._grace = loop.call_later(self.config.shutdown_grace_s, release)
+            return 0
+        return 0 if self.settlement.paused else self._concurrency
+
+    # What is logged.
+
+    def _announce(self, joined: Joined, crawl: Identity) -> None:
+        name, census = self.config.crawl, joined.census
+        if joined.status is Status.FINISHED:
+            over = f"run {self.config.run_name!r} is finished"
+            what = f"{over}: nothing to do. Another DQ_RUN_NAME starts a new run"
+        elif not joined.resumed:
+            what = f"new run {joined.run}; {_counts(census)}"
+        else:
+            others = census.workers - 1
+            verb = f"joined run {joined.run} beside {others} registered workers" if others else (
+                f"resumed run {joined.run}"
+            )  # fmt: skip
+            what = f"{verb}; {_counts(census)}. SCHEDULER_FLUSH_ON_START = True starts afresh"
+        logger.info("Crawl %r at %s: %s", name, self._connection.target, what)
+        if joined.spider_args != crawl.spider_args:
+            logger.warning(
+                "This run was started with the spider arguments %s, this worker has %s. If these are "
+                "different crawls, give each a name of its own with DQ_CRAWL, for example "
+                "'%%(spider)s-%%(category)s'",
+                joined.spider_args,
+                crawl.spider_args,
+            )
+
+    def _watch_progress(self, since: float, done: int) -> None:
+        interval_s = self.config.log_interval_s
+        if interval_s:
+            loop = asyncio.get_running_loop()
+            self._progress = loop.call_later(interval_s, self._log_progress, since, done)
+
+    def _log_progress(self, since: float, done: int) -> None:
+        now, census = time.monotonic(), self.worker.census
+        logger.info(
+            "All workers together: %.1f pages/s, %d done, %d waiting, %d in flight, %d workers",
+            (census.done - done) / (now - since),
+            census.done,
+            census.waiting,
+            census.in_flight,
+            census.workers,
+        )
+        self._watch_progress(now, census.done)
+
+
+def _counts(census: Census) -> str:
+    return f"{census.waiting} waiting, {census.in_flight} in flight, {census.seen} seen"
+
+
+def _need_asyncio() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            "the installed Twisted reactor is not asyncio's. Set TWISTED_REACTOR = "
+            "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default), or use Scrapy's "
+            "reactor-less mode"
+        ) from None
+
+
+def _names(crawler: Crawler, spider: Spider) -> dict[str, str]:
+    """What DQ_CRAWL may refer to: spider, project, Scrapyd's job, and the spider's arguments."""
+    names = {key: str(value) for key, value in vars(spider).items() if isinstance(value, (str, int))}
+    names |= {"spider": spider.name, "project": crawler.settings["BOT_NAME"]}
+    if "SCRAPY_JOB" in os.environ:
+        names["job"] = os.environ["SCRAPY_JOB"]
+    return names
+
+
+def _spider_args() -> dict[str, str]:
+    """Return the `-a NAME=VALUE` arguments of the command line, if there are any."""
+    given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
+    given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
+    return dict(pair.split("=", 1) for pair in given if "=" in pair)
+
+
+def _dupefilter(crawler: Crawler) -> BaseDupeFilter:
+    # Scrapy's default here would filter in each process alone: every page would be crawled N times.
+    cls: Any = load_object(crawler.settings["DUPEFILTER_CLASS"])
+    if cls is RFPDupeFilter:
+        cls = DupeFilter
+    if issubclass(cls, DupeFilter):
+        return cls.for_frontier(crawler)  # type: ignore[no-any-return]
+    logger.info("DUPEFILTER_CLASS = %s: duplicates are not shared between workers", global_object_name(cls))
+    return build_from_crawler(cls, crawler)  # type: ignore[no-any-return]
+
+
+def _mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
+    settings = crawler.settings
+    names = [name for name in _WITHOUT_EFFECT if (settings.getpriority(name) or 0) > 0 and settings.get(name)]
+    if names:
+        logger.info(
+            "These settings have no effect with scrapy_dq.Scheduler: %s. The order is DQ_ORDER = %r, and "
+            "the crawl is kept in Redis",
+            ", ".join(names),
+            config.order.value,
+        )

@@ -1,0 +1,246 @@
+"""Python values <-> msgpack: exact types, limited depth, no class but those allowed.
+
+Strings, numbers, None, bytes, lists and dicts are msgpack's own. Everything else is an extension whose data is
+msgpack again. Both ways go through the value before or after msgpack does, never inside it: one C stack frame
+at a time, however deep a stranger nests.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from uuid import UUID
+
+import msgpack
+from msgpack import ExtType
+
+from scrapy_dq.classes import Classes, Unfit
+
+MAX_DEPTH = 64
+"""Containers within containers. What is nested deeper, or contains itself, is refused both ways."""
+
+SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+
+# Extension codes of FORMAT 1. A code keeps its meaning for ever.
+WIDE_INT, TUPLE, SET, FROZENSET, OBJECT = 1, 2, 3, 4, 5
+BYTEARRAY, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID_, PATH = 8, 9, 10, 11, 12, 13, 14, 15
+
+_SEQUENCES: dict[type, int] = {tuple: TUPLE, set: SET, frozenset: FROZENSET}
+_BUILDERS: dict[int, Callable[[list[Any]], Any]] = {TUPLE: tuple, SET: set, FROZENSET: frozenset}
+_PATHS: dict[str, type[Any]] = {"": Path, "posix": PurePosixPath, "windows": PureWindowsPath}
+_PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWindowsPath: "windows"}
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Values:
+    """Lower values to what msgpack packs, and lift them again. For one thread."""
+
+    def __init__(self, classes: Classes, max_bytes: int) -> None:
+        """*max_bytes* bounds what a value may grow to, shared parts counted each time they occur."""
+        self._classes = classes
+        self._max_bytes = max_bytes
+        self._left = max_bytes
+        self._reset_packers()
+
+    def _reset_packers(self) -> None:
+        self._pack = msgpack.Packer(strict_types=True, default=_wide_int).pack
+        self._pack_surrogates = msgpack.Packer(
+            strict_types=True, default=_wide_int, unicode_errors="surrogatepass"
+        ).pack
+
+    def pack(self, lowered: Any) -> bytes:
+        """Pack what `lower` returned."""
+        try:
+            packed: bytes = self._pack(lowered)
+        except UnicodeEncodeError:  # lone surrogates, as json.loads() makes them of broken JSON
+            packed = self._pack_surrogates(lowered)
+        if len(packed) > self._max_bytes:
+            self._reset_packers()  # they keep their buffers
+        return packed
+
+    def unpack(self, packed: bytes) -> Any:
+        """Unpack what `lift` takes; raise ValueError and others on bytes that are no msgpack.
+
+        msgpack bounds every claimed length by the length of *packed*.
+        """
+        return msgpack.unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
+
+    def lower(self, value: Any) -> Any:
+        """Return *value* itself if msgpack carries it exactly, or else a copy that it does; raise Unfit."""
+        self._left = self._max_bytes
+        return self._lower(value, MAX_DEPTH)
+
+    def lift(self, value: Any) -> Any:
+        """Return the value that *value*, just unpacked, stands for; raise Unfit and others."""
+        return self._lift(value, MAX_DEPTH)
+
+    def _lower(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind in SCALARS:
+            return value
+        if not depth:
+            raise Unfit(f"nested deeper than {MAX_DEPTH} levels, or contains itself")
+        if kind is dict:
+            self._count(len(value))
+            if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
+                return value
+            return self._lower_dict(value, depth - 1)
+        if kind is list:
+            self._count(len(value))
+            return value if SCALARS.issuperset(map(type, value)) else self._lower_each(value, depth - 1)
+        code = _SEQUENCES.get(kind)
+        if code is not None:
+            self._count(len(value))
+            return ExtType(code, self.pack(self._lower_each(value, depth - 1)))
+        simple = _SIMPLE.get(kind)
+        if simple is not None:
+            return ExtType(simple[0], self.pack(simple[1](value)))
+        if kind.__module__ == "lxml.etree" and isinstance(value, str):
+            return str(value)  # CrawlSpider's meta["link_text"]: a str that also knows its element
+        shape = self._classes.shape_of(kind)
+        return ExtType(OBJECT, self.pack([shape.name, self._lower(shape.read(value), depth - 1)]))
+
+    def _count(self, members: int) -> None:
+        self._left -= members
+        if self._left < 0:
+            raise Unfit(f"larger than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,} bytes")
+
+    def _lower_dict(self, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
+        lowered = {}
+        for key, item in value.items():
+            try:
+                lowered[self._lower(key, depth)] = self._lower(item, depth)
+            except Unfit as unfit:
+                unfit.path.append(f"[{reprlib.repr(key)}]")
+                raise
+        if len(lowered) != len(value):
+            raise Unfit("two of its keys are stored alike")
+        return lowered
+
+    def _lower_each(self, values: Iterable[Any], depth: int) -> list[Any]:
+        lowered = []
+        for index, item in enumerate(values):
+            try:
+                lowered.append(self._lower(item, depth))
+            except Unfit as unfit:
+                unfit.path.append(f"[{index}]")
+                raise
+        return lowered
+
+    def _lift(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind in SCALARS:
+            return value
+        if kind is ExtType and value.code == WIDE_INT:
+            return int.from_bytes(value.data, "big", signed=True)
+        if not depth:
+            raise Unfit(f"nested deeper than {MAX_DEPTH} levels")
+        if kind is dict:
+            if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
+                return value
+            return {self._lift(key, depth - 1): self._lift(item, depth - 1) for key, item in value.items()}
+        if kind is list:
+            return value if SCALARS.issuperset(map(type, value)) else self._lift_each(value, depth - 1)
+        if kind is ExtType:
+            return self._lift_extension(value.code, self.unpack(value.data), depth - 1)
+        raise Unfit(f"a {kind.__name__} has no place in an entry")
+
+    def _lift_each(self, values: list[Any], depth: int) -> list[Any]:
+        return [self._lift(item, depth) for item in values]
+
+    def _lift_extension(self, code: int, plain: Any, depth: int) -> Any:
+        build = _BUILDERS.get(code)
+        if build is not None:
+            if type(plain) is not list:
+                raise Unfit(f"the extension {code} is no list")
+            return build(self._lift_each(plain, depth))
+        if code == OBJECT:
+            name, state = plain
+            return self._classes.find(name).build(self._lift(state, depth))
+        simple = _SIMPLE_BY_CODE.get(code)
+        if simple is None:
+            raise Unfit(f"the extension {code} is unknown to this version")
+        return simple(plain)
+
+
+def _wide_int(value: Any) -> Any:
+    """Extend msgpack beyond 64 bits; msgpack calls it for what it cannot pack."""
+    if type(value) is not int:
+        raise Unfit(f"a {type(value).__name__} is not stored")
+    return ExtType(WIDE_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+
+
+def _offset(moment: datetime | time) -> int | None:
+    if moment.tzinfo is None:
+        return None
+    offset = moment.utcoffset()
+    if offset is None:
+        raise Unfit("its time zone says no UTC offset")
+    return offset // _MICROSECOND
+
+
+def _zone(offset: int | None) -> timezone | None:
+    return None if offset is None else timezone(timedelta(microseconds=offset)) if offset else timezone.utc
+
+
+def _checked(kind: type, plain: Any) -> Any:
+    # bytearray(10**12) would take the memory, datetime(b"...") skips its own checks.
+    if type(plain) is not kind:
+        raise Unfit(f"a {kind.__name__} should stand here, not a {type(plain).__name__}")
+    return plain
+
+
+def _ints(plain: Any) -> list[int]:
+    return [_checked(int, number) for number in _checked(list, plain)]
+
+
+def _lower_datetime(d: datetime) -> list[Any]:
+    return [_offset(d), d.fold, d.year, d.month, d.day, d.hour, d.minute, d.second, d.microsecond]
+
+
+def _lift_datetime(plain: Any) -> datetime:
+    offset, *fields = _checked(list, plain)
+    fold, *moment = _ints(fields)
+    return datetime(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
+
+
+def _lower_time(t: time) -> list[Any]:
+    return [_offset(t), t.fold, t.hour, t.minute, t.second, t.microsecond]
+
+
+def _lift_time(plain: Any) -> time:
+    offset, *fields = _checked(list, plain)
+    fold, *moment = _ints(fields)
+    return time(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
+
+
+def _lift_path(plain: Any) -> Any:
+    tag, text = _checked(list, plain)
+    return _PATHS[tag](_checked(str, text))
+
+
+# An aware datetime or time comes back at the same instant with its UTC offset fixed: no name of a zone.
+_SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
+    bytearray: (BYTEARRAY, bytes),
+    datetime: (DATETIME, _lower_datetime),
+    date: (DATE, lambda d: [d.year, d.month, d.day]),
+    time: (TIME, _lower_time),
+    timedelta: (TIMEDELTA, lambda d: [d.days, d.seconds, d.microseconds]),
+    Decimal: (DECIMAL, str),
+    UUID: (UUID_, lambda u: u.bytes),
+    **{kind: (PATH, lambda path: [_PATH_TAGS[type(path)], str(path)]) for kind in _PATH_TAGS},
+}
+_SIMPLE_BY_CODE: dict[int, Callable[[Any], Any]] = {
+    BYTEARRAY: lambda plain: bytearray(_checked(bytes, plain)),
+    DATETIME: _lift_datetime,
+    DATE: lambda plain: date(*_ints(plain)),
+    TIME: _lift_time,
+    TIMEDELTA: lambda plain: timedelta(*_ints(plain)),
+    DECIMAL: lambda plain: Decimal(_checked(str, plain)),
+    UUID_: lambda plain: UUID(bytes=_checked(bytes, plain)),
+    PATH: _lift_path,
+}
