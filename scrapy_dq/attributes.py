@@ -1,4 +1,4 @@
-"""What the attributes of a stored request may be. Both ends make the same checks: what encodes also decodes."""
+"""What the attributes of a stored request may be. Both ends check the same: what encodes also decodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ DEFAULTS: dict[str, Any] = {
 """What is left out of an entry, as a constructor takes it."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f]").search
-_UNSAFE_IN_HEADER = re.compile(rb"[\r\n\0]").search
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
@@ -55,7 +54,7 @@ def url_check(schemes: Collection[str]) -> Check:
     prefixes = tuple(f"{scheme}:" for scheme in allowed)
 
     def check(url: Any) -> str:
-        if type(url) is not str or _UNSAFE_IN_URL(url):
+        if type(url) is not str or (not url.isprintable() and _UNSAFE_IN_URL(url)):
             raise Unfit("a URL is a str without control characters")
         if not url.startswith(prefixes) and (scheme := url.partition(":")[0].lower()) not in allowed:
             raise Unfit(f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})")
@@ -75,12 +74,17 @@ def headers(value: Any) -> dict[bytes, list[bytes]]:
     if not isinstance(value, dict):
         raise Unfit("headers are a dict")
     plain = dict(value)
+    text = b""
     for name, values in plain.items():
-        if type(values) is not list:
-            raise Unfit("the values of a header are a list")
-        for text in (name, *values):
-            if type(text) is not bytes or _UNSAFE_IN_HEADER(text):
-                raise Unfit(f"{text!a:.100} is not bytes without CR, LF and NUL")
+        if type(name) is not bytes or type(values) is not list:
+            raise Unfit("headers are lists of bytes by bytes")
+        text += name
+        for one in values:
+            if type(one) is not bytes:
+                raise Unfit("headers are lists of bytes by bytes")
+            text += one
+    if text.translate(None, b"\r\n\0") != text:
+        raise Unfit("a header contains CR, LF or NUL")
     return plain
 
 
@@ -91,7 +95,7 @@ def encoding(value: Any) -> str:
     return value
 
 
-def body(value: Any) -> bytes:
+def body(value: Any) -> Any:
     return _exactly(value, bytes)
 
 

@@ -28,7 +28,7 @@ NO_CALLBACK_NAME = ""
 class Callbacks:
     """The callbacks of one spider, as its class stands now. Both ways follow the same table.
 
-    A callback is a method that a class of the MRO defines which is neither Scrapy's nor Python's own, or one of
+    A callback is a method defined by a class of the MRO that is neither Scrapy's nor Python's own, or one of
     SCRAPY_CALLBACKS. Attributes of the spider object do not count, and no property is looked at.
     """
 
@@ -39,7 +39,7 @@ class Callbacks:
         self._names = {method: name for name, method in self._methods.items()}
 
     def name_of(self, callback: Any) -> str:
-        """Return the name that resolves to *callback* again; raise Unfit for a lambda, another object's method..."""
+        """Return the name that resolves to *callback* again; raise Unfit if there is none."""
         # Equal bound methods have the same function and the same object.
         name = self._names.get(callback) if callback is NO_CALLBACK or type(callback) is MethodType else None
         if name is None:

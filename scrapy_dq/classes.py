@@ -82,7 +82,7 @@ def _dotted(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _look_up(module: str, qualname: str) -> type:
+def _look_up(module: str, qualname: str) -> Any:
     place: Any = sys.modules.get(module)
     if isinstance(place, ModuleType):
         for part in qualname.split("."):
@@ -193,7 +193,7 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
         if _fields_of(cls, state).keys() != set(fields):
             odd = sorted(map(ascii, state.keys() ^ set(fields)))
             raise Unfit(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
-        record = object.__new__(cls)
+        record: Any = object.__new__(cls)
         for field, value in state.items():
             object.__setattr__(record, field, value)
         return record

@@ -1,8 +1,8 @@
 """Request <-> bytes, versioned, safe.
 
-An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults. Redis is
-shared, so `decode` takes its bytes for a stranger's: of what they name, it uses only callbacks of this spider,
-Request classes already imported, and the classes that `classes.py` allows.
+An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults.
+Redis is shared, so `decode` takes its bytes for a stranger's: of what they name, it uses only callbacks of
+this spider, Request classes already imported, and the classes that `classes.py` allows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scrapy import Request, Spider
-from scrapy.http import Headers
 
 from scrapy_dq import attributes
 from scrapy_dq.attributes import DEFAULTS, KEYS
@@ -180,9 +179,7 @@ class Codec:
         meta = kwargs.get("meta")
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
-        if cls is not Request:
-            return _special(cls, {a: DEFAULTS[a] for a in cls.attributes if a in DEFAULTS} | kwargs)
-        return _plain(kwargs)
+        return _plain(kwargs) if cls is Request else _special(cls, kwargs)
 
     def _plan(self, cls: type[Request]) -> _Plan:
         plan = self._plans.get(cls)
@@ -192,9 +189,9 @@ class Codec:
                 raise Unfit(f"{name} is not a class that another worker finds by its name")
             known = [attribute for attribute in cls.attributes if attribute in KEYS]
             added = [attribute for attribute in cls.attributes if attribute not in KEYS]
-            readers: dict[Any, Any] = {KEYS[attribute]: (attribute, self._read[attribute]) for attribute in known}
-            readers.update({attribute: (attribute, self._values.lift) for attribute in added})
             writers = [(a, KEYS[a], DEFAULTS.get(a), self._write[a]) for a in known]
+            readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
+            readers.update({a: (a, self._values.lift) for a in added})
             plan = self._plans[cls] = _Plan(name, writers, readers, added, proven=cls is Request)
         return plan
 
@@ -224,24 +221,28 @@ def _plain(kwargs: dict[str, Any]) -> Request:
         del request.meta["verbatim_url"]
     else:
         request = Request(**kwargs)
-    return _exact(request, headers, kwargs)
+    if headers:
+        # Not request.headers.update(): it would go through each name and value once more.
+        dict.update(request.headers, headers)
+    return _exact(request, kwargs)
 
 
 def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
     # Everything is passed, as request_from_dict() does: a subclass has defaults of its own.
-    return _exact(cls(**kwargs), kwargs.get("headers") or {}, kwargs)
+    request = cls(**{name: DEFAULTS[name] for name in cls.attributes if name in DEFAULTS} | kwargs)
+    headers = kwargs.get("headers", {})
+    if request.headers != headers:
+        request.headers.clear()
+        dict.update(request.headers, headers)
+    return _exact(request, kwargs)
 
 
-def _exact(request: Request, headers: dict[bytes, list[bytes]] | None, kwargs: dict[str, Any]) -> Request:
-    """Give back what a constructor changes: not every safe URL is left alone by safe_url_string()."""
-    if headers is not None and request.headers != headers:
-        exact = Headers(encoding=request.encoding)
-        dict.update(exact, headers)
-        request.headers = exact
+def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
+    """Give back what a constructor changed: safe_url_string() does not leave every safe URL alone."""
     if request.url != kwargs["url"]:
-        request._url = kwargs["url"]  # no public way where Scrapy knows no verbatim_url
-    if request.method != kwargs.get("method", request.method):
-        request.method = kwargs["method"]
+        request._url = kwargs["url"]  # there is no public way before Scrapy knew verbatim_url
+    if request.method != kwargs.get("method", "GET"):
+        request.method = kwargs.get("method", "GET")
     return request
 
 

@@ -46,7 +46,8 @@ class Connection:
                 self._socket = str(await asyncio.to_thread(self._embedded.acquire))
             except EmbeddedError as error:
                 raise FrontierRefused(str(error)) from error
-        client = self._client = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0))
+        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0))
+        self._client = client
         await self._check(client)
         return client
 
@@ -124,7 +125,7 @@ class Connection:
 
     async def _check(self, client: redis.asyncio.Redis) -> None:
         try:
-            await client.ping()  # type: ignore[misc]
+            await client.ping()
             try:
                 info = await client.info()
             except NoPermissionError:

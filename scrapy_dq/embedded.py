@@ -82,7 +82,7 @@ class EmbeddedRedis:
                 raise
 
     def ensure(self) -> Path:
-        """Start the server again if it is gone; one PING if it is not. Only a user may call this.
+        """Start the server again if it is gone; cheap if it is not. Only a user may call this.
 
         Raises:
             EmbeddedError: it cannot be had; this object stays a user and may try again.
@@ -98,9 +98,10 @@ class EmbeddedRedis:
             self._give_up_use()
 
     def _revive(self) -> Path:
-        with suppress(OSError):
+        with suppress(OSError, RedisError):
             self._socket = self._directory.socket()
             if self._directory.use_is_current() and self._state() == "ready":
+                self._note(started=False)  # another user may have started it again
                 return self._socket
         return self._join_or_start()
 
@@ -163,7 +164,7 @@ class EmbeddedRedis:
         CRASH of ours, at any line: the next user finds a server that lives and joins it, or none.
         """
         binary = find_binary(self._directory.path, self._binary)
-        (self._directory.path / PID).unlink(missing_ok=True)
+        (self._directory.path / PID).unlink(missing_ok=True)  # nobody shall kill whoever has that pid now
         log = self._directory.open_log()
         try:
             self._log_offset = os.fstat(log).st_size
@@ -211,8 +212,11 @@ class EmbeddedRedis:
 
     def _note(self, started: bool) -> None:
         """Write down the version that serves the directory; log which server is used from now on."""
-        with self._client() as client:
-            info = client.info("server")
+        try:
+            with self._client() as client:
+                info = client.info("server")
+        except ResponseError:
+            return  # BUSY: a script runs. It serves, and the next one to join notes it.
         name = "valkey" if "valkey_version" in info else "redis"
         version = Version.parse(f"{name} {info[name + '_version']}")
         if version is not None:
@@ -271,12 +275,14 @@ class EmbeddedRedis:
             client.close()
 
     def _no_answer(self) -> EmbeddedError:
-        return self._failure(f"lives, but gave no answer for {self._start_timeout_s:g} s ({self._silence})")
+        return self._failure(
+            f"lives, but gave no answer for {self._start_timeout_s:g} s ({self._silence}). "
+            f"{self._directory.path / PID} names its pid"
+        )
 
     def _failure(self, what: str) -> EmbeddedError:
         path = self._directory.path
         return EmbeddedError(
             f"The embedded Redis in {path} {what}. Mend what its log says, or set REDIS_URL to a running "
-            f"Redis. If it still lives, {path / PID} names its pid. The end of {path / LOG}:\n"
-            + (self._directory.log_end(self._log_offset) or "(nothing)")
+            f"Redis. The end of {path / LOG}:\n" + (self._directory.log_end(self._log_offset) or "(nothing)")
         )

@@ -18,7 +18,7 @@ class LocalQueue:
     """
 
     def __init__(self) -> None:
-        self._queue = PriorityQueue(lambda _: LifoMemoryQueue())
+        self._queue = PriorityQueue(lambda _: LifoMemoryQueue())  # type: ignore[arg-type, return-value]
         self._parents: dict[Request, frozenset[bytes]] = {}
         self._holds: Counter[bytes] = Counter()
 

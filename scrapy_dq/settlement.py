@@ -110,7 +110,7 @@ class Settlement:
         if hasattr(self._engine, "close_spider_async"):
             self._closing_task = asyncio.ensure_future(self._engine.close_spider_async(reason=reason))
         else:
-            self._engine.close_spider(self._engine.spider, reason)
+            self._engine.close_spider(self._engine.spider, reason)  # type: ignore[arg-type]
 
     def _left(self, request: Request) -> None:
         interrupted = request in self._interrupted

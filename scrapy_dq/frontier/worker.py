@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 from scrapy_dq.frontier.frontier import Frontier, Identity, pack_moves
 from scrapy_dq.frontier.heartbeat import Heartbeat
 from scrapy_dq.frontier.identity import new_worker_id, own_identity
+from scrapy_dq.frontier.leases import Leases
 from scrapy_dq.frontier.model import (
     Ack,
     Bury,
@@ -115,11 +115,7 @@ class Worker:
         self._seq = 1
         self._outbox = Outbox()
         self._log = PutLog(options.rollback_horizon_s)
-        self._buffer: deque[Lease] = deque()
-        self._running: set[bytes] = set()
-        # Leases that Redis has on our name, as far as we know: running, buffered, or settled in the outbox.
-        self._owned: set[bytes] = set()
-        self._settling: dict[bytes, type[Move]] = {}
+        self._leases = Leases()
         self._sent: _Sent | None = None
         self._rejoin: _Rejoin | None = None
         self._pace = Pace()
@@ -152,15 +148,13 @@ class Worker:
 
     def take(self) -> Lease | None:
         """Hand out the next lease; None if there is none at the moment."""
-        if not self._buffer:
-            if not self._pace.hungry:
-                self._pace.hungry = True
+        lease = self._leases.take()
+        if lease is not None:
+            self._pace.taken()
+            if not self._leases.buffered:
                 self._kick.set()
-            return None
-        lease = self._buffer.popleft()
-        self._running.add(lease.entry_id)
-        self._pace.taken()
-        if not self._buffer:
+        elif not self._pace.hungry:
+            self._pace.hungry = True
             self._kick.set()
         return lease
 
@@ -187,7 +181,7 @@ class Worker:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         if self._run_is_over:
             return False
-        if self.seeding == 2 and not self._outbox and not self._owned:
+        if self.seeding == 2 and not self._outbox and not self._leases:
             # Our start() failed: the run must not be marked finished, so that the next crawl repeats it.
             return bool(self.census.waiting or self.census.in_flight or self.census.seeding)
         return not self.finished or bool(self._outbox)
@@ -198,10 +192,7 @@ class Worker:
         return len(self._outbox)
 
     def _settle(self, move: Ack | Release | Bury) -> None:
-        self._running.discard(move.entry_id)
-        # A lease that was reclaimed from us is somebody else's: their ack counts, not ours.
-        if move.entry_id in self._owned and move.entry_id not in self._settling:
-            self._settling[move.entry_id] = type(move)
+        if self._leases.settle(move):
             self._append(move)
 
     def _append(self, move: Move) -> None:
@@ -275,8 +266,8 @@ class Worker:
                 await asyncio.sleep(self._outage.delay_s())
 
     def _release_buffer(self) -> None:
-        while self._buffer:
-            self._settle(Release(self._buffer.popleft().entry_id))
+        for entry_id in self._leases.empty_buffer():
+            self.release(entry_id)
 
     # The exchange.
 
@@ -312,7 +303,7 @@ class Worker:
 
     def _wants(self) -> int:
         capacity = 0 if self._closing else self._capacity()
-        return self._pace.want(capacity, len(self._running), len(self._buffer))
+        return self._pace.want(capacity, self._leases.running, self._leases.buffered)
 
     async def _exchange(self) -> None:
         if self._rejoin is not None:
@@ -349,7 +340,7 @@ class Worker:
         # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
         beyond = self._outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
         seeding = self.seeding or int(beyond > 0)
-        return _Sent(prefix, self._wants(), seeding, len(self._owned), pack_moves(prefix), time.monotonic())
+        return _Sent(prefix, self._wants(), seeding, len(self._leases), pack_moves(prefix), time.monotonic())
 
     def _accept(self, sent: _Sent, receipt: Receipt, now: float) -> None:
         self.finished = False
@@ -364,13 +355,9 @@ class Worker:
             if isinstance(move, Put):
                 self._log.add(move, now)
             else:
-                self._owned.discard(move.entry_id)
-                self._settling.pop(move.entry_id, None)
+                self._leases.confirmed(move.entry_id)
         for lease in receipt.leases:
-            self._owned.add(lease.entry_id)
-            # It may come back to us while its work goes on here: adopt it, do not start it twice.
-            if lease.entry_id not in self._running and lease.entry_id not in self._settling:
-                self._buffer.append(lease)
+            self._leases.grant(lease)
         self._pace.granted(sent.want, len(receipt.leases))
         if receipt.leases:
             self._listener.leases_arrived()
@@ -385,9 +372,8 @@ class Worker:
     # Faults.
 
     def _begin_rejoin(self) -> None:
-        # Queued releases are left to rejoin, which gives back all that it is not told of.
-        held = [i for i in sorted(self._owned) if self._settling.get(i) is not Release]
-        self._rejoin = _Rejoin(new_worker_id(self._identity), held, self._outbox.parentless > 0)
+        parentless = self._outbox.parentless > 0
+        self._rejoin = _Rejoin(new_worker_id(self._identity), self._leases.held(), parentless)
         logger.info("Worker %s is out of step with the frontier: it rejoins", self.id)
 
     async def _register_anew(self, rejoin: _Rejoin) -> None:
@@ -402,15 +388,13 @@ class Worker:
         if answer.status is Status.LOST:
             self._lose()
             return
-        self._owned = set(answer.owned)
-        self._buffer = deque(lease for lease in self._buffer if lease.entry_id in self._owned)
+        self._leases.keep(answer.owned)
         if answer.status is Status.FINISHED:
             self._close_run()
             return
         logger.info("Worker %s goes on as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
         self.id, self.run = rejoin.new_id, answer.run
-        self._outbox.replay(self._log.take(), self._owned)
-        self._settling = {i: kind for i, kind in self._settling.items() if i in self._owned}
+        self._outbox.replay(self._log.take(), answer.owned)
         self._seq = 1
         self._heartbeat.start(self.id, self.epoch)
 

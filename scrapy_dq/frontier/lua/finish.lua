@@ -1,4 +1,5 @@
 -- finish: open -> finished, when everything is empty and nobody is seeding. The keys stay.
+-- ARGS     none
 -- RETURNS  workers that are seeding (level 1); only looked at while nothing waits, else 0
 -- COST     O(1) while something waits, O(workers) else
 -- CRASH    before: the next exchange of any worker finds the same; after: each worker learns it by its own
