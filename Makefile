@@ -1,0 +1,38 @@
+# `make demo` and `make test` need only git, make and Python 3.10 or newer: the rest goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test soak lint wheel clean
+
+demo: $(INSTALLED)
+	$(RUN) example_project/demo.py
+
+# ruff and mypy run as tests: tests/test_house.py.
+test: $(INSTALLED)
+	$(RUN) -m pytest -m "not soak" --durations=15
+
+soak: $(INSTALLED)
+	$(RUN) -m pytest -m soak --durations=0
+
+lint: $(INSTALLED)
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy --strict
+
+# setuptools would pack what an older build left behind.
+wheel: $(INSTALLED)
+	rm -rf build
+	$(RUN) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Anew whenever the dependencies may have changed. Editable installs from a
+# pyproject.toml came with pip 21.3; Python 3.10.0 brought 21.2.
+$(INSTALLED): setup.cfg pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(RUN) -m pip install --quiet "pip>=21.3"
+	$(RUN) -m pip install --quiet --editable ".[embedded,test,lint]"
+	touch $@

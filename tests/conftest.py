@@ -1,0 +1,77 @@
+"""Fixtures of all tests: real Redis servers, random crawl names, sites and projects."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.project import Project
+from support.proxy import RedisProxy
+from support.redis_server import KINDS, RedisServer, find_binary
+from support.tree_site import TreeSite
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """Yield one running server per kind, with an AOF, shared by the whole session.
+
+    A test keeps to its own `crawl_name` and flushes nothing; to harm a server, take `start_redis`.
+    """
+    if find_binary(request.param) is None:
+        pytest.skip(f"no redis-server of kind {request.param}")
+    with RedisServer(request.param, appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def crawl_name() -> str:
+    """Return a name that no other test uses, which stands in Redis keys as it is."""
+    return f"crawl-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def start_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Yield a function with RedisServer's arguments that starts a server for this test alone."""
+    with ExitStack() as servers:
+
+        def start(*args: Any, **options: Any) -> RedisServer:
+            return servers.enter_context(RedisServer(*args, **options))
+
+        yield start
+
+
+@pytest.fixture
+def start_proxy() -> Iterator[Callable[[str], RedisProxy]]:
+    """Yield a function that starts a proxy in front of the Redis at a URL."""
+    with ExitStack() as proxies:
+        yield lambda upstream_url: proxies.enter_context(RedisProxy(upstream_url))
+
+
+@pytest.fixture
+def start_site() -> Iterator[Callable[..., TreeSite]]:
+    """Yield a function with Tree's arguments that starts a site."""
+    with ExitStack() as sites:
+        yield lambda **tree: sites.enter_context(TreeSite(**tree))
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Iterator[Callable[..., Project]]:
+    """Yield a function with Project's arguments (but for the folder) that writes a project.
+
+    Its workers are killed at the end of the test.
+    """
+    with ExitStack() as projects:
+        made = 0
+
+        def make(*args: Any, **options: Any) -> Project:
+            nonlocal made
+            made += 1
+            project = Project(tmp_path / f"project-{made}", *args, **options)
+            projects.callback(project.close)
+            return project
+
+        yield make

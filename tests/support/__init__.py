@@ -1,0 +1,1 @@
+"""What the tests stand on: real Redis servers, a lossy proxy, a site, a Scrapy project."""

@@ -1,0 +1,187 @@
+"""One connection through the proxy: how it treats commands, replies and time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from support.resp import Framer, command_name
+
+SET_UP = frozenset({"AUTH", "CLIENT", "HELLO", "SELECT"})
+CHUNK_BYTES = 1 << 16
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Fault:
+    """One fault to come: it strikes the first command that matches, once."""
+
+    def __init__(self, effect: Literal["cut", "hold"], command: str | None, containing: bytes) -> None:
+        self.effect = effect
+        self._command = command.upper() if command else None
+        self._containing = containing
+        self._fired = threading.Event()
+        self._release: Callable[[], object] | None = None
+
+    @property
+    def fired(self) -> bool:
+        """Whether it has struck: the reply is swallowed, or the command is held."""
+        return self._fired.is_set()
+
+    def wait(self, timeout_s: float = 10.0) -> None:
+        """Wait until it has struck; TimeoutError after *timeout_s*."""
+        if not self._fired.wait(timeout_s):
+            raise TimeoutError(f"no command was hit by: {self.effect} {self._command or 'any'}")
+
+    def release(self) -> None:
+        """Let a held command go on to Redis now; its reply goes nowhere."""
+        if self._release is None:
+            raise RuntimeError("no command is held")
+        self._release()
+
+    def matches(self, name: str, message: bytes) -> bool:
+        """Tell whether it strikes this command."""
+        named = name == self._command if self._command else name not in SET_UP
+        return named and self._containing in message
+
+    def fire(self, release: Callable[[], object] | None = None) -> None:
+        """Note that it has struck."""
+        self._release = release
+        self._fired.set()
+
+
+@dataclass
+class Behaviour:
+    """What all connections of a proxy share; touched in the proxy's loop only."""
+
+    delay_s: float = 0.0
+    loss: float = 0.0
+    silent: bool = False
+    random: random.Random = field(default_factory=lambda: random.Random(0))
+    faults: list[Fault] = field(default_factory=list)
+    commands: Counter[str] = field(default_factory=Counter)
+
+    def fate_of(self, message: bytes) -> Fault | None:
+        """Count a command and choose what befalls it."""
+        name = command_name(message)
+        self.commands[name] += 1
+        for fault in self.faults:
+            if fault.matches(name, message):
+                self.faults.remove(fault)
+                return fault
+        if name not in SET_UP and self.random.random() < self.loss:
+            return Fault("cut", None, b"")
+        return None
+
+
+class Link:
+    """One client's connection, and its own connection to Redis."""
+
+    def __init__(self, client: Streams, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._commands, writer = client
+        self._to_client = DelayLine(writer, behaviour)
+        self._to_redis: DelayLine | None = None
+        # The fate of each command whose reply has not come yet, oldest first.
+        self._fates: deque[Fault | None] = deque()
+        self.holding = False
+
+    async def run(self, connect: Callable[[], Awaitable[Streams]]) -> None:
+        """Carry bytes until both sides have closed; OSError if one of them broke off."""
+        replies, writer = await connect()
+        self._to_redis = DelayLine(writer, self._behaviour)
+        await asyncio.gather(self._carry_commands(self._to_redis), self._carry_replies(replies))
+
+    def abort(self) -> None:
+        """Cut both connections; what is under way is lost."""
+        self._to_client.abort()
+        if self._to_redis:
+            self._to_redis.abort()
+
+    async def _carry_commands(self, to_redis: DelayLine) -> None:
+        framer = Framer()
+        while chunk := await self._commands.read(CHUNK_BYTES):
+            if self._behaviour.silent:
+                continue
+            passed: list[bytes] = []
+            for message in framer.feed(chunk):
+                fate = self._behaviour.fate_of(message)
+                if fate and fate.effect == "hold":
+                    to_redis.send(b"".join(passed))
+                    self._hold(fate, message, to_redis)
+                    return
+                self._fates.append(fate)
+                passed.append(message)
+            to_redis.send(b"".join(passed))
+        to_redis.close()
+
+    def _hold(self, fault: Fault, message: bytes, to_redis: DelayLine) -> None:
+        self.holding = True
+        self._to_client.close()
+        loop = asyncio.get_running_loop()
+        fault.fire(lambda: loop.call_soon_threadsafe(to_redis.send, message))
+
+    async def _carry_replies(self, replies: asyncio.StreamReader) -> None:
+        framer = Framer()
+        while chunk := await replies.read(CHUNK_BYTES):
+            if self.holding or self._behaviour.silent:
+                continue
+            passed: list[bytes] = []
+            for message in framer.feed(chunk):
+                # A push message (>) answers no command.
+                fate = self._fates.popleft() if self._fates and not message.startswith(b">") else None
+                if fate:
+                    self._to_client.send(b"".join(passed))
+                    self._to_client.close()
+                    fate.fire()
+                    return
+                passed.append(message)
+            self._to_client.send(b"".join(passed))
+        self._to_client.close()
+
+
+class DelayLine:
+    """Writes each piece when it is due: later than it came, never before an earlier one."""
+
+    def __init__(self, writer: asyncio.StreamWriter, behaviour: Behaviour) -> None:
+        self._writer = writer
+        self._behaviour = behaviour
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[float, bytes | None]] = deque()
+
+    def send(self, data: bytes) -> None:
+        """Write *data* after the delay of this moment."""
+        if data:
+            self._put(data)
+
+    def close(self) -> None:
+        """Close the connection once all that was sent is out."""
+        self._put(None)
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        self._waiting.clear()
+        self._writer.transport.abort()
+
+    def _put(self, data: bytes | None) -> None:
+        self._waiting.append((self._loop.time() + self._behaviour.delay_s, data))
+        if len(self._waiting) == 1:
+            self._write_due()
+
+    def _write_due(self) -> None:
+        now = self._loop.time()
+        while self._waiting and self._waiting[0][0] <= now:
+            data = self._waiting.popleft()[1]
+            if self._writer.is_closing():
+                continue
+            if data is None:
+                self._writer.close()
+            else:
+                self._writer.write(data)
+        if self._waiting:
+            self._loop.call_at(self._waiting[0][0], self._write_due)

@@ -1,0 +1,159 @@
+"""A small Scrapy project in a folder, and the workers that crawl it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.worker import Worker, wait_all
+
+TESTS = Path(__file__).parents[1]
+
+SPIDER = """\
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+"""
+
+SETTINGS: dict[str, Any] = {
+    "BOT_NAME": "tree_project",
+    "SPIDER_MODULES": ["tree_project.spiders"],
+    "SCHEDULER": "scrapy_dq.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy_dq.DupeFilter",
+    "ITEM_PIPELINES": {"support.tree_spider.ItemRecord": 500},
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+    "HTTPPROXY_ENABLED": False,
+    "LOG_COLOR": False,
+    "LOG_LEVEL": "INFO",
+    "TELNETCONSOLE_ENABLED": False,
+}
+
+# What makes a crawl one of plain Scrapy.
+PLAIN = {
+    "SCHEDULER": "scrapy.core.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+}
+
+
+class Event(NamedTuple):
+    """A line of the record: `start`, `item` or `done`, or what a test's own spider records."""
+
+    event: str
+    pid: int
+    path: str
+
+
+class Project:
+    """A Scrapy project with one spider, written into *folder*.
+
+    Args:
+        folder: new or empty.
+        start_urls: where the spider starts: usually `[site.start_url]`.
+        redis_url: REDIS_URL; None leaves the setting out.
+        settings: more settings, or others instead of SETTINGS; None as a value removes one.
+        spider: the source of the module with the spider class, in place of SPIDER.
+        name: the spider's name, hence the crawl's; random by default.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        start_urls: Iterable[str],
+        *,
+        redis_url: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        spider: str = SPIDER,
+        name: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.name = name or f"tree-{secrets.token_hex(6)}"
+        self.record = folder / "record.txt"
+        self.workers: list[Worker] = []
+        written = SETTINGS | {
+            "SPIDER_NAME": self.name,
+            "START_URLS": list(start_urls),
+            "RECORD_PATH": str(self.record),
+            "REDIS_URL": redis_url,
+        }
+        written |= settings or {}
+        package = folder / "tree_project"
+        spiders = package / "spiders"
+        spiders.mkdir(parents=True)
+        (folder / "scrapy.cfg").write_text("[settings]\ndefault = tree_project.settings\n")
+        (package / "__init__.py").touch()
+        (package / "settings.py").write_text(
+            "".join(f"{key} = {value!r}\n" for key, value in written.items() if value is not None)
+        )
+        (spiders / "__init__.py").touch()
+        (spiders / "spider.py").write_text(spider)
+
+    def start_worker(
+        self,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        args: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Worker:
+        """Start `scrapy crawl`; *settings* become `-s`, *args* `-a`, *environ* adds to the environment."""
+        options = [part for key, value in (settings or {}).items() for part in ("-s", f"{key}={value}")]
+        options += [part for key, value in (args or {}).items() for part in ("-a", f"{key}={value}")]
+        command = self.command("crawl", self.name, *options)
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        worker = Worker(command, self.folder, log, self.environ() | dict(environ or {}))
+        self.workers.append(worker)
+        return worker
+
+    def start_workers(self, count: int, **options: Any) -> list[Worker]:
+        """Start *count* workers at once; *options* as for `start_worker`."""
+        return [self.start_worker(**options) for _ in range(count)]
+
+    def run_worker(self, *, timeout_s: float = 60.0, **options: Any) -> Worker:
+        """Start a worker and wait for its end; TimeoutError with its log after *timeout_s*."""
+        worker = self.start_worker(**options)
+        worker.wait(timeout_s)
+        return worker
+
+    def wait(self, timeout_s: float = 60.0) -> list[str | None]:
+        """Wait for all workers ever started here, within one deadline; return their close reasons."""
+        return wait_all(self.workers, timeout_s)
+
+    def close(self) -> None:
+        """Kill the workers that still run."""
+        for worker in self.workers:
+            if worker.running:
+                worker.kill()
+
+    def command(self, *words: str) -> list[str]:
+        """Return the command line of `scrapy *words`."""
+        return [sys.executable, "-m", "scrapy", *words]
+
+    def environ(self) -> dict[str, str]:
+        """Return the environment of a worker, in which it finds this folder, `support` and `scrapy_dq`."""
+        path = [str(self.folder), str(TESTS)]
+        # Where this process has it from: the checkout, or the installed wheel under tox.
+        package = importlib.util.find_spec("scrapy_dq")
+        if package and package.submodule_search_locations:
+            path.append(str(Path(package.submodule_search_locations[0]).parent))
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+        environ.pop("SCRAPY_SETTINGS_MODULE", None)
+        return environ
+
+    def events(self) -> list[Event]:
+        """Return the record of all workers, in the order in which it was written."""
+        if not self.record.exists():
+            return []
+        lines = (line.split(" ", 2) for line in self.record.read_text().splitlines())
+        return [Event(event, int(pid), path) for event, pid, path in lines]
+
+    def count(self, event: str = "done", *, pids: Sequence[int] | None = None) -> Counter[str]:
+        """Return how often *event* was recorded for each path, by *pids* only if given."""
+        return Counter(e.path for e in self.events() if e.event == event and (pids is None or e.pid in pids))

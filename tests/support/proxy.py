@@ -1,0 +1,172 @@
+"""A TCP proxy in front of one Redis: slow, lossy, silent or absent, as told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from support.link import Behaviour, Fault, Link, Streams
+from support.waiting import free_port
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 10.0
+
+
+class RedisProxy:
+    """A proxy on a loopback port, in a thread with an event loop of its own.
+
+    Every method may be called from any thread, and has taken effect when it returns.
+
+    Args:
+        upstream_url: of the Redis behind it; `redis://` or `unix://`, with its password.
+    """
+
+    def __init__(self, upstream_url: str) -> None:
+        self._upstream = urlsplit(upstream_url)
+        self._port = free_port()
+        self._behaviour = Behaviour()
+        self._links: set[Link] = set()
+        self._listener: asyncio.Server | None = None
+        # select() waits to the microsecond; epoll rounds each delay up to the next millisecond.
+        self._loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+        self._thread = threading.Thread(target=self._loop.run_forever, name="redis-proxy", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The URL to put into REDIS_URL."""
+        login = "" if self._upstream.password is None else f":{self._upstream.password}@"
+        return f"redis://{login}127.0.0.1:{self._port}/0"
+
+    @property
+    def commands(self) -> Counter[str]:
+        """How many commands of each name have arrived here, connection set-up included."""
+        return self._call(self._behaviour.commands.copy)
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return self._call(lambda: sum(not link.holding for link in self._links))
+
+    def set_delay(self, each_way_s: float) -> None:
+        """Delay what arrives from now on; a round trip takes twice that. Throughput stays as it is."""
+        self._call(lambda: setattr(self._behaviour, "delay_s", each_way_s))
+
+    def set_loss(self, probability: float, *, seed: int = 0) -> None:
+        """Cut replies at random, after Redis has applied their commands; set-up commands are spared."""
+
+        def apply() -> None:
+            self._behaviour.loss, self._behaviour.random = probability, random.Random(seed)
+
+        self._call(apply)
+
+    def cut_next_reply(self, command: str | None = None, *, containing: bytes = b"") -> Fault:
+        """Let the next such command be applied, swallow its reply and close the connection.
+
+        Args:
+            command: a name such as `EVALSHA`; None: any but connection set-up.
+            containing: bytes that the command must hold: a worker's id, a script's digest.
+        """
+        return self._add(Fault("cut", command, containing))
+
+    def hold_next_command(self, command: str | None = None, *, containing: bytes = b"") -> Fault:
+        """Close the connection on the next such command, which reaches Redis at `Fault.release` only."""
+        return self._add(Fault("hold", command, containing))
+
+    def black_hole(self) -> None:
+        """Accept connections and bytes, and answer nothing; whatever is under way is lost."""
+        self._call(lambda: setattr(self._behaviour, "silent", True))
+
+    def refuse(self) -> None:
+        """Cut every connection and refuse new ones."""
+        self._run(self._close())
+
+    def pass_through(self) -> None:
+        """End `refuse` and `black_hole`; the connections that the latter kept are cut: they miss bytes."""
+        self._run(self._open())
+
+    def drop_connections(self) -> None:
+        """Cut every connection now; new ones are welcome. A held command stays held."""
+        self._call(self._drop)
+
+    def start(self) -> RedisProxy:
+        """Listen; the Redis behind it may come later."""
+        self._thread.start()
+        self.pass_through()
+        return self
+
+    def stop(self) -> None:
+        """Cut every connection, drop what is held, end the thread."""
+        self.refuse()
+        self._run(self._end_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_TIMEOUT_S)
+        self._loop.close()
+
+    def __enter__(self) -> RedisProxy:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self, coroutine: Coroutine[None, None, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_TIMEOUT_S)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run *function* in the proxy's loop, so that two threads never touch the same state."""
+
+        async def call() -> T:
+            return function()
+
+        return self._run(call())
+
+    def _add(self, fault: Fault) -> Fault:
+        self._call(lambda: self._behaviour.faults.append(fault))
+        return fault
+
+    async def _open(self) -> None:
+        if self._behaviour.silent:
+            self._drop()
+            self._behaviour.silent = False
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+
+    async def _close(self) -> None:
+        if self._listener:
+            self._listener.close()
+            self._listener = None
+        self._drop()
+
+    def _drop(self) -> None:
+        for link in self._links:
+            if not link.holding:
+                link.abort()
+
+    async def _end_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the aborted transports close their sockets in the loop's next turn
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = Link((reader, writer), self._behaviour)
+        self._links.add(link)
+        try:
+            await link.run(self._connect)
+        except OSError:
+            pass  # one side went away; the other one sees what it would see without a proxy
+        finally:
+            self._links.discard(link)
+            link.abort()
+
+    async def _connect(self) -> Streams:
+        if self._upstream.scheme == "unix":
+            return await asyncio.open_unix_connection(self._upstream.path)
+        return await asyncio.open_connection(self._upstream.hostname, self._upstream.port)

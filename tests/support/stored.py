@@ -1,0 +1,190 @@
+"""The stored state of one crawl, read key by key; no Lua is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+import redis
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.model import Admission, Order
+from support.reference import ReferenceFrontier
+
+BIAS = 2**52
+PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
+KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
+EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
+WORKER_FIELDS = {b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases"}
+
+Dump = dict[bytes, bytes]
+State = dict[str, Any]
+
+
+def crawl_keys(client: redis.Redis, crawl: str) -> list[bytes]:
+    """Return the keys of *crawl*, found among all keys that there are."""
+    prefix = keys.prefix(crawl).encode()
+    return sorted(key for key in client.keys("*") if key.startswith(prefix))
+
+
+def dump(client: redis.Redis, crawl: str) -> Dump:
+    """Return all keys of *crawl* as DUMP writes them: what a roll-back needs, and what shows a change."""
+    names = crawl_keys(client, crawl)
+    pipe = client.pipeline(transaction=True)
+    for name in names:
+        pipe.dump(name)
+    return dict(zip(names, pipe.execute(), strict=True))
+
+
+def roll_back(client: redis.Redis, crawl: str, snapshot: Dump) -> None:
+    """Make the keys of *crawl* what they were at *snapshot*: a Redis that came back older."""
+    pipe = client.pipeline(transaction=True)
+    for name in crawl_keys(client, crawl):
+        pipe.delete(name)
+    for name, value in snapshot.items():
+        pipe.restore(name, 0, value)
+    pipe.execute()
+
+
+def stored_state(client: redis.Redis, crawl: str, order: Order) -> State:
+    """Read all that is stored, as `reference_state` puts it.
+
+    Raises:
+        AssertionError: the keys contradict each other, or one of them should not be there.
+    """
+    plain, families = _read(client, crawl)
+    meta, beats = plain["meta"], plain["beats"]
+    workers, in_flight = families["worker:"], families["in-flight:"]
+    members = {member.decode() for member in plain["members"]}
+    assert members == set(workers) == {member.decode() for member in beats}
+    assert members >= set(in_flight)
+    backlog = families["backlog:"]
+    assert dict(plain["bands"]) == {rank.encode(): float(rank) for rank in backlog}
+
+    places: dict[bytes, tuple[int, int]] = {}
+    entries: dict[bytes, tuple[str, int, bool, bytes]] = {}
+
+    def found(entry_id: bytes, place: tuple[int, int], *entry: Any) -> None:
+        assert entry_id not in places, "an entry is in two places"
+        places[entry_id], entries[entry_id] = place, entry
+
+    for rank, elements in backlog.items():
+        newest_first = order is Order.LIFO or (order is Order.PRIORITY_LIFO and int(rank) % 2 == 0)
+        turns = [int.from_bytes(element[:8], "big") for element in elements]
+        assert turns == sorted(turns)
+        for turn, element in zip(turns, elements, strict=True):
+            place = (int(rank), BIAS - turn if newest_first else turn)
+            found(element[8:20], place, "backlog", 0, False, element[20:])
+    for name in ("returned", "quarantine"):
+        for member, score in plain[name]:
+            assert score == 0
+            suspect = name == "quarantine"
+            found(member[16:28], _place(member), "backlog", member[28], suspect, member[29:])
+    for worker_id, leases in in_flight.items():
+        for entry_id, record in leases.items():
+            suspect, attempts = divmod(record[16], 128)
+            found(entry_id, _place(record), worker_id, attempts, bool(suspect), record[17:])
+
+    waiting = sum(where == "backlog" for where, *_ in entries.values())
+    assert int(meta.get(b"waiting", 0)) == waiting
+    assert int(meta.get(b"in_flight", 0)) == len(entries) - waiting
+    assert not set(entries) & set(plain["dead"])
+    return {
+        "epoch": meta.get(b"epoch", b"").decode(),
+        "run": int(meta.get(b"run", 0)),
+        "phase": meta.get(b"phase", b"absent").decode(),
+        "done": int(meta.get(b"done", 0)),
+        "run name": meta.get(b"run_name", b"").decode(),
+        "spider args": meta.get(b"spider_args", b"").decode(),
+        "places": sorted(places, key=places.__getitem__),
+        "entries": entries,
+        "members": {i: _member(workers[i], int(beats[i.encode()])) for i in members},
+        "tokens": {
+            Admission.SEEN: plain["seen"],
+            Admission.SEED: plain["seeds"],
+            Admission.ID: plain["admitted"],
+        },
+        "dead": {entry_id: _dead_letter(record) for entry_id, record in plain["dead"].items()},
+    }
+
+
+def reference_state(reference: ReferenceFrontier) -> State:
+    """Return the whole state of *reference* in the words of `stored_state`."""
+    everywhere = {"backlog": reference.backlog} | {i: w.leases for i, w in reference.members.items()}
+    places = {i: entry.place for found in everywhere.values() for i, entry in found.items()}
+    return {
+        "epoch": reference.epoch or "",
+        "run": reference.run,
+        "phase": reference.phase,
+        "done": reference.done,
+        "run name": reference.crawl.run_name,
+        "spider args": reference.crawl.spider_args,
+        "places": sorted(places, key=places.__getitem__),
+        "entries": {
+            i: (where, entry.attempts, entry.suspect, entry.payload)
+            for where, found in everywhere.items()
+            for i, entry in found.items()
+        },
+        "members": {
+            i: (
+                w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted,
+                [entry_id for entry_id, entry in w.leases.items() if entry.suspect],
+            )  # fmt: skip
+            for i, w in reference.members.items()
+        },
+        "tokens": reference.tokens,
+        "dead": reference.dead,
+    }
+
+
+def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return what stands under each plain key, and, by family, under each key that carries an id."""
+    prefix = keys.prefix(crawl)
+    names = [key.decode().removeprefix(prefix) for key in crawl_keys(client, crawl)]
+    pipe = client.pipeline(transaction=True)
+    for name in names:
+        head, colon, _ = name.partition(":")
+        expected = KEY_FAMILIES.get(head + colon) if colon else PLAIN_KEYS.get(name)
+        assert expected, f"unknown key: {name}"
+        if expected == "hash":
+            pipe.hgetall(prefix + name)
+        elif expected == "set":
+            pipe.smembers(prefix + name)
+        elif expected == "zset":
+            pipe.zrange(prefix + name, 0, -1, withscores=True)
+        else:
+            pipe.lrange(prefix + name, 0, -1)
+    plain = {name: EMPTY[expected] for name, expected in PLAIN_KEYS.items()}
+    families: dict[str, dict[str, Any]] = {head: {} for head in KEY_FAMILIES}
+    for name, value in zip(names, pipe.execute(), strict=True):
+        head, colon, which = name.partition(":")
+        if colon:
+            families[head + colon][which] = value
+        else:
+            plain[name] = value
+    return plain, families
+
+
+def _place(stored: bytes) -> tuple[int, int]:
+    return int.from_bytes(stored[:8], "big") - BIAS, int.from_bytes(stored[8:16], "big")
+
+
+def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
+    assert set(worker) == WORKER_FIELDS
+    dropped, granted = worker[b"dropped"], worker[b"leases"]
+    return (
+        json.loads(worker[b"identity"]),
+        int(worker[b"last_seq"]),
+        int(worker[b"seeding"]),
+        worker[b"fenced"] == b"1",
+        beats,
+        tuple(int(i) for i in dropped.split(b",")) if dropped else (),
+        tuple(granted[i : i + 12] for i in range(0, len(granted), 12)),
+        [worker[b"quarantined"]] if worker[b"quarantined"] else [],
+    )
+
+
+def _dead_letter(record: bytes) -> tuple[str, int, bytes]:
+    _, _, worker_id, attempts, _, payload = msgpack.unpackb(record, raw=True)
+    return worker_id.decode(), attempts, payload

@@ -1,0 +1,80 @@
+"""The spider that the temporary projects run, and the record of what it has done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import scrapy
+from scrapy.crawler import Crawler
+from scrapy.http import Response, TextResponse
+
+
+class Record:
+    """Appends lines `event pid path` to the file RECORD_PATH; a kill -9 loses none that was written.
+
+    Many processes share the file: one write() per line with O_APPEND neither mixes nor overwrites.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._fd = os.open(crawler.settings["RECORD_PATH"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def __call__(self, event: str, path: str) -> None:
+        """Write one line; *path* holds no space."""
+        os.write(self._fd, f"{event} {os.getpid()} {path}\n".encode())
+
+
+class TreeSpider(scrapy.Spider):
+    """Follow every link of a tree site from START_URLS; record `start`, `done` and, in `ItemRecord`, `item`.
+
+    A test's own spider derives from this one and may override anything.
+    """
+
+    record: Record
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> TreeSpider:
+        """Take the start URLs and the record from the settings."""
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.start_urls = crawler.settings.getlist("START_URLS")
+        spider.record = Record(crawler)
+        return spider
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Yield the start requests as Scrapy does, with dont_filter=True."""
+        for url in self.start_urls:
+            yield scrapy.Request(url, dont_filter=True)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Record the page, follow its links, yield one item."""
+        path = page_path(response)
+        self.record("start", path)
+        if isinstance(response, TextResponse):
+            yield from response.follow_all(css="a", callback=self.parse)
+        yield {"path": path}
+        self.record("done", path)
+
+
+class ItemRecord:
+    """The item pipeline of the temporary projects: records `item` once an item came through."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._record = Record(crawler)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> ItemRecord:
+        """Build it. Source: scrapy/middleware.py"""
+        return cls(crawler)
+
+    def process_item(self, item: Any, spider: Any = None) -> Any:
+        """Record an item that came from a page; Scrapy 2.13 passes the spider, later ones need not."""
+        self._record("item", item["path"])
+        return item
+
+
+def page_path(response: Response) -> str:
+    """Return path and query of the page, as the site counts them."""
+    url = urlsplit(response.url)
+    return f"{url.path}?{url.query}" if url.query else url.path

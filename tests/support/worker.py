@@ -1,0 +1,115 @@
+"""One `scrapy crawl` process and what its log says."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from support.waiting import wait_until
+
+LOG_TAIL = 4000
+
+
+class Worker:
+    """A running or ended worker; its output, standard error included, goes to the file *log*."""
+
+    def __init__(self, command: Sequence[str], folder: Path, log: Path, environ: Mapping[str, str]) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            # A session of its own: Ctrl-C in the terminal is for pytest, which then stops the workers.
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, also after the end."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives; a suspended one does."""
+        return self._process.poll() is None
+
+    @property
+    def text(self) -> str:
+        """The log so far."""
+        return self.log.read_text(errors="replace")
+
+    @property
+    def close_reason(self) -> str | None:
+        """The reason in "Spider closed (reason)"; None: the spider has not closed."""
+        found = re.findall(r"Spider closed \((\w+)\)", self.text)
+        return found[-1] if found else None
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The stats dumped at the end of the crawl; {}: none were dumped."""
+        _, dumped, dump = self.text.rpartition("Dumping Scrapy stats:\n")
+        if not dumped:
+            return {}
+        dump = re.split(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[", dump, maxsplit=1, flags=re.MULTILINE)[0]
+        # The log of a worker that this test started holds what pprint made of a dict.
+        stats: dict[str, Any] = eval(dump, {"__builtins__": {}, "datetime": datetime})
+        return stats
+
+    def wait(self, timeout_s: float = 60.0) -> int:
+        """Wait for the end and return the exit code, negative for a signal.
+
+        Raises:
+            TimeoutError: it still ran, and was killed; the message is the end of its log.
+        """
+        try:
+            return self._process.wait(max(timeout_s, 0))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            tail = self.text[-LOG_TAIL:]
+            raise TimeoutError(f"worker {self.pid} ran for more than {timeout_s:.0f} s:\n{tail}") from None
+
+    def wait_for_log(self, text: str, timeout_s: float = 20.0) -> None:
+        """Wait until the log holds *text*; TimeoutError if the worker ended without it, or too late."""
+
+        def logged_or_ended() -> bool:
+            ended = not self.running
+            return text in self.text or ended
+
+        wait_until(logged_or_ended, f"worker {self.pid} logs {text!r}; see {self.log}", timeout_s)
+        if text not in self.text:
+            raise TimeoutError(f"worker {self.pid} ended and never logged {text!r}:\n{self.text[-LOG_TAIL:]}")
+
+    def kill(self) -> None:
+        """End the process at once, as the kernel would (SIGKILL), and wait for it."""
+        self._process.kill()
+        self._process.wait(10)
+
+    def terminate(self) -> None:
+        """Send SIGTERM; a second one makes Scrapy stop without grace. Does not wait."""
+        self._process.terminate()
+
+    def suspend(self) -> None:
+        """Freeze the process."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended process go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+
+def wait_all(workers: Sequence[Worker], timeout_s: float = 60.0) -> list[str | None]:
+    """Wait for all *workers* within one deadline and return their close reasons."""
+    deadline = time.monotonic() + timeout_s
+    for worker in workers:
+        worker.wait(deadline - time.monotonic())
+    return [worker.close_reason for worker in workers]

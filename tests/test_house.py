@@ -1,0 +1,109 @@
+"""The house: who may import whom, who may touch the engine, how a Lua file opens, what linters say."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "scrapy_dq"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+LUA = sorted(PACKAGE.rglob("*.lua"))
+
+MAY_IMPORT_REDIS = {"connection.py", "embedded.py", "redis_binary.py"}
+ENGINE_INSIDES = {"_slot", "nextcall", "inprogress", "handle_spider_error", "call_spider_async"}
+# Lua that is part of a script, but makes no move.
+NO_MOVE = {"entry.lua", "keys.lua", "member.lua", "state.lua"}
+NO_MOVE_KINDS = ("order_", "seen_")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def in_frontier(path: Path) -> bool:
+    return name_of(path).startswith("frontier/")
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Yield every module that *path* imports, at its top or inside functions, by its full name."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *filter(None, [node.module])])
+            # `from scrapy_dq import codec` imports a module, too.
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def engine_insides(path: Path) -> Iterator[str]:
+    """Yield where *path* names a private part of the engine, as an attribute or to getattr()."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
+        if isinstance(name, str) and name in ENGINE_INSIDES:
+            yield f"{name_of(path)}:{getattr(node, 'lineno', 0)} {name}"
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if in_frontier(path)], ids=name_of)
+def test_the_frontier_imports_neither_scrapy_nor_what_is_above_it(path: Path) -> None:
+    """Scrapy could be replaced without opening frontier/."""
+    modules = {f"{module}." for module in imported_modules(path)}
+    assert not {m for m in modules if m.startswith("scrapy.")}
+    assert not {m for m in modules if m.startswith("scrapy_dq.") and not m.startswith("scrapy_dq.frontier.")}
+
+
+def test_only_the_frontier_and_the_connection_import_redis() -> None:
+    """No other file knows a Redis client."""
+    importers = {
+        name_of(path)
+        for path in SOURCES
+        if not in_frontier(path) and any(f"{m}.".startswith("redis.") for m in imported_modules(path))
+    }
+    assert importers <= MAY_IMPORT_REDIS
+
+
+def test_only_settlement_knows_the_engines_insides() -> None:
+    """When Scrapy changes them, one file has to follow."""
+    found = [where for path in SOURCES if path.name != "settlement.py" for where in engine_insides(path)]
+    assert not found
+
+
+def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
+    """Others' keys in the same Redis are safe from this package."""
+    never = re.compile(r"['\"](KEYS|FLUSHALL|FLUSHDB)\b|\.flush(all|db)\(|\.keys\([^)]")
+    scans, removes = re.compile(r"['\"]SCAN\b|\bscan(_iter)?\("), re.compile(r"\.delete\(|(?i:unlink)")
+    for path in SOURCES + LUA:
+        text = path.read_text()
+        assert not never.search(text), name_of(path)
+        assert not (scans.search(text) and removes.search(text)), name_of(path)
+
+
+@pytest.mark.parametrize("path", LUA, ids=name_of)
+def test_a_lua_file_opens_with_its_promise(path: Path) -> None:
+    """The first line says what it is; a move also says ARGS, RETURNS, COST and CRASH."""
+    header = re.match(r"(--.*\n)*", path.read_text())
+    assert header
+    assert re.match(r"-- [a-z, -]+: ", header[0])
+    if path.name not in NO_MOVE and not path.name.startswith(NO_MOVE_KINDS):
+        assert re.findall(r"^-- ([A-Z]+) ", header[0], re.MULTILINE) == ["ARGS", "RETURNS", "COST", "CRASH"]
+
+
+@pytest.mark.parametrize("command", ["ruff check . --output-format concise", "mypy --strict"])
+def test_the_linters_are_content(command: str) -> None:
+    """ruff and mypy find nothing; the extra `lint` installs them."""
+    words = command.split()
+    if importlib.util.find_spec(words[0]) is None:
+        pytest.skip(f"{words[0]} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

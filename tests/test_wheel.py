@@ -1,0 +1,74 @@
+"""The built wheel is what users install: it holds every file that the package needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+# Older ones need the package `wheel` to build one.
+pytest.importorskip("setuptools", minversion="70.1")
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ["LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg"]
+
+LOAD = """
+import sys
+from importlib.resources import files
+
+import scrapy_dq
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.scripts import TRANSITIONS, Script
+
+assert scrapy_dq.__file__.startswith(sys.argv[1]), scrapy_dq.__file__
+for transition in TRANSITIONS:
+    for order in Order:
+        assert Script(transition, order).source
+print(*sorted(path.name for path in files("scrapy_dq.frontier").joinpath("lua").iterdir()))
+"""
+
+
+def run(*command: str, cwd: Path, **environ: str) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build from a copy: what an older build left in the checkout would be packed too."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in SOURCES:
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "scrapy_dq", copy / "scrapy_dq", ignore=shutil.ignore_patterns("__pycache__"))
+    build = ["pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", "dist"]
+    run(sys.executable, "-m", *build, cwd=copy)
+    (built,) = (copy / "dist").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    """Python, Lua and py.typed: all of it, and nothing else."""
+    package = ROOT / "scrapy_dq"
+    files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    expected = {path.relative_to(ROOT).as_posix() for path in files}
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == expected
+    assert "scrapy_dq/py.typed" in packed
+
+
+def test_an_installed_wheel_loads_every_script(wheel: Path, tmp_path: Path) -> None:
+    """Each transition is put together, in every order, from the wheel's own Lua files."""
+    target = tmp_path / "target"
+    install = ["pip", "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    run(sys.executable, "-m", *install, cwd=tmp_path)
+    printed = run(sys.executable, "-c", LOAD, str(target), cwd=tmp_path, PYTHONPATH=str(target))
+    assert printed.split() == sorted(path.name for path in (ROOT / "scrapy_dq/frontier/lua").iterdir())
