@@ -114,9 +114,10 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
     members: dict[str, Any] = dict(cls.__members__)
 
     def read(member: Any) -> str:
-        if members.get(member._name_) is not member:
-            raise Unfit(f"{cls.__qualname__} has no member of that name")  # Flag.A | Flag.B
-        return str(member._name_)
+        name = str(member._name_)
+        if members.get(name) is not member:
+            raise Unfit(f"{name} is not a single member of {cls.__qualname__}")
+        return name
 
     def build(state: Any) -> Any:
         if type(state) is not str or state not in members:

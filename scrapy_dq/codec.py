@@ -7,7 +7,6 @@ this spider, Request classes already imported, and the classes that `classes.py`
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ FORMAT = 1
 """The first byte of every entry. Another layout, or another meaning of a key, takes another format."""
 
 _CLASS = 0
-_UNSAFE_IN_REASON = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this Scrapy takes a URL as it is when asked to; that saves half the time of decoding."""
 
@@ -47,6 +45,8 @@ class _Plan:
     writers: list[tuple[str, int, Any, Callable[[Any], Any]]]
     """Attribute, key, default, and how to write another value; a falsy value is the default, too."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
+    defaults: dict[str, Any]
+    """What a subclass is built with where the entry says nothing; it may have defaults of its own."""
     added: list[str]
     """Attributes that a subclass adds: always written, as their defaults are unknown."""
     proven: bool
@@ -164,12 +164,12 @@ class Codec:
     def _request(self, entry: Any) -> Request:
         class_name = attributes.mapping(entry).pop(_CLASS, None)
         cls = Request if class_name is None else self._request_class(class_name)
-        readers = self._plan(cls).readers
+        plan = self._plan(cls)
         kwargs: dict[str, Any] = {}
         name = ""
         try:
             for key, value in entry.items():
-                name, read = readers.get(key) or (f"attribute {key!a:.100}", attributes.unknown)
+                name, read = plan.readers.get(key) or (f"attribute {key!a:.100}", attributes.unknown)
                 kwargs[name] = read(value)
         except Unfit as unfit:
             unfit.path.append(name)
@@ -179,7 +179,8 @@ class Codec:
         meta = kwargs.get("meta")
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
-        return _plain(kwargs) if cls is Request else _special(cls, kwargs)
+        # Everything is passed to a subclass, as request_from_dict() does.
+        return _plain(kwargs) if cls is Request else _special(cls, {**plan.defaults, **kwargs})
 
     def _plan(self, cls: type[Request]) -> _Plan:
         plan = self._plans.get(cls)
@@ -192,7 +193,8 @@ class Codec:
             writers = [(a, KEYS[a], DEFAULTS.get(a), self._write[a]) for a in known]
             readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
             readers.update({a: (a, self._values.lift) for a in added})
-            plan = self._plans[cls] = _Plan(name, writers, readers, added, proven=cls is Request)
+            defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
+            plan = self._plans[cls] = _Plan(name, writers, readers, defaults, added, proven=cls is Request)
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:
@@ -228,9 +230,8 @@ def _plain(kwargs: dict[str, Any]) -> Request:
 
 
 def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    # Everything is passed, as request_from_dict() does: a subclass has defaults of its own.
-    request = cls(**{name: DEFAULTS[name] for name in cls.attributes if name in DEFAULTS} | kwargs)
-    headers = kwargs.get("headers", {})
+    request = cls(**kwargs)
+    headers = kwargs.get("headers") or {}
     if request.headers != headers:
         request.headers.clear()
         dict.update(request.headers, headers)
@@ -248,4 +249,4 @@ def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
 
 def _reason(error: Exception) -> str:
     text = str(error) if isinstance(error, Unfit) else traceback.format_exception_only(type(error), error)[-1]
-    return _UNSAFE_IN_REASON.sub("?", text.strip())[:500]
+    return "".join(char if char.isprintable() else "?" for char in text.strip()[:500])

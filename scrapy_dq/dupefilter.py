@@ -21,7 +21,8 @@ class DupeFilter(RFPDupeFilter):
     Under another scheduler it is Scrapy's own in-memory filter, and says so.
     """
 
-    shared = False
+    alone = True
+    """Nobody told it that the project has our Scheduler."""
 
     @classmethod
     def for_frontier(cls, crawler: Crawler) -> Self:
@@ -29,11 +30,11 @@ class DupeFilter(RFPDupeFilter):
         debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         assert crawler.request_fingerprinter is not None
         self = cls(None, debug, fingerprinter=crawler.request_fingerprinter)
-        self.shared = True
+        self.alone = False
         return self
 
     def open(self) -> Any:
-        if not self.shared:
+        if self.alone:
             logger.info(
                 "scrapy_dq.DupeFilter without scrapy_dq.Scheduler: duplicates are filtered in this process "
                 "only, as by Scrapy's own RFPDupeFilter. Set SCHEDULER = 'scrapy_dq.Scheduler' to share them"

@@ -16,6 +16,7 @@ from scrapy.utils.misc import build_from_crawler
 
 from scrapy_dq import stats
 from scrapy_dq.codec import CannotDecode, CannotEncode
+from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Lease, Put
 from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
@@ -40,7 +41,10 @@ class Scheduler(BaseScheduler):
         if is_one_off(crawler):
             if crawler.spider is not None:
                 crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]
-            return build_from_crawler(ScrapyScheduler, crawler)
+            scheduler = build_from_crawler(ScrapyScheduler, crawler)
+            if isinstance(scheduler.df, DupeFilter):
+                scheduler.df.alone = False
+            return scheduler
         return cls(crawler)
 
     _session: Session
@@ -107,7 +111,7 @@ class Scheduler(BaseScheduler):
         except Exception:
             # An exception from here would hang the engine and lose what the callback yields next.
             logger.exception("Unexpected error while storing %s: it stays in this worker", request)
-            self._keep_local(request)
+            self._local.push(request, {*self._leases.values(), *self._waiting})
             return True
 
     def next_request(self) -> Request | None:
@@ -130,7 +134,7 @@ class Scheduler(BaseScheduler):
 
     def _enqueue(self, request: Request) -> bool:
         local = bool(request.meta.get("dq_local"))
-        parent = self._session.settlement.parent
+        parent = self._session.settlement.parent_of(request)
         parent_id = self._leases.get(parent) if parent is not None else None
         if self._session.filtered(request):
             self._count_duplicate(request)
@@ -206,13 +210,13 @@ class Scheduler(BaseScheduler):
             request.meta["dq_seeded"] = True
             parents: set[bytes] = set()
         else:
-            parents = self._possible_parents()
+            parents = self._possible_parents(request)
         self._local.push(request, parents)
         self._stats.inc_value(stats.ENQUEUED_LOCAL)
         self._stats.inc_value(stats.SCRAPY_ENQUEUED)
 
-    def _possible_parents(self) -> set[bytes]:
-        parent = self._session.settlement.parent
+    def _possible_parents(self, request: Request) -> set[bytes]:
+        parent = self._session.settlement.parent_of(request)
         if parent is not None and parent in self._leases:
             return {self._leases[parent]}
         if parent is not None and parent in self._local:

@@ -9,16 +9,15 @@ supported version.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
 from enum import Enum
+from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from scrapy import Request, __version__
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider
-
-_parent: ContextVar[Request | None] = ContextVar("scrapy_dq_parent", default=None)
 
 
 class UnsupportedScrapy(RuntimeError):
@@ -47,33 +46,40 @@ class _InProgress(set[Request]):
         self._left(request)
 
 
+def _any(part: object) -> bool:
+    return True
+
+
+_PARTS: dict[str, Callable[[Any], bool]] = {
+    "_slot.inprogress": lambda part: type(part) is set,
+    "_slot.nextcall.schedule": callable,
+    "_slot.closing": _any,
+    "paused": _any,
+    "close_spider": callable,
+    "scraper.handle_spider_error": callable,
+    "scraper.handle_spider_output_async": callable,
+}
+"""What is used of the engine, and how to tell that it is what we know."""
+
+
 class Settlement:
     """Watches one crawler's engine; `settled(request, outcome)` is called when a request is done."""
 
     def __init__(self, crawler: Crawler, settled: Callable[[Request, Outcome], None]) -> None:
         self._settled = settled
         self._interrupted: set[Request] = set()
-        engine = crawler.engine
-        try:
-            assert engine is not None
-            slot = engine._slot
-            assert slot is not None
-            scraper = engine.scraper
-            parts = (
-                type(slot.inprogress) is set,
-                callable(slot.nextcall.schedule),
-                hasattr(slot, "closing"),
-                callable(engine.downloader.needs_backout),
-                callable(scraper.handle_spider_error),
-                callable(scraper.handle_spider_output_async),
-                callable(engine.close_spider),
-            )
-        except (AttributeError, AssertionError) as error:
-            raise _unsupported(error) from error
-        if not all(parts):
-            raise _unsupported(parts)
+        self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
+        engine: Any = crawler.engine
+        for part, fits in _PARTS.items():
+            try:
+                there = fits(attrgetter(part)(engine))
+            except AttributeError:
+                there = False
+            if not there:
+                raise _unsupported(part)
         self._engine = engine
-        self._slot = slot
+        slot = self._slot = engine._slot
+        scraper = engine.scraper
         slot.inprogress = _InProgress(slot.inprogress, self._left)
         self._wrap_errors(scraper)
         self._wrap_output(scraper)
@@ -93,10 +99,9 @@ class Settlement:
         """`start()` raised; Scrapy tells since 2.18."""
         return bool(getattr(self._engine, "_start_error", False))
 
-    @property
-    def parent(self) -> Request | None:
-        """The request whose callback's output is being processed now, where that is known."""
-        return _parent.get()
+    def parent_of(self, request: Request) -> Request | None:
+        """Return the request whose callback yielded *request*; None for a seed, a redirect, a retry..."""
+        return self._parents.get(request)
 
     def wake(self) -> None:
         """Have the engine ask for requests, or find out that it is idle."""
@@ -110,7 +115,7 @@ class Settlement:
         if hasattr(self._engine, "close_spider_async"):
             self._closing_task = asyncio.ensure_future(self._engine.close_spider_async(reason=reason))
         else:
-            self._engine.close_spider(self._engine.spider, reason)  # type: ignore[arg-type]
+            self._engine.close_spider(self._engine.spider, reason)
 
     def _left(self, request: Request) -> None:
         interrupted = request in self._interrupted
@@ -130,14 +135,47 @@ class Settlement:
     def _wrap_output(self, scraper: Any) -> None:
         original = scraper.handle_spider_output_async
 
+        # The output is marked while it is read. A context variable would not do: Scrapy hands it on from a
+        # timer, and on Twisted's reactor all timers that are due run in the context of one of them.
         async def handle_spider_output_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
-            token = _parent.set(request)
-            try:
-                return await original(result, request, *args, **kwargs)
-            finally:
-                _parent.reset(token)
+            kind = _AsyncMarked if isinstance(result, AsyncIterator) else _Marked
+            return await original(kind(result, request, self._parents), request, *args, **kwargs)
 
         scraper.handle_spider_output_async = handle_spider_output_async
+
+
+class _Marked:
+    """A callback's output that tells of each request in it who its parent is."""
+
+    def __init__(self, output: Any, parent: Request, parents: MutableMapping[Request, Request]) -> None:
+        self._output = iter(output)
+        self._parent = parent
+        self._parents = parents
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._mark(next(self._output))
+
+    def _mark(self, output: Any) -> Any:
+        if isinstance(output, Request):
+            self._parents[output] = self._parent
+        return output
+
+
+class _AsyncMarked(_Marked):
+    """The same, of an async callback."""
+
+    def __init__(self, output: Any, parent: Request, parents: MutableMapping[Request, Request]) -> None:
+        super().__init__((), parent, parents)
+        self._async_output = aiter(output)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._mark(await anext(self._async_output))
 
 
 def is_one_off(crawler: Crawler) -> bool:
@@ -148,8 +186,8 @@ def is_one_off(crawler: Crawler) -> bool:
     return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
 
 
-def _unsupported(detail: object) -> UnsupportedScrapy:
+def _unsupported(part: str) -> UnsupportedScrapy:
     return UnsupportedScrapy(
-        f"scrapy_dq cannot tell when a request is done in Scrapy {__version__} ({detail!r}). "
-        f"It is tested with Scrapy 2.13.4 to 2.19; install one of these, or a newer scrapy-dq"
+        f"scrapy_dq cannot tell when a request is done: Scrapy {__version__} has no engine.{part} as it "
+        f"knows it. It is tested with Scrapy 2.13.4 to 2.19; install one of these, or a newer scrapy-dq"
     )
