@@ -238,6 +238,8 @@ class Scheduler(BaseScheduler):
     def settled(self, request: Request, outcome: Outcome) -> None:
         """Settlement's call: *request* has left the engine."""
         if request in self._local:
+            if outcome is Outcome.INTERRUPTED:
+                return  # the spider is closing: close() releases its parents, which yield it anew
             for free in self._local.done(request):
                 if free in self._waiting:
                     self._settle(free, self._waiting.pop(free))

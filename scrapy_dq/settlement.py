@@ -56,6 +56,7 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
     "_slot.closing": _any,
     "paused": _any,
     "close_spider": callable,
+    "_handle_downloader_output": callable,
     "scraper.handle_spider_error": callable,
     "scraper.handle_spider_output_async": callable,
 }
@@ -83,6 +84,7 @@ class Settlement:
         slot.inprogress = _InProgress(slot.inprogress, self._left)
         self._wrap_errors(scraper)
         self._wrap_output(scraper)
+        self._wrap_download()
 
     @property
     def closing(self) -> bool:
@@ -100,7 +102,7 @@ class Settlement:
         return bool(getattr(self._engine, "_start_error", False))
 
     def parent_of(self, request: Request) -> Request | None:
-        """Return the request whose callback yielded *request*; None for a seed, a redirect, a retry..."""
+        """Return the request whose callback yielded, or whose download became, *request*; None: unknown."""
         return self._parents.get(request)
 
     def wake(self) -> None:
@@ -142,6 +144,18 @@ class Settlement:
             return await original(kind(result, request, self._parents), request, *args, **kwargs)
 
         scraper.handle_spider_output_async = handle_spider_output_async
+
+
+    def _wrap_download(self) -> None:
+        original = self._engine._handle_downloader_output
+
+        # A redirect or a retry: a downloader middleware answered with another request.
+        def handle_downloader_output(result: Any, request: Request) -> Any:
+            if isinstance(result, Request):
+                self._parents[result] = request
+            return original(result, request)
+
+        self._engine._handle_downloader_output = handle_downloader_output
 
 
 class _Marked:

@@ -14,7 +14,6 @@ from scrapy_dq.frontier.model import (
     Bury,
     Move,
     Put,
-    Release,
 )
 
 logger = logging.getLogger(__name__)
@@ -73,16 +72,15 @@ class Outbox:
             self._parentless -= _is_parentless(move)
 
     def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
-        """Rebuild after a rejoin: log first; no releases, and no acks of what is not owned any more."""
-        kept = [m for m in self._moves if isinstance(m, Put) or self._settles(m, owned)]
+        """Rebuild after a rejoin: log first, and nothing that settles what is not owned any more.
+
+        A release that was queued before the rejoin is among these: rejoin gave its lease back.
+        """
+        kept = [m for m in self._moves if isinstance(m, Put) or m.entry_id in owned]
         self._moves.clear()
         self._bytes = self._parentless = 0
         for move in (*log, *kept):
             self.append(move)
-
-    @staticmethod
-    def _settles(move: Move, owned: Collection[bytes]) -> bool:
-        return not isinstance(move, Release) and move.entry_id in owned
 
 
 class PutLog:

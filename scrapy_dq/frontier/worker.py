@@ -390,7 +390,10 @@ class Worker:
             return
         self._leases.keep(answer.owned)
         if answer.status is Status.FINISHED:
-            self._close_run()
+            if self._outbox.parentless and not rejoin.parentless:
+                self._begin_rejoin()  # it came while this rejoin was under way, and opens the run again
+            else:
+                self._close_run()
             return
         logger.info("Worker %s goes on as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
         self.id, self.run = rejoin.new_id, answer.run

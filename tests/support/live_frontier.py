@@ -13,7 +13,18 @@ from redis.backoff import NoBackoff
 
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity, pack_moves
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Move, Order, Put, Receipt, Rejoined, Release, Status
+from scrapy_dq.frontier.model import (
+    Ack,
+    Admission,
+    Bury,
+    Move,
+    Order,
+    Put,
+    Receipt,
+    Rejoined,
+    Release,
+    Status,
+)
 from support import stored
 
 IDENTITY = Identity("fingerprinter", "spider", "{}")
@@ -130,7 +141,12 @@ class HandWorker:
         return self.live.call("exchange", *exchange.values())
 
     def rejoin(
-        self, new_id: str, *, held: Collection[int] | None = None, parentless: bool = False, run: int | None = None
+        self,
+        new_id: str,
+        *,
+        held: Collection[int] | None = None,
+        parentless: bool = False,
+        run: int | None = None,
     ) -> Rejoined:
         """Rejoin as *new_id*, keeping the entries numbered *held*, or all that it believes to hold."""
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -50,6 +50,11 @@ class Worker:
     dropped: tuple[int, ...] = ()
     granted: tuple[bytes, ...] = ()
 
+    @property
+    def suspects(self) -> list[bytes]:
+        """The one suspect that it may hold."""
+        return [entry_id for entry_id, entry in self.leases.items() if entry.suspect]
+
 
 class ReferenceFrontier:
     """One crawl; a method answers what the method of `Frontier` that has its name answers."""
@@ -90,7 +95,7 @@ class ReferenceFrontier:
             return Receipt(Status.FINISHED, False, (), self.census())
         if me.fenced or held != len(me.leases):
             return Receipt(Status.RESYNC)
-        moved = [self.apply(me, worker_id, move) for move in moves]
+        moved = [self._apply(me, worker_id, move) for move in moves]
         me.dropped = tuple(i for i, move in enumerate(moves) if isinstance(move, Put) and not moved[i])
         me.last_seq, me.seeding = seq, seeding
         me.granted = self._grant(me, min(want, ceil(len(self.backlog) / len(self.members))))
@@ -170,8 +175,12 @@ class ReferenceFrontier:
         if living := set(self.members) - set(dead):
             return living, Census()
         gone = self.census()
-        self.__init__(self.order)
+        vars(self).update(vars(ReferenceFrontier(self.order)))
         return set(), Census(gone.waiting, gone.in_flight, seen=gone.seen)
+
+    def serving(self) -> list[bytes]:
+        """Return the ids of the backlog, first to be leased first."""
+        return sorted(self.backlog, key=lambda entry_id: self.backlog[entry_id].place)
 
     def census(self, seeding: int = 0) -> Census:
         in_flight = sum(len(worker.leases) for worker in self.members.values())
@@ -196,7 +205,7 @@ class ReferenceFrontier:
         self._clear_run(keep_seen)
         self.run, self.phase, self.done, self.dead = self.run + 1, "open", 0, {}
 
-    def apply(self, me: Worker, worker_id: str, move: Move) -> bool:
+    def _apply(self, me: Worker, worker_id: str, move: Move) -> bool:
         if isinstance(move, Put):
             if move.token in self.tokens[move.admission]:
                 return False
@@ -223,15 +232,11 @@ class ReferenceFrontier:
         newest_first = self.order is Order.LIFO or (self.order is Order.PRIORITY_LIFO and not put.start)
         return (*rank, -self.turn if newest_first else self.turn)
 
-    def serving(self) -> list[bytes]:
-        """Return the ids of the backlog, first to be leased first."""
-        return sorted(self.backlog, key=lambda entry_id: self.backlog[entry_id].place)
-
     def _grant(self, me: Worker, want: int) -> tuple[bytes, ...]:
         granted: list[bytes] = []
         for entry_id in self.serving():
-            taken = self.backlog[entry_id].suspect and any(entry.suspect for entry in me.leases.values())
-            if len(granted) < want and not taken:
+            refused = self.backlog[entry_id].suspect and me.suspects
+            if len(granted) < want and not refused:
                 me.leases[entry_id] = self.backlog.pop(entry_id)
                 granted.append(entry_id)
         return tuple(granted)

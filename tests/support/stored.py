@@ -127,10 +127,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
             for i, entry in found.items()
         },
         "members": {
-            i: (
-                w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted,
-                [entry_id for entry_id, entry in w.leases.items() if entry.suspect],
-            )  # fmt: skip
+            i: (w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted, w.suspects)
             for i, w in reference.members.items()
         },
         "tokens": reference.tokens,

@@ -1,0 +1,263 @@
+"""A run ends when, and only when, everything is done and nobody is seeding; and may be opened again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Admission, Census, Receipt, Status
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, put, release
+
+FINISHED = Status.FINISHED
+
+
+# When it is finished
+
+
+def test_a_run_without_anything_to_do_is_finished(live: LiveFrontier, worker: HandWorker) -> None:
+    """The first exchange of a lone worker that seeds nothing ends the run."""
+    receipt = worker.exchange()
+    assert (receipt.status, receipt.applied) == (FINISHED, True)
+    assert live.state()["phase"] == "finished"
+
+
+def test_it_is_finished_by_the_last_ack(worker: HandWorker) -> None:
+    """Not while something waits or is in flight; the exchange that leaves nothing says so itself."""
+    assert worker.exchange(put(1), put(2)).status is Status.OK
+    assert worker.exchange(want=2).status is Status.OK
+    assert worker.exchange(ack(1)).status is Status.OK
+    assert worker.exchange(ack(2)).status is FINISHED
+
+
+def test_what_came_back_keeps_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
+    """Released entries and suspects wait like any other."""
+    worker.exchange(put(1), want=1)
+    assert worker.exchange(release(1)).status is Status.OK
+    worker.take(1)
+    other = HandWorker(live, "other")
+    other.reclaim("worker")
+    assert other.exchange().status is Status.OK
+    assert other.take(1) == [1]
+    assert other.exchange(ack(1)).status is FINISHED
+
+
+def test_others_leases_keep_the_run_open(worker: HandWorker, other: HandWorker) -> None:
+    """What another worker has in flight may still yield requests."""
+    worker.exchange(put(1), want=1)
+    assert other.exchange().status is Status.OK
+    worker.exchange(ack(1))
+    assert other.exchange().status is FINISHED
+
+
+def test_leases_of_a_fenced_worker_keep_the_run_open(worker: HandWorker, other: HandWorker) -> None:
+    """Between fence and drain the dead worker's leases are nobody's, and not done."""
+    worker.exchange(put(1), want=1)
+    other.exchange()
+    other.fence("worker")
+    assert other.exchange().status is Status.OK
+    other.drain("worker")
+    assert other.exchange().status is Status.OK
+
+
+@pytest.mark.parametrize("seeding", [1, 2])
+def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWorker, seeding: int) -> None:
+    """Its start() is not exhausted, or failed: more may come, or is missing; the level is sent each time."""
+    worker.exchange(seeding=seeding)
+    assert other.exchange().status is Status.OK
+    assert worker.exchange(seeding=seeding).status is Status.OK
+    assert worker.exchange(seeding=0).status is FINISHED
+
+
+def test_a_worker_is_seeding_from_the_start(worker: HandWorker, other: HandWorker) -> None:
+    """Who has just joined has not said yet that its start() is exhausted."""
+    assert other.exchange().status is Status.OK
+
+
+def test_a_leaver_no_longer_seeds(worker: HandWorker, other: HandWorker) -> None:
+    """A worker that stopped in the middle of its start() does not keep the others for ever."""
+    worker.exchange(seeding=1)
+    worker.leave()
+    assert other.exchange().status is FINISHED
+
+
+def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """Finished is a mark: a late request must find what was seen."""
+    other.exchange(put(1, admission=Admission.SEEN))
+    worker.take(1)
+    worker.exchange(ack(1))
+    assert live.key_names() == {"meta", "members", "beats", "seen", "worker:worker", "worker:other"}
+
+
+# Who learns it, and how
+
+
+def test_each_worker_learns_it_by_its_own_exchange(worker: HandWorker, other: HandWorker) -> None:
+    """FINISHED without anything applied; the census says what there was."""
+    other.exchange()
+    worker.exchange()
+    receipt = other.exchange(want=5)
+    assert receipt == Receipt(FINISHED, False, (), Census(workers=2))
+
+
+def test_the_repeat_of_the_finishing_exchange_is_finished(worker: HandWorker) -> None:
+    """The stored reply tells the phase as it is now, and that the exchange was applied."""
+    worker.exchange(put(1), want=1)
+    receipt = worker.exchange(ack(1))
+    assert worker.send(worker.last) == receipt
+    assert (receipt.status, receipt.applied) == (FINISHED, True)
+
+
+def test_a_repeat_after_others_finished_the_run(worker: HandWorker, other: HandWorker) -> None:
+    """The worker whose reply was lost learns by its repeat that the run has ended since."""
+    assert worker.exchange().status is Status.OK
+    other.exchange()
+    receipt = worker.send(worker.last)
+    assert (receipt.status, receipt.applied) == (FINISHED, True)
+
+
+def test_without_a_put_a_finished_run_stays_as_it_is(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Acks of a worker that lost its leases, or a want, change nothing: not applied."""
+    worker.exchange()
+    other.exchange()
+    before = live.dump()
+    receipt = worker.exchange(ack(1), release(2), want=5, seeding=1)
+    assert (receipt.status, receipt.applied) == (FINISHED, False)
+    assert live.dump() == before
+
+
+def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """`spider_idle`, or a timer, adds a request to a finished run: it goes on, for everyone."""
+    other.exchange()
+    worker.exchange()
+    receipt = worker.exchange(put(1), want=1)
+    assert (receipt.status, receipt.applied) == (Status.OK, True)
+    assert other.exchange().status is Status.OK
+    assert live.state()["run"] == 0
+    assert worker.exchange(ack(1)).status is FINISHED
+
+
+def test_a_known_put_does_not_open_the_run_again(live: LiveFrontier, worker: HandWorker) -> None:
+    """It is applied, found known and dropped: the run is as finished as before."""
+    worker.exchange(put(1, admission=Admission.SEEN), want=1)
+    worker.exchange(ack(1))
+    receipt = worker.exchange(put(1, admission=Admission.SEEN), seeding=1)
+    assert (receipt.status, receipt.applied, receipt.dropped) == (FINISHED, True, (0,))
+    assert live.state()["phase"] == "finished"
+
+
+def test_who_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """Puts to a finished run from a stranger, a fenced worker or out of sequence: rejoin first."""
+    fenced = HandWorker(live, "fenced")
+    worker.exchange()
+    worker.fence("fenced")
+    worker.exchange()
+    assert live.state()["phase"] == "finished"
+    before = live.dump()
+    for wrong in ({"worker_id": "nobody"}, {"seq": 5}, {"seq": 1}, {"held": 1}):
+        assert worker.exchange(put(1), **wrong) == Receipt(Status.RESYNC)
+    assert fenced.exchange(put(1)) == Receipt(Status.RESYNC)
+    for wrong in ({"worker_id": "nobody"}, {"seq": 5}, {"seq": 1}):
+        assert worker.exchange(**wrong) == Receipt(Status.RESYNC)
+    assert live.dump() == before
+
+
+# What is left behind
+
+
+def finished_by(live: LiveFrontier, crawl: Identity = IDENTITY) -> HandWorker:
+    """Return the worker that ended a run: one entry seen, one seed, one dead letter."""
+    last = HandWorker(live, "last", crawl)
+    last.exchange(put(1, admission=Admission.SEEN), put(2, admission=Admission.SEED), put(3), want=3)
+    assert last.exchange(ack(1), ack(2), bury(3)).status is FINISHED
+    return last
+
+
+def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None:
+    """A tombstone (number, name) and the dead letters stay, nothing else."""
+    last = finished_by(live)
+    assert last.leave() == (0, True)
+    assert live.key_names() == {"meta", "dead"}
+    assert live.state()["phase"] == "finished"
+
+
+def test_others_that_are_there_keep_the_finished_run(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Who leaves first wipes nothing: the others may open the run again."""
+    other.exchange(put(1, admission=Admission.SEEN))
+    worker.take(1)
+    worker.exchange(ack(1))
+    assert worker.leave() == (0, False)
+    assert live.state()["tokens"][Admission.SEEN] == {entry_id(1)}
+    assert other.exchange(put(2, admission=Admission.SEEN, token=entry_id(1))).dropped == (0,)
+
+
+def test_seen_stays_if_told_so(live: LiveFrontier) -> None:
+    """With SCHEDULER_PERSIST the next run crawls only what is new."""
+    finished_by(live).leave(keep_seen=True)
+    assert live.key_names() == {"meta", "dead", "seen"}
+    again = HandWorker(live, "again", replace(IDENTITY, keep_seen=True))
+    moves = [put(n, admission=Admission.SEEN) for n in (1, 4)]
+    assert again.exchange(*moves).dropped == (0,)
+
+
+def test_the_tombstone_outlives_repeated_leaves(live: LiveFrontier) -> None:
+    """The repeat of the last leave finds everything done."""
+    last = finished_by(live)
+    last.leave()
+    before = live.dump()
+    assert last.leave() == (0, True)
+    assert live.dump() == before
+
+
+# The next run
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_the_next_to_join_starts_the_next_run(live: LiveFrontier, left: bool) -> None:
+    """With a number of its own, the same epoch and nothing of the run before, whoever is still there."""
+    last = finished_by(live)
+    if left:
+        last.leave()
+    again = HandWorker(live, "again")
+    assert (again.epoch, again.run, again.joined.resumed) == (last.epoch, 1, False)
+    assert again.joined.census == Census(workers=1)
+    assert live.key_names() == {"meta", "members", "beats", "worker:again"}
+    assert again.exchange(put(1, admission=Admission.SEEN), put(2, admission=Admission.SEED)).dropped == ()
+    assert live.members() == {"again"}
+
+
+def test_a_run_of_a_name_is_not_run_twice(live: LiveFrontier) -> None:
+    """A container that restarts a second after the end learns that its run is over."""
+    named = replace(IDENTITY, run_name="job-1")
+    finished_by(live, named).leave()
+    before = live.dump()
+    joined = HandWorker(live, "again", named).joined
+    assert (joined.status, joined.run) == (FINISHED, 0)
+    assert live.dump() == before
+
+
+def test_a_run_of_another_name_is_a_new_one(live: LiveFrontier) -> None:
+    """The name is compared with that of the last run only, and kept for the next comparison."""
+    finished_by(live, replace(IDENTITY, run_name="job-1")).leave()
+    again = HandWorker(live, "again", replace(IDENTITY, run_name="job-2"))
+    assert (again.joined.status, again.run) == (Status.OK, 1)
+    again.exchange()
+    assert HandWorker(live, "late", replace(IDENTITY, run_name="job-2")).joined.status is FINISHED
+    assert HandWorker(live, "next", replace(IDENTITY, run_name="job-1")).run == 2
+
+
+def test_runs_without_a_name_are_always_new(live: LiveFrontier) -> None:
+    """Two empty names are not the same name."""
+    finished_by(live).leave()
+    assert HandWorker(live, "again").run == 1
+
+
+def test_a_name_matters_only_at_the_end(live: LiveFrontier, worker: HandWorker) -> None:
+    """An open run is joined whatever its name is."""
+    joined = HandWorker(live, "again", replace(IDENTITY, run_name="job-2")).joined
+    assert (joined.status, joined.run, joined.resumed) == (Status.OK, 0, True)

@@ -1,0 +1,142 @@
+"""The Lua files keep their word: keys, arguments and length are what headers and callers say."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from importlib.resources import files
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.model import FrontierUnavailable, Order
+from scrapy_dq.frontier.scripts import TRANSITIONS, source
+from support.redis_server import RedisServer
+
+LUA = {
+    file.name.removesuffix(".lua"): file.read_text("utf-8")
+    for file in files("scrapy_dq.frontier").joinpath("lua").iterdir()
+    if file.name.endswith(".lua")
+}
+MOVES = ("put", "ack", "release", "bury", "lease")
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "join": ("id", {}, "epoch", Identity("", "", "")),
+    "rejoin": ("new", {}, "old", "epoch", 0, [], False, False),
+    "exchange": ("id", "epoch", 0, 1, 0, 0, 0, b"\x90"),
+    "fence": ("id", "epoch", 0),
+    "drain": ("id", "epoch", 0, 1, 1),
+    "leave": ("id", "epoch", 0, False),
+    "beats": ("id", "epoch"),
+    "flush": ([],),
+    "members": (),
+}
+SCRIPT_OF = {"beats": "beat", "members": "overview"}
+
+
+def stated_args(name: str) -> list[str]:
+    """Return the names after ARGS in the header of a Lua file, without the remarks in brackets."""
+    header = re.search(r"^-- ARGS +(.*?)^-- RETURNS", LUA[name], re.MULTILINE | re.DOTALL)
+    assert header, f"{name}.lua states no ARGS and RETURNS"
+    text = re.sub(r"\n-- +", " ", header[1])
+    while "(" in text:
+        text = re.sub(r"\([^()]*\)", "", text)
+    return [] if text.strip() == "none" else [part.strip() for part in text.split(",")]
+
+
+def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: RedisServer) -> None:
+    """keys.lua and keys.py state the same keys."""
+    plain = "local names = {} for name, type in pairs(key_types) do names[#names + 1] = {key[name], type} end"
+    families = "return {names, backlog_key('<rank>'), worker_key('<id>'), in_flight_key('<id>')}"
+    script = "\n".join((LUA["keys"], plain, families))
+    with redis_server.client() as client:
+        names, *others = client.eval(script, 1, keys.meta("a crawl"))
+    prefix = keys.prefix("a crawl")
+    found = {key.decode().removeprefix(prefix): type_.decode() for key, type_ in names}
+    assert found == {key.name: key.type for key in keys.KEYS if "<" not in key.name}
+    assert [name.decode().removeprefix(prefix) for name in others] == [
+        key.name for key in keys.KEYS if "<" in key.name
+    ]
+
+
+def test_the_only_key_names_in_lua_are_made_in_one_file() -> None:
+    """No other file knows what a key is called."""
+    for name, text in LUA.items():
+        if name != "keys":
+            assert "KEYS[" not in text
+            assert "prefix" not in re.sub(r"--.*", "", text)
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
+    """ARGV[1] to ARGV[n] are all used, where n names stand after ARGS; names of locals agree."""
+    code = re.sub(r"--.*", "", LUA[name])
+    used = {int(i) for i in re.findall(r"ARGV\[(\d+)\]", code)}
+    args = stated_args(name)
+    assert used == set(range(1, len(args) + 1))
+    for names, values in re.findall(r"^local ([\w, ]+) = ((?:[^=\n]*ARGV\[\d+\][^=\n]*,?\n?)+)", code, re.M):
+        numbers = [int(i) for i in re.findall(r"ARGV\[(\d+)\]", values)]
+        if len(numbers) == len(names.split(",")):
+            assert [args[i - 1] for i in numbers] == [n.strip() for n in names.split(",")]
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_move_takes_the_arguments_that_it_states(name: str) -> None:
+    """ARGS names the parameters of the function that makes the move, in order."""
+    signature = re.search(rf"^local function {name}\((.*)\)", LUA[name], re.MULTILINE)
+    assert signature
+    assert stated_args(name) == signature[1].split(", ")
+
+
+class _NoReply:
+    """A client whose every reply is lost; it keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+
+    async def evalsha(self, *args: Any) -> None:
+        self.sent.append(args)
+        raise redis.ConnectionError("the reply is lost")
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -> None:
+    """One key, meta, and as many arguments as the header of the Lua file names."""
+    client = _NoReply()
+    frontier = Frontier(client, "a crawl", Order.FIFO)
+    with pytest.raises(FrontierUnavailable):
+        asyncio.run(getattr(frontier, method)(*CALLS[method]))
+    ((_, count, key, *args),) = client.sent
+    assert (count, key) == (1, keys.meta("a crawl"))
+    assert len(args) == len(stated_args(SCRIPT_OF.get(method, method)))
+
+
+def test_every_transition_has_a_typed_call() -> None:
+    """No script without a method, no method without a script."""
+    assert {SCRIPT_OF.get(method, method) for method in CALLS} == set(TRANSITIONS)
+
+
+@pytest.mark.parametrize("name", sorted(LUA))
+def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
+    """At most 90 lines of at most 120 characters; the first says what it is."""
+    lines = LUA[name].splitlines()
+    assert len(lines) <= 90
+    assert max(map(len, lines)) <= 120
+    opening = name.replace("_", " ").replace("seen", "seen kind")
+    assert re.sub(r"\W+", " ", lines[0]).startswith(f" {opening} ")
+
+
+@pytest.mark.parametrize("name", [*TRANSITIONS, *MOVES, "finish"])
+def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> None:
+    """Each file that moves something states its promise."""
+    for word in ("RETURNS", "COST", "CRASH"):
+        assert re.search(rf"^-- {word} +\S", LUA[name], re.MULTILINE), word
+
+
+def test_every_lua_file_is_part_of_a_script() -> None:
+    """No dead Lua."""
+    everything = "\n".join(source(name, order) for name in TRANSITIONS for order in Order)
+    assert [name for name, text in LUA.items() if text not in everything] == []

@@ -1,0 +1,372 @@
+"""Workers come, rejoin, are fenced and drained, leave; what they held goes where it should."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrapy_dq.frontier.model import Admission, Census, Lease, Rejoined, Status
+from support.live_frontier import (
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    bury,
+    entry_id,
+    numbers,
+    put,
+    release,
+)
+
+ALL = range(1, 6)
+
+
+def places(live: LiveFrontier) -> dict[int, str]:
+    """Return which worker holds each entry, or "backlog"."""
+    return {int(i): where for i, (where, *_) in live.state()["entries"].items()}
+
+
+# join
+
+
+def test_the_first_to_join_creates_the_frontier(live: LiveFrontier) -> None:
+    """An absent frontier becomes an open one of run 0, with the epoch that the first worker brings."""
+    joined = live.call("join", "a", {"host": "h"}, "epoch-1", IDENTITY)
+    assert (joined.status, joined.epoch, joined.run, joined.resumed) == (Status.OK, "epoch-1", 0, False)
+    joined = live.call("join", "b", {"host": "h"}, "epoch-2", IDENTITY)
+    assert (joined.status, joined.epoch, joined.run, joined.resumed) == (Status.OK, "epoch-1", 0, True)
+    assert joined.census == Census(workers=2)
+
+
+def test_a_repeated_join_registers_once(live: LiveFrontier, worker: HandWorker) -> None:
+    """A join whose reply was lost is sent again: the same member, its exchanges untouched."""
+    worker.exchange(put(1), put(2), want=1)
+    before = live.dump()
+    again = live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY)
+    assert (again.epoch, again.run) == (worker.epoch, worker.run)
+    assert live.dump() == before
+
+
+def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """A member's join that arrives again after the run has finished leaves it finished."""
+    worker.exchange()
+    before = live.dump()
+    assert live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY).run == worker.run
+    assert live.dump() == before
+
+
+def test_members_are_described_to_others(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """Others see a worker's identity, whether it is fenced, its leases and its beat."""
+    worker.exchange(put(1), want=1)
+    live.call("beats", "worker", worker.epoch)
+    other.fence("worker")
+    described = {member.worker_id: member for member in live.call("members")}
+    assert set(described) == {"worker", "other"}
+    assert described["worker"].identity == {"host": "worker"}
+    assert [described["worker"].fenced, described["other"].fenced] == [True, False]
+    assert [described["worker"].in_flight, described["other"].in_flight] == [1, 0]
+    assert [described["worker"].beat, described["other"].beat] == [1, 0]
+
+
+# rejoin
+
+
+def test_rejoin_keeps_what_the_worker_holds_and_releases_the_rest(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Leases that it knows of go on under its new id; the others return to their places, uncharged."""
+    worker.exchange(*(put(n) for n in ALL))
+    assert other.take(1) == [1]
+    assert worker.take(3) == [2, 3, 4]
+    assert worker.rejoin("worker-2", held=[1, 3, 4, 99]).owned == {entry_id(3), entry_id(4)}
+    assert places(live) == {1: "other", 2: "backlog", 3: "worker-2", 4: "worker-2", 5: "backlog"}
+    assert live.members() == {"worker-2", "other"}
+    receipt = other.exchange(want=1)
+    assert receipt.leases == (Lease(entry_id(2), 0, b"payload"),)
+
+
+def test_a_rejoined_worker_counts_from_one_and_is_seeding(live: LiveFrontier, worker: HandWorker) -> None:
+    """The new member's exchanges are numbered from 1; until the first, nobody finishes the run under it."""
+    worker.exchange(put(1))
+    worker.rejoin("worker-2")
+    assert worker.exchange(want=0, seq=2).status is Status.RESYNC
+    assert live.state()["members"]["worker-2"][1:3] == (0, 1)
+    assert worker.exchange(want=1).applied
+
+
+def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: HandWorker) -> None:
+    """After a lost reply the same rejoin, by its new id, changes nothing and answers the same."""
+    worker.exchange(*(put(n) for n in ALL), want=4)
+    args = ("worker-2", {}, "worker", worker.epoch, 0, [entry_id(1), entry_id(2)], False, False)
+    first = live.call("rejoin", *args)
+    before = live.dump()
+    assert live.call("rejoin", *args) == first
+    assert live.dump() == before
+    assert first == Rejoined(Status.OK, 0, frozenset({entry_id(1), entry_id(2)}))
+
+
+def test_a_fenced_worker_rejoins_with_nothing(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Who was presumed dead comes back with empty hands; its former leases are left to whoever drains."""
+    worker.exchange(put(1), put(2))
+    assert worker.take(2) == [1, 2]
+    other.fence("worker")
+    assert worker.rejoin("worker-2").owned == set()
+    assert places(live) == {1: "worker", 2: "worker"}
+    assert live.members() == {"worker", "worker-2", "other"}
+    assert worker.drain("worker") == (2, 0, 0)
+
+
+def test_rejoin_after_everything_was_drained(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """An old id that is no member any more owns nothing."""
+    worker.exchange(put(1), want=1)
+    other.reclaim("worker")
+    assert worker.rejoin("worker-2") == Rejoined(Status.OK, 0, frozenset())
+    assert live.members() == {"worker-2", "other"}
+
+
+@pytest.mark.parametrize("epoch", ["", "another"])
+def test_rejoin_of_another_frontier_is_lost(live: LiveFrontier, worker: HandWorker, epoch: str) -> None:
+    """Rejoin never adopts a frontier that is not the worker's own."""
+    worker.epoch = epoch
+    before = live.dump()
+    assert worker.rejoin("worker-2") == Rejoined(Status.LOST)
+    assert live.dump() == before
+
+
+def test_rejoin_does_not_create_a_frontier(live: LiveFrontier, worker: HandWorker) -> None:
+    """A frontier that is gone stays gone."""
+    live.roll_back({})
+    assert worker.rejoin("worker-2") == Rejoined(Status.LOST)
+    assert live.dump() == {}
+
+
+def test_rejoin_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """The run of the worker is over, and it has nothing new: it learns so, and nothing changes."""
+    worker.exchange()
+    before = live.dump()
+    assert worker.rejoin("worker-2") == Rejoined(Status.FINISHED)
+    assert live.dump() == before
+
+
+def test_rejoin_with_parentless_puts_opens_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """What `engine.crawl()` added has no lease that stands for it: the run is opened for it again."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(ack(1))
+    assert worker.rejoin("worker-2", parentless=True) == Rejoined(Status.OK, 0, frozenset())
+    assert live.state()["phase"] == "open"
+    assert numbers(worker.exchange(put(2), want=1)) == [2]
+
+
+def test_rejoin_of_an_older_run_is_told_that_it_is_over(live: LiveFrontier, worker: HandWorker) -> None:
+    """A zombie, parentless puts or not, does not enter the run that began after its own."""
+    worker.exchange()
+    HandWorker(live, "other")
+    before = live.dump()
+    assert worker.rejoin("worker-2", parentless=True) == Rejoined(Status.FINISHED)
+    assert live.dump() == before
+
+
+def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """Redis came back finished, in the run before: the next run starts, with nothing of the old one in it."""
+    worker.exchange(put(1, admission=Admission.SEEN), want=1)
+    worker.exchange(ack(1))
+    assert worker.rejoin("worker-2", run=1) == Rejoined(Status.OK, 1, frozenset())
+    state = live.state()
+    assert (state["run"], state["phase"], set(state["members"])) == (1, "open", {"worker-2"})
+    assert worker.exchange(put(1, admission=Admission.SEEN)).dropped == ()
+
+
+def test_rejoin_when_redis_forgot_the_end_of_the_last_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """Redis came back open, in the run before: the worker goes on in that one."""
+    worker.exchange(put(1))
+    assert worker.rejoin("worker-2", run=1) == Rejoined(Status.OK, 0, frozenset())
+    assert numbers(worker.exchange(want=1)) == [1]
+
+
+# fence and drain
+
+
+def test_fencing_drops_the_seeding_level(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """A dead worker's start() holds nobody up."""
+    worker.exchange(seeding=1)
+    assert other.exchange().status is Status.OK
+    assert other.fence("worker") == "OK"
+    assert other.exchange().status is Status.FINISHED
+
+
+def test_only_members_are_fenced(live: LiveFrontier, worker: HandWorker) -> None:
+    """Fencing a worker that has left makes no keys for it."""
+    before = live.dump()
+    assert worker.fence("nobody") == "ABSENT"
+    assert live.dump() == before
+
+
+def test_only_the_fenced_are_drained(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """Drain before fence would let a worker run on what another leases; it takes nothing."""
+    worker.exchange(put(1), put(2), want=2)
+    before = live.dump()
+    assert other.drain("worker") == (0, 0, 0)
+    assert other.drain("nobody") == (0, 0, 0)
+    assert live.dump() == before
+
+
+def test_drain_moves_a_few_leases_at_a_time(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A step is bounded, says what is left, and the last one removes the member."""
+    worker.exchange(*(put(n) for n in ALL))
+    worker.take(5)
+    other.fence("worker")
+    assert other.drain("worker", limit=2) == (2, 0, 3)
+    assert live.members() == {"worker", "other"}
+    assert other.drain("worker", limit=2) == (2, 0, 1)
+    assert other.drain("worker", limit=2) == (1, 0, 0)
+    assert live.members() == {"other"}
+    assert other.drain("worker", limit=2) == (0, 0, 0)
+    assert set(places(live).values()) == {"backlog"}
+
+
+def test_every_step_of_a_long_drain_moves_its_share(live: LiveFrontier, worker: HandWorker) -> None:
+    """However many leases there are, a step never comes back empty-handed while some are left."""
+    other = HandWorker(live, "other")
+    worker.exchange(*(put(n, payload=b"x" * 100) for n in range(900)))
+    left = len(worker.take(900))
+    other.fence("worker")
+    while left:
+        moved, buried, left_now = other.drain("worker", limit=20)
+        assert (moved, buried) == (min(20, left), 0)
+        assert left_now == left - moved
+        left = left_now
+
+
+def test_draining_a_worker_without_leases_removes_it(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """One step is enough."""
+    other.fence("worker")
+    assert other.drain("worker") == (0, 0, 0)
+    assert live.members() == {"other"}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "run", "answer"), [("another", 0, "LOST"), (None, 1, "RESYNC"), (None, -1, "FINISHED")]
+)
+def test_reclaiming_needs_the_right_epoch_and_run(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker, epoch: str | None, run: int, answer: str
+) -> None:
+    """An observer of another frontier or run can neither fence, drain nor remove anyone."""
+    worker.exchange(put(1), want=1)
+    before = live.dump()
+    other.epoch, other.run = epoch or other.epoch, run
+    assert other.fence("worker") == answer
+    assert live.dump() == before
+    HandWorker(live, "third").fence("worker")
+    before = live.dump()
+    assert other.drain("worker") == (0, 0, 0)
+    assert other.leave() == (0, False)
+    assert live.dump() == before
+
+
+# leave
+
+
+def test_a_leaver_gives_everything_back(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """Leases return to their places, uncharged and unsuspected, and the member is gone."""
+    other.exchange(*(put(n) for n in ALL))
+    assert worker.take(3) == [1, 2, 3]
+    assert worker.leave() == (3, False)
+    assert live.members() == {"other"}
+    receipt = other.exchange(want=5)
+    assert numbers(receipt) == [1, 2, 3, 4, 5]
+    assert {lease.attempts for lease in receipt.leases} == {0}
+
+
+def test_leaving_twice_is_leaving_once(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """A repeated leave finds nothing to give back."""
+    worker.exchange(put(1), put(2), want=1)
+    worker.leave()
+    before = live.dump()
+    assert worker.leave() == (0, False)
+    assert live.dump() == before
+
+
+def test_the_last_to_leave_an_open_run_keeps_it(live: LiveFrontier, worker: HandWorker) -> None:
+    """A crawl that was interrupted is resumed as it was."""
+    worker.exchange(*(put(n, admission=Admission.SEEN) for n in ALL), want=2)
+    worker.exchange(ack(1))
+    assert worker.leave() == (1, True)
+    joined = HandWorker(live, "later").joined
+    assert (joined.run, joined.resumed) == (0, True)
+    assert joined.census == Census(waiting=4, done=1, seen=5, workers=1)
+
+
+# beats
+
+
+def test_beats_count_up_and_show_everyone(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """Each call counts one's own beat; the others' stand still unless they beat."""
+    assert live.call("beats", "worker", worker.epoch) == {"worker": 1, "other": 0}
+    assert live.call("beats", "worker", worker.epoch) == {"worker": 2, "other": 0}
+    assert live.call("beats", "other", worker.epoch) == {"worker": 2, "other": 1}
+
+
+def test_the_heartbeat_thread_reads_the_same(live: LiveFrontier, worker: HandWorker) -> None:
+    """The blocking form beats and answers like the other."""
+    assert live.frontier.beats_blocking(live.redis, "worker", worker.epoch) == {"worker": 1}
+
+
+def test_a_beat_does_not_bring_a_worker_back(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A worker that left, or was drained, has no beat again by beating."""
+    worker.leave()
+    before = live.dump()
+    assert live.call("beats", "worker", worker.epoch) == {"other": 0}
+    assert live.dump() == before
+
+
+def test_beats_of_another_frontier_are_lost(live: LiveFrontier, worker: HandWorker) -> None:
+    """Nobody is presumed dead, and nobody kept alive, by the beats of another frontier."""
+    before = live.dump()
+    assert live.call("beats", "worker", "another") == {}
+    assert live.dump() == before
+
+
+# flush
+
+
+def test_flush_refuses_while_a_worker_lives(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A member that is not declared dead stands in the way, and is named."""
+    worker.exchange(put(1), want=1)
+    before = live.dump()
+    assert live.call("flush", []) in (("worker", Census()), ("other", Census()))
+    assert live.call("flush", ["other", "nobody"]) == ("worker", Census())
+    assert live.dump() == before
+
+
+def test_flush_deletes_every_key(live: LiveFrontier, worker: HandWorker) -> None:
+    """With everybody dead, whatever the crawl has stored goes, and what there was is told."""
+    other = HandWorker(live, "other")
+    worker.exchange(*(put(n, admission=Admission(n % 3 + 1)) for n in range(9)))
+    assert other.take(4) == [0, 1, 2, 3]
+    other.exchange(release(0), bury(1))
+    assert worker.take(2) == [0, 4]
+    worker.reclaim("other")
+    worker.exchange(release(4))
+    assert live.key_names() == {
+        "meta", "members", "beats", "seen", "seeds", "admitted", "bands", "returned", "quarantine", "dead",
+        "backlog:0", "worker:worker", "in-flight:worker",
+    }  # fmt: skip
+    assert live.call("flush", ["worker"]) == ("", Census(waiting=7, in_flight=1, seen=3))
+    assert live.dump() == {}
+
+
+def test_flush_of_nothing(live: LiveFrontier) -> None:
+    """An absent frontier is flushed without complaint."""
+    assert live.call("flush", []) == ("", Census())
+    assert live.dump() == {}

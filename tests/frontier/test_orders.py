@@ -1,0 +1,228 @@
+"""What each order promises: ties included, and after a lease and its return."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from scrapy.crawler import Crawler
+from scrapy.http import Request
+from scrapy.pqueues import ScrapyPriorityQueue
+from scrapy.spiders import Spider
+from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
+
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_LEASES, MAX_MOVES, Order, Put
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, numbers, put, release
+from support.reference import ReferenceFrontier
+
+PRIORITY_ORDERS = [Order.PRIORITY_LIFO, Order.PRIORITY_FIFO]
+
+# number: priority, start
+MIXED = {
+    1: (0, False), 2: (1, False), 3: (0, False), 4: (1, False), 5: (-1, False), 6: (0, True), 7: (0, True),
+    8: (1, True), 9: (-1, True), 10: (0, False),
+}  # fmt: skip
+SERVED = {
+    Order.PRIORITY_LIFO: [4, 2, 8, 10, 3, 1, 6, 7, 5, 9],
+    Order.PRIORITY_FIFO: [2, 4, 8, 1, 3, 10, 6, 7, 5, 9],
+    Order.FIFO: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+    Order.LIFO: [10, 9, 8, 7, 6, 5, 4, 3, 2, 1],
+}
+
+
+@pytest.fixture(params=Order)
+def live(open_frontier: Callable[..., LiveFrontier], request: pytest.FixtureRequest) -> LiveFrontier:
+    """Return a frontier of each order."""
+    return open_frontier(request.param)
+
+
+def mixed_puts() -> list[Put]:
+    return [put(n, priority, start=start) for n, (priority, start) in MIXED.items()]
+
+
+def random_puts(count: int, seed: int) -> list[Put]:
+    rng = random.Random(seed)
+    return [put(n, rng.randint(-2, 2), start=rng.random() < 0.2) for n in range(count)]
+
+
+def expected(order: Order, puts: list[Put]) -> list[int]:
+    """Return the numbers of *puts* as the reference serves them."""
+    reference = ReferenceFrontier(order)
+    reference.join("worker", {}, "epoch", IDENTITY)
+    reference.exchange("worker", "epoch", 0, 1, 0, 0, 0, puts)
+    return [int(i) for i in reference.serving()]
+
+
+def test_served_as_the_order_says(live: LiveFrontier, worker: HandWorker) -> None:
+    """Higher priority first where it counts, then newest or oldest, start requests after their like."""
+    worker.exchange(*mixed_puts())
+    assert worker.take(20) == SERVED[live.order]
+
+
+def test_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: HandWorker) -> None:
+    """How many are leased at a time does not change who comes first."""
+    worker.exchange(*mixed_puts())
+    assert [numbers(worker.exchange(want=1))[0] for _ in MIXED] == SERVED[live.order]
+
+
+def test_put_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: HandWorker) -> None:
+    """How many are put at a time, and by whom, does not either."""
+    other = HandWorker(live, "other")
+    for i, one in enumerate(mixed_puts()):
+        (worker, other)[i % 2].exchange(one)
+    assert worker.take(20) == SERVED[live.order]
+
+
+def test_a_newcomer_takes_its_place(live: LiveFrontier, worker: HandWorker) -> None:
+    """Between two leases a better entry goes first, a worse one does not."""
+    worker.exchange(put(1, 0), put(2, 0), put(3, 0))
+    first = worker.take(1)
+    worker.exchange(put(4, 1), put(5, -1), put(6, 0))
+    served = {
+        Order.PRIORITY_LIFO: [3, 4, 6, 2, 1, 5],
+        Order.PRIORITY_FIFO: [1, 4, 2, 3, 6, 5],
+        Order.FIFO: [1, 2, 3, 4, 5, 6],
+        Order.LIFO: [3, 6, 5, 4, 2, 1],
+    }
+    assert first + worker.take(9) == served[live.order]
+
+
+def test_released_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
+    """In whatever order they come back, among old and new entries, they are served where they stood."""
+    puts = random_puts(60, seed=1)
+    worker.exchange(*puts[:40])
+    taken = worker.take(25)
+    random.Random(2).shuffle(taken)
+    for n in taken[:10]:
+        worker.exchange(release(n))
+    worker.exchange(*puts[40:], *(release(n) for n in taken[10:]))
+    assert worker.take(60) == expected(live.order, puts)
+
+
+def test_drained_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
+    """In quarantine they are served one at a time, each where it stood."""
+    puts = random_puts(40, seed=3)
+    worker.exchange(*puts[:30])
+    victim = HandWorker(live, "victim")
+    assert len(victim.take(20)) == 20
+    worker.reclaim("victim")
+    worker.exchange(*puts[30:])
+    served = []
+    while got := numbers(worker.exchange(*(ack(n) for n in served[-1:]), want=1)):
+        served += got
+    assert served == expected(live.order, puts)
+
+
+def test_left_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
+    """A worker that stops leaves no trace in the order."""
+    puts = random_puts(30, seed=4)
+    worker.exchange(*puts)
+    leaver = HandWorker(live, "leaver")
+    leaver.take(12)
+    leaver.leave()
+    assert worker.take(30) == expected(live.order, puts)
+
+
+def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -> None:
+    """3,000 entries, put a thousand at a time and leased in odd portions, with some coming back."""
+    puts = random_puts(3000, seed=5)
+    for i in range(0, len(puts), MAX_MOVES):
+        worker.exchange(*puts[i : i + MAX_MOVES])
+    rng, served = random.Random(6), []
+    while got := numbers(worker.exchange(want=rng.choice((1, 31, 32, 33, 64, 100, MAX_LEASES)))):
+        back = [n for n in got if rng.random() < 0.01]
+        if back:
+            served += got[: got.index(back[0])]
+            worker.exchange(*(release(n) for n in got[got.index(back[0]) :]))
+        else:
+            served += got
+    assert served == expected(live.order, puts)
+
+
+@pytest.mark.parametrize("size", [5_000, 200_000, 1_000_000])
+def test_an_exchange_brings_no_more_than_its_bytes(live: LiveFrontier, worker: HandWorker, size: int) -> None:
+    """The lease that reaches MAX_EXCHANGE_BYTES is the last; the next exchange goes on behind it."""
+    count = 2 * MAX_EXCHANGE_BYTES // size + 5
+    rng = random.Random(7)
+    puts = [put(n, n % 2, payload=b"x" * rng.randint(size // 2, size)) for n in range(count)]
+    for i in range(0, count, 4 * 10**6 // size):
+        worker.exchange(*puts[i : i + 4 * 10**6 // size])
+    served = []
+    while (receipt := worker.exchange(want=MAX_LEASES)).leases:
+        sizes = [len(lease.payload) for lease in receipt.leases]
+        assert sum(sizes[:-1]) < MAX_EXCHANGE_BYTES
+        if receipt.census.waiting and len(sizes) < MAX_LEASES:
+            assert sum(sizes) >= MAX_EXCHANGE_BYTES
+        served += numbers(receipt)
+    assert served == expected(live.order, puts)
+
+
+def test_the_bytes_of_what_came_back_count_too(live: LiveFrontier, worker: HandWorker) -> None:
+    """Released entries are held against the same bound."""
+    for n in range(8):
+        worker.exchange(put(n, payload=b"x" * 1_000_000))
+    taken = worker.take(8)
+    worker.exchange(*(release(n) for n in taken))
+    receipt = worker.exchange(want=8)
+    assert len(receipt.leases) == 5
+    assert numbers(receipt) == taken[:5]
+
+
+@pytest.mark.parametrize("huge", [2**31, 2**50, 2**53 + 1, 2**60, 2**63 - 1, 10**30])
+def test_huge_priorities_are_served_first_or_last(live: LiveFrontier, worker: HandWorker, huge: int) -> None:
+    """Whatever an int can be is taken; beyond ±2**50 priorities are equal."""
+    worker.exchange(put(1, huge), put(2, -huge), put(3, 0))
+    worker.exchange(put(4, huge, start=True), put(5, -huge, start=True), put(6, huge))
+    served = {
+        Order.PRIORITY_LIFO: [6, 1, 4, 3, 2, 5],
+        Order.PRIORITY_FIFO: [1, 6, 4, 3, 2, 5],
+        Order.FIFO: [1, 2, 3, 4, 5, 6],
+        Order.LIFO: [6, 5, 4, 3, 2, 1],
+    }[live.order]
+    assert worker.take(9) == served
+    worker.exchange(*(release(n) for n in served[::-1]))
+    assert worker.take(9) == served
+
+
+def test_neighbouring_priorities_stay_apart(
+    open_frontier: Callable[..., LiveFrontier], crawl_name: str
+) -> None:
+    """At the limit, and around zero, one more is one more."""
+    priorities = [2**50, 2**50 - 1, 2**50 - 2, 2, 1, 0, -1, -2, 2 - 2**50, 1 - 2**50, -(2**50)]
+    for order in PRIORITY_ORDERS:
+        live = open_frontier(order, f"{crawl_name}-{order.value}")
+        worker = HandWorker(live, "worker")
+        shuffled = random.Random(8).sample(range(len(priorities)), len(priorities))
+        worker.exchange(*(put(n, priorities[n]) for n in shuffled))
+        assert worker.take(20) == list(range(len(priorities)))
+        worker.exchange(*(release(n) for n in shuffled))
+        assert worker.take(20) == list(range(len(priorities)))
+
+
+@pytest.mark.parametrize(
+    ("order", "queue"),
+    [(Order.PRIORITY_LIFO, LifoMemoryQueue), (Order.PRIORITY_FIFO, FifoMemoryQueue)],
+    ids=["lifo", "fifo"],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_priority_orders_are_those_of_scrapy(
+    open_frontier: Callable[..., LiveFrontier], order: Order, queue: type, seed: int
+) -> None:
+    """Pushed to and popped from Scrapy's own priority queue, the same requests leave in the same order."""
+    theirs = ScrapyPriorityQueue.from_crawler(Crawler(Spider), queue, "", start_queue_cls=FifoMemoryQueue)
+    worker = HandWorker(open_frontier(order), "worker")
+    rng = random.Random(seed)
+    for n in range(300):
+        batch = []
+        for i in range(rng.choice((0, 0, 1, 2, 5))):
+            number, priority, start = 10 * n + i, rng.randint(-2, 2), rng.random() < 0.3
+            meta = {"number": number} | ({"is_start_request": True} if start else {})
+            theirs.push(Request("data:,", priority=priority, meta=meta))
+            batch.append(put(number, priority, start=start))
+        pops = rng.choice((0, 1, 1, 3)) if n < 299 else 10**6
+        popped = []
+        while len(popped) < pops and (request := theirs.pop()):
+            popped.append(request.meta["number"])
+        worker.exchange(*batch)
+        assert worker.take(min(pops, MAX_LEASES)) == popped

@@ -1,0 +1,214 @@
+"""What cannot be served is refused with a reason, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from scrapy_dq.frontier import frontier as frontier_module
+from scrapy_dq.frontier import keys, peek
+from scrapy_dq.frontier.frontier import Frontier, describe, pack_moves, parse_members
+from scrapy_dq.frontier.model import (
+    Admission,
+    Census,
+    FrontierError,
+    FrontierRefused,
+    FrontierUnavailable,
+    Order,
+    Status,
+)
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
+from support.redis_server import RedisServer
+
+PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name]
+
+CALLS = {
+    "join": ("new", {}, "epoch", IDENTITY),
+    "rejoin": ("new", {}, "worker", "EPOCH", 0, [], False, False),
+    "exchange": ("worker", "EPOCH", 0, 2, 1, 0, 1, pack_moves([put(9)])),
+    "drain": ("dead", "EPOCH", 0, 10, 3),
+    "leave": ("worker", "EPOCH", 0, False),
+    "flush": (["worker", "dead"],),
+    "members": (),
+}
+
+
+# Another crawl under this name
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"fingerprinter": "another"}, "REQUEST_FINGERPRINTER_CLASS 'fingerprinter'"),
+        ({"spider": "another"}, "spider class 'spider'"),
+    ],
+)
+def test_a_worker_of_another_crawl_is_refused(
+    live: LiveFrontier, worker: HandWorker, changed: dict[str, str], words: str
+) -> None:
+    """Other fingerprints or another spider in an open run: it says what differs."""
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match=words):
+        HandWorker(live, "other", replace(IDENTITY, **changed))
+    assert live.dump() == before
+
+
+def test_a_worker_of_another_order_is_refused(
+    open_frontier: Callable[..., LiveFrontier], live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Places are not comparable between orders."""
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match="DQ_ORDER 'fifo', this worker has 'lifo'"):
+        HandWorker(open_frontier(Order.LIFO), "other")
+    assert live.dump() == before
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(("constant", "words"), [("SCHEMA", "schema version"), ("SEEN_KIND", "kind of seen")])
+def test_a_worker_of_another_release_is_refused(
+    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, constant: str, words: str, finished: bool
+) -> None:
+    """Whoever would misread the stored keys does not touch them; after the end too, if seen is there."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1, admission=Admission.SEEN), want=1)
+    if finished:
+        worker.exchange(ack(1))
+    before = live.dump()
+    monkeypatch.setattr(frontier_module, constant, "another")
+    with pytest.raises(FrontierRefused, match=words):
+        HandWorker(live, "other")
+    assert live.dump() == before
+
+
+def test_what_differs_does_not_matter_once_nothing_is_kept(live: LiveFrontier, worker: HandWorker) -> None:
+    """After a finished run that kept nothing, another spider may have the name; then it counts."""
+    worker.exchange()
+    worker.leave()
+    other = replace(IDENTITY, spider="another", fingerprinter="another")
+    assert HandWorker(live, "other", other).joined.status is Status.OK
+    with pytest.raises(FrontierRefused, match=r"CLASS 'another', this worker has 'fingerprinter'"):
+        HandWorker(live, "third")
+
+
+def test_kept_fingerprints_keep_the_fingerprinter(live: LiveFrontier, worker: HandWorker) -> None:
+    """With seen kept, the next run must make the same fingerprints; its spider and order are its own."""
+    worker.exchange(put(1, admission=Admission.SEEN), want=1)
+    worker.exchange(ack(1))
+    worker.leave(keep_seen=True)
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match="FINGERPRINTER"):
+        HandWorker(live, "other", replace(IDENTITY, fingerprinter="another", keep_seen=True))
+    assert live.dump() == before
+    assert HandWorker(live, "other", replace(IDENTITY, spider="another", keep_seen=True)).run == 1
+
+
+def test_other_arguments_are_told_not_refused(live: LiveFrontier, worker: HandWorker) -> None:
+    """join returns the arguments that the run was started with, for the caller to warn."""
+    assert worker.joined.spider_args == IDENTITY.spider_args
+    other = HandWorker(live, "other", replace(IDENTITY, spider_args='{"a": 1}'))
+    assert other.joined.spider_args == IDENTITY.spider_args
+
+
+# Foreign keys
+
+
+@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("key", PLAIN_KEYS, ids=lambda key: key.name)
+def test_a_key_of_a_foreign_type_changes_nothing(live: LiveFrontier, method: str, key: keys.Key) -> None:
+    """A script has no roll-back: a key of a wrong type is found before the first write, and named."""
+    dead, worker = HandWorker(live, "dead"), HandWorker(live, "worker")
+    worker.exchange(put(1), put(2), put(3), want=1)
+    assert dead.take(1) == [2]
+    worker.fence("dead")
+    live.redis.delete(keys.prefix(live.crawl) + key.name)
+    foreign = live.redis.set if key.type != "string" else live.redis.rpush
+    foreign(keys.prefix(live.crawl) + key.name, "not ours")
+    before = live.dump()
+    args = [worker.epoch if arg == "EPOCH" else arg for arg in CALLS[method]]
+    # Without a readable meta there is no epoch, so most calls cannot even begin.
+    expected = FrontierError if key.name == "meta" else FrontierRefused
+    with pytest.raises(expected, match=f"{key.name}|WRONGTYPE"):
+        live.call(method, *args)
+    assert live.dump() == before
+
+
+def test_a_foreign_type_is_explained(live: LiveFrontier) -> None:
+    """The message names the key, what it is, what it should be, and the way out."""
+    live.redis.set(keys.prefix(live.crawl) + "seen", "not ours")
+    with pytest.raises(FrontierRefused, match=r"seen' is a string, not a set.*DQ_CRAWL"):
+        HandWorker(live, "worker")
+    with pytest.raises(FrontierRefused, match="seen' is a string, not a set"):
+        peek(live.redis, live.crawl)
+
+
+# Redis itself
+
+
+def test_redis_that_forgot_the_scripts_is_given_them_again(live: LiveFrontier, worker: HandWorker) -> None:
+    """A restart or SCRIPT FLUSH costs a second trip, not a move."""
+    worker.exchange(put(1), put(2))
+    live.redis.script_flush()
+    assert worker.take(1) == [1]
+    live.redis.script_flush()
+    assert peek(live.redis, live.crawl).census == Census(waiting=1, in_flight=1, workers=1)
+    live.redis.script_flush()
+    assert live.frontier.beats_blocking(live.redis, "worker", worker.epoch) == {"worker": 1}
+
+
+def test_no_redis_is_unavailable(redis_server: RedisServer, start_redis: Callable[..., RedisServer]) -> None:
+    """Without a usable reply the call says so, and may be repeated unchanged."""
+    server = start_redis(redis_server.kind)
+    with closing(LiveFrontier(server.url, "crawl")) as live, server.client() as client:
+        worker = HandWorker(live, "worker")
+        server.stop()
+        with pytest.raises(FrontierUnavailable):
+            worker.exchange(put(1))
+        with pytest.raises(FrontierUnavailable):
+            live.frontier.beats_blocking(client, "worker", worker.epoch)
+        server.start()
+
+
+def test_a_redis_that_denies_access_is_refused(
+    redis_server: RedisServer, start_redis: Callable[..., RedisServer]
+) -> None:
+    """A wrong or missing password does not mend itself by waiting."""
+    server = start_redis(redis_server.kind, password="secret")
+    with closing(LiveFrontier(server.url.replace(":secret@", ":guess@"), "crawl")) as live:
+        with pytest.raises(FrontierRefused, match="denies access"):
+            live.call("members")
+        live.redis = server.client()
+
+
+def test_only_moves_are_packed() -> None:
+    """What is no move is a programming error, found before anything is sent."""
+    with pytest.raises(TypeError, match="not a move"):
+        pack_moves([object()])  # type: ignore[list-item]
+
+
+def test_a_damaged_identity_is_an_empty_one() -> None:
+    """Others are shown with what can be read of them: Redis is shared, and read as from a stranger."""
+    (member,) = parse_members([b"worker", b"{not json", b"0", 3, 1])
+    assert (member.worker_id, member.identity, member.in_flight) == ("worker", {}, 3)
+
+
+def test_an_error_without_text_is_named() -> None:
+    """A log line never ends in an empty reason."""
+    assert describe(TimeoutError()) == "TimeoutError"
+    assert describe(ValueError(" no ")) == "no"
+
+
+def test_peek_shows_a_crawl_from_outside(live: LiveFrontier) -> None:
+    """Phase, epoch, run, counts and members; absent without a single key being made."""
+    absent = peek(live.redis, live.crawl)
+    assert (absent.phase, absent.epoch, absent.run, absent.members) == ("absent", "", 0, [])
+    assert live.dump() == {}
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), put(2), want=1, seeding=1)
+    shown = peek(live.redis, live.crawl)
+    assert (shown.phase, shown.epoch, shown.run) == ("open", worker.epoch, 0)
+    assert shown.census == Census(waiting=1, in_flight=1, workers=1, seeding=1)
+    assert [member.worker_id for member in shown.members] == ["worker"]
+    assert isinstance(live.frontier, Frontier)

@@ -1,0 +1,571 @@
+"""Request <-> bytes: what comes back equals what went in, and what would not is refused at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request, Spider
+from scrapy.http import Headers, HtmlResponse, JsonRequest, Response, XmlRpcRequest
+from scrapy.http.request import NO_CALLBACK
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
+from scrapy.utils.request import request_from_dict
+
+from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec
+
+URL = "https://example.com/a?b=1"
+
+
+class Base(Spider):
+    def parse_overridden(self, response: Response) -> Any: ...
+
+
+class BookSpider(Base):
+    name = "books"
+    rules = ()
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.assigned = lambda response: None
+
+    def parse(self, response: Response, **kwargs: Any) -> Any: ...
+
+    def parse_book(self, response: Response) -> Any: ...
+
+    def __parse_private(self, response: Response) -> Any: ...
+
+    def parse_overridden(self, response: Response) -> Any: ...
+
+    def private(self) -> Any:
+        return self.__parse_private
+
+    def overridden(self) -> Any:
+        return super().parse_overridden
+
+    @classmethod
+    def parse_class(cls, response: Response) -> Any: ...
+
+    @staticmethod
+    def parse_static(response: Response) -> Any: ...
+
+    async def start(self) -> Any:
+        yield
+
+    def start_requests(self) -> Any: ...
+
+    def closed(self, reason: str) -> Any: ...
+
+    @classmethod
+    def update_settings(cls, settings: Any) -> None: ...
+
+    def __call__(self, response: Response) -> Any: ...
+
+
+class Links(CrawlSpider):
+    name = "links"
+    rules = (Rule(LinkExtractor(), callback="parse_page"),)
+
+    def parse_page(self, response: Response) -> Any: ...
+
+
+class Sitemaps(SitemapSpider):
+    name = "sitemaps"
+
+
+class TokenRequest(Request):
+    """A subclass that names what it adds."""
+
+    attributes = (*Request.attributes, "token")
+
+    def __init__(self, *args: Any, token: Any = "none", **kwargs: Any) -> None:
+        self.token = token
+        super().__init__(*args, **kwargs)
+
+
+class ForgetfulRequest(Request):
+    """A subclass that cannot be rebuilt: it does not name what its constructor wants."""
+
+    def __init__(self, url: str, secret: str, **kwargs: Any) -> None:
+        super().__init__(url, **kwargs)
+
+
+class ShoutingRequest(Request):
+    """A subclass that comes back changed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._set_body(self.body + b"!")
+
+
+@pytest.fixture
+def spider() -> BookSpider:
+    return BookSpider()
+
+
+@pytest.fixture
+def codec(spider: BookSpider) -> Codec:
+    return Codec(spider)
+
+
+def entry(**fields: Any) -> bytes:
+    """Return the bytes of an entry as FORMAT 1 lays it out."""
+    keys = [
+        "_class",
+        "url",
+        "callback",
+        "errback",
+        "method",
+        "headers",
+        "body",
+        "cookies",
+        "meta",
+        "encoding",
+    ]
+    keys += ["priority", "dont_filter", "flags", "cb_kwargs"]
+    fields = {"url": URL, **fields}
+    return bytes((FORMAT,)) + msgpack.packb({keys.index(name): value for name, value in fields.items()})
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether *a* and *b* are equal, in all types and in the order of dicts, too."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(map(same, a.items(), b.items()))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def described(request: Request, spider: Spider) -> dict[str, Any]:
+    names = {NO_CALLBACK: "NO_CALLBACK"}
+    fields = {name: getattr(request, name) for name in request.attributes}
+    for name in ("callback", "errback"):
+        fields[name] = names.get(fields[name]) or getattr(fields[name], "__name__", None)
+    return fields | {"headers": dict(request.headers), "headers encoding": request.headers.encoding}
+
+
+SPIDER = BookSpider()
+SHARED = Codec(SPIDER, max_bytes=8_000_000)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+KEYS = (
+    st.text() | st.binary() | st.integers() | st.booleans() | st.none() | st.tuples(st.integers(), st.text())
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(KEYS, inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+    ),
+    max_leaves=12,
+)
+METAS = st.dictionaries(st.text(max_size=8), VALUES, max_size=4)
+HEADER_VALUES = st.binary(max_size=12).filter(lambda text: not set(text) & set(b"\r\n\0"))
+HEADERS = st.dictionaries(
+    st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,9}", fullmatch=True),
+    st.lists(HEADER_VALUES, max_size=3),
+    max_size=4,
+)
+COOKIES = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3) | st.lists(
+    st.fixed_dictionaries({"name": st.text(), "value": st.text() | st.binary() | st.integers()}), max_size=3
+)
+CALLBACKS = st.sampled_from(
+    [None, NO_CALLBACK, SPIDER.parse, SPIDER.parse_book, SPIDER.private(), SPIDER.parse_class]
+)
+ATTRIBUTES = {
+    "callback": CALLBACKS,
+    "errback": CALLBACKS,
+    "method": st.sampled_from(["GET", "POST", "put", "PROPFIND"]),
+    "headers": HEADERS,
+    "cookies": COOKIES,
+    "meta": METAS,
+    "encoding": st.sampled_from(["utf-8", "latin-1", "cp1252", "gbk"]),
+    "priority": st.integers(),
+    "dont_filter": st.booleans(),
+    "flags": st.lists(st.text(max_size=5), max_size=3),
+    "cb_kwargs": METAS,
+}
+URLS = st.builds(
+    "{}://{}/{}?{}#{}".format,
+    st.sampled_from(["http", "https", "HTTP"]),
+    st.sampled_from(["example.com", "user:pa ss@exämple.com:8080", "[::1]", "exa mple.com", "x\xa0y"]),
+    *[st.text(st.characters(codec="utf-8"), max_size=10).map(lambda s: s.replace("/", "")) for _ in range(3)],
+)
+TEXTS = st.text(st.characters(codec="ascii"), max_size=8)
+BODIES = {
+    Request: st.fixed_dictionaries({}, optional={"body": st.binary()}),
+    TokenRequest: st.fixed_dictionaries({}, optional={"body": st.binary(), "token": VALUES}),
+    FormRequest: st.fixed_dictionaries(
+        {}, optional={"formdata": st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS, max_size=2), max_size=3)}
+    ),
+    JsonRequest: st.fixed_dictionaries({}, optional={"data": st.dictionaries(TEXTS, TEXTS, max_size=3)})
+    | st.fixed_dictionaries({"body": st.binary(), "dumps_kwargs": st.just({"indent": 2})}),
+    XmlRpcRequest: st.fixed_dictionaries(
+        {"methodname": st.just("f")}, optional={"params": st.tuples(st.integers(0, 9), st.text("abc"))}
+    ).filter(lambda k: "params" in k)
+    | st.just({}),
+}
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    cls = draw(st.sampled_from(list(BODIES)))
+    attributes = draw(st.fixed_dictionaries({}, optional=ATTRIBUTES))
+    try:
+        return cls(draw(URLS), **attributes, **draw(BODIES[cls]))
+    except ValueError:  # such as "Invalid IPv6 URL"
+        return cls(URL, **attributes)
+
+
+@given(requests())
+def test_every_request_comes_back_as_it_was(request: Request) -> None:
+    """Class, URL, body, headers and all other attributes are equal, in their types and in order, too."""
+    again = SHARED.decode(SHARED.encode(request))
+    assert type(again) is type(request)
+    assert same(described(again, SPIDER), described(request, SPIDER))
+    if NO_CALLBACK not in (request.callback, request.errback):
+        assert again.to_dict(spider=SPIDER) == request.to_dict(spider=SPIDER)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        JsonRequest(URL, data={"a": [1]}, dumps_kwargs={"indent": 1}),
+        JsonRequest(URL),
+        FormRequest(URL, formdata={"a": "ä", "b": ["1", "2"]}),
+        FormRequest(URL, method="GET", formdata={"q": "x y"}),
+        XmlRpcRequest(URL, methodname="add", params=(1, 2)),
+        XmlRpcRequest(
+            URL, methodname="add", params=(1,), dont_filter=False, method="PUT", encoding="latin-1"
+        ),
+    ],
+    ids=repr,
+)
+def test_a_scrapy_subclass_comes_back_as_request_from_dict_builds_it(request_: Request, codec: Codec) -> None:
+    """Constructors that build the body from data, formdata or params get the body instead."""
+    again = codec.decode(codec.encode(request_))
+    scrapys = request_from_dict(request_.to_dict())
+    assert type(again) is type(scrapys)
+    assert again.to_dict() == scrapys.to_dict() == request_.to_dict()
+
+
+def test_a_header_that_was_taken_off_a_json_request_stays_off(codec: Codec) -> None:
+    """The constructor would set it again."""
+    request = JsonRequest(URL, data=1)
+    del request.headers["Accept"]
+    assert codec.decode(codec.encode(request)).headers == {b"Content-Type": [b"application/json"]}
+
+
+def test_a_method_that_is_not_in_capitals_comes_back_as_it_was(codec: Codec) -> None:
+    """The constructor makes capitals of it, an assignment does not."""
+    request = Request(URL)
+    request.method = "get"
+    assert codec.decode(codec.encode(request)).method == "get"
+
+
+def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpider) -> None:
+    """Defaults are left out: 10 million entries are kept in memory."""
+    assert len(codec.encode(Request(URL))) == len(URL) + 4
+    request = Request(URL, callback=spider.parse_book, meta={"depth": 3}, headers={"Referer": "x"})
+    assert len(codec.encode(request)) < len(URL) + 45
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize(
+    "url", ["http://exa mple.com/ä?ö=%zz", "http://x\xa0y/?é", "http://a..é/", "http://a/?%FF%FEa%00"]
+)
+def test_a_url_is_not_made_safe_twice(url: str, encoding: str, codec: Codec) -> None:
+    """safe_url_string() changes some safe URLs again: spaces in hosts, queries of UTF-16 pages."""
+    request = Request(url, encoding=encoding)
+    again = codec.decode(codec.encode(request))
+    assert (again.url, again.meta) == (request.url, {})
+
+
+@pytest.mark.parametrize("verbatim", [True, False, 1])
+def test_a_verbatim_url_comes_back_verbatim(verbatim: Any, codec: Codec) -> None:
+    """meta["verbatim_url"] itself is kept, and means what it meant."""
+    request = Request("http://example.com/a b/ä?x=[]", meta={"a": 1, "verbatim_url": verbatim, "b": 2})
+    again = codec.decode(codec.encode(request))
+    assert again.url == request.url
+    assert list(again.meta.items()) == list(request.meta.items())
+
+
+def test_the_codec_leaves_no_trace_in_the_request(codec: Codec) -> None:
+    """The engine goes on with the request that was encoded, if it is not stored."""
+    meta = {"item": {"tags": ({1},)}}
+    request = Request(URL, meta=meta)
+    codec.encode(request)
+    assert request.meta == {"item": {"tags": ({1},)}}
+    assert codec.decode(codec.encode(Request(URL))).meta == {}
+
+
+def test_an_empty_header_stays_empty(codec: Codec) -> None:
+    """headers={"User-Agent": None} keeps Scrapy from setting its own."""
+    request = Request(URL, headers={"User-Agent": None, "X": ["1", "2"]})
+    assert dict(codec.decode(codec.encode(request)).headers) == {b"User-Agent": [], b"X": [b"1", b"2"]}
+
+
+def test_a_start_request_comes_back_marked_as_seeded(codec: Codec) -> None:
+    """A retry copies meta; as a second seed it would be dropped as admitted, and lost."""
+    request = Request(URL, meta={"is_start_request": True})
+    assert codec.decode(codec.encode(request)).meta == {"is_start_request": True, "dq_seeded": True}
+    assert "dq_seeded" not in request.meta
+    for meta in ({"is_start_request": False}, {"depth": 1}):
+        assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta
+
+
+def test_a_crawl_spiders_requests_are_stored(codec: Codec) -> None:
+    """Its meta["link_text"] is an lxml string, a subclass of str, and comes back as a str."""
+    spider = Links()
+    spider._follow_links = True
+    codec = Codec(spider)
+    page = HtmlResponse(URL, body=b"<a href='/x'>There</a>", request=Request(URL))
+    (request,) = spider._requests_to_follow(page)
+    assert request is not None
+    assert type(request.meta["link_text"]) is not str
+    again = codec.decode(codec.encode(request))
+    assert again.meta == {"rule": 0, "link_text": "There"}
+    assert type(again.meta["link_text"]) is str
+    assert (again.callback, again.errback) == (spider._callback, spider._errback)
+
+
+def test_a_sitemap_spiders_requests_are_stored() -> None:
+    """Its own callback is Scrapy's, and is allowed."""
+    spider = Sitemaps()
+    codec = Codec(spider)
+    request = Request(URL, callback=spider._parse_sitemap)
+    assert codec.decode(codec.encode(request)).callback == spider._parse_sitemap
+
+
+def test_a_callback_comes_back_bound_to_this_workers_spider(spider: BookSpider) -> None:
+    """Another process has another spider object of the same class."""
+    other = BookSpider()
+    request = Request(URL, callback=spider.parse_book, errback=spider.private())
+    again = Codec(other).decode(Codec(spider).encode(request))
+    assert (again.callback, again.errback) == (other.parse_book, other.private())
+
+
+def test_no_callback_is_not_the_default_callback(codec: Codec) -> None:
+    """NO_CALLBACK and None come back as themselves."""
+    assert codec.decode(codec.encode(Request(URL, NO_CALLBACK))).callback is NO_CALLBACK
+    assert codec.decode(codec.encode(Request(URL))).callback is None
+
+
+def test_a_method_that_an_attribute_hides_is_the_classes_method(spider: BookSpider, codec: Codec) -> None:
+    """Attributes of the spider object play no part, on either side."""
+    request = Request(URL, callback=spider.parse_book)
+    payload = codec.encode(request)
+    spider.parse_book = print  # type: ignore[method-assign, assignment]
+    assert codec.decode(payload).callback == request.callback
+    assert codec.encode(request) == payload
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, response: Response) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda response: None,
+        partial(print, 1),
+        print,
+        SPIDER.parse_book,
+        BookSpider.parse_book,
+        BookSpider.parse_static,
+        Unhashable(),
+    ],
+    ids=["lambda", "partial", "builtin", "another spider's", "unbound", "static", "unhashable"],
+)
+@pytest.mark.parametrize("kind", ["callback", "errback"])
+def test_a_callback_that_no_name_leads_to_is_refused(refused: Any, kind: str, codec: Codec) -> None:
+    """The reason says which, and whose."""
+    with pytest.raises(CannotEncode, match=f"^{kind}: .* is not a method of the spider 'books'"):
+        codec.encode(Request(URL, **{kind: refused}))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "assigned",
+        "overridden",
+        "start",
+        "start_requests",
+        "closed",
+        "update_settings",
+        "__call__",
+        "log",
+        "close",
+    ],
+)
+def test_a_spiders_other_functions_are_refused_as_callbacks(
+    name: str, spider: BookSpider, codec: Codec
+) -> None:
+    """Attributes, overridden methods, Scrapy's hooks and dunders: what encodes must also decode."""
+    function = spider.overridden() if name == "overridden" else getattr(spider, name)
+    with pytest.raises(CannotEncode, match="callback"):
+        codec.encode(Request(URL, callback=function))
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "FILE:/etc/passwd", "ftp://example.com/", "data:,x"])
+def test_a_url_of_another_scheme_is_refused_by_the_settings_name(url: str, codec: Codec) -> None:
+    """The message names the scheme and DQ_URL_SCHEMES."""
+    request = Request(URL)
+    request._url = url
+    with pytest.raises(
+        CannotEncode, match=r"^url: the scheme '\w+' is not in DQ_URL_SCHEMES \(http, https\)$"
+    ):
+        codec.encode(request)
+
+
+def test_the_schemes_are_a_setting(spider: BookSpider) -> None:
+    """What is allowed goes both ways; capitals do not matter."""
+    codec = Codec(spider, schemes=["FTP", "data"])
+    assert codec.decode(codec.encode(Request("ftp://example.com/"))).url == "ftp://example.com/"
+    with pytest.raises(CannotEncode):
+        codec.encode(Request(URL))
+
+
+def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpider) -> None:
+    """The message names DQ_MAX_ENTRY_BYTES; the same bound holds on the way back."""
+    small, large = Codec(spider, max_bytes=2048), Codec(spider)
+    with pytest.raises(CannotEncode, match=r"^3,\d{3} bytes are more than DQ_MAX_ENTRY_BYTES = 2,048"):
+        small.encode(Request(URL, body=b"x" * 3000))
+    with pytest.raises(CannotDecode, match=r"DQ_MAX_ENTRY_BYTES = 2,048"):
+        small.decode(large.encode(Request(URL, body=b"x" * 3000)))
+    request = Request(URL, body=b"x" * (2048 - len(small.encode(Request(URL))) - 4))
+    assert len(small.encode(request)) == 2048
+    assert small.decode(small.encode(request)).body == request.body
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("headers", {b"X": [b"1\r\nEvil: 2"]}),
+        ("headers", {b"X\n": [b"1"]}),
+        ("headers", {b"X": [b"\0"]}),
+        ("headers", {"X": ["text"]}),
+        ("headers", {b"X": (b"1",)}),
+        ("method", "GET / HTTP/1.1\r\n"),
+        ("method", b"GET"),
+        ("priority", 1.5),
+        ("flags", ("a",)),
+        ("_encoding", "no-such-encoding"),
+        ("_encoding", "hex"),
+        ("_body", "text"),
+        ("_url", "http://example.com/\r\nHost: evil"),
+        ("_url", b"http://example.com/"),
+        ("cookies", Headers({"a": "b"})),
+    ],
+)
+def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: Any, codec: Codec) -> None:
+    """Both ends make the same checks."""
+    request = Request(URL)
+    if attribute == "headers":
+        dict.update(request.headers, value)
+    else:
+        setattr(request, attribute, value)
+    with pytest.raises(CannotEncode):
+        codec.encode(request)
+
+
+def test_the_reason_says_where_in_the_request_the_trouble_is(codec: Codec) -> None:
+    """A person finds the value by it."""
+    request = Request(URL, cb_kwargs={"books": [{"file": 1}, {"file": open}]})
+    with pytest.raises(
+        CannotEncode, match=r"^cb_kwargs\['books'\]\[1\]\['file'\]: a 'builtins\.builtin_function"
+    ):
+        codec.encode(request)
+
+
+@pytest.mark.parametrize(
+    "inner", [Request(URL), Response(URL), Headers(), LinkExtractor(), HtmlResponse(URL)]
+)
+def test_scrapys_own_objects_in_meta_are_refused(inner: Any, codec: Codec) -> None:
+    """None of them is data."""
+    with pytest.raises(CannotEncode, match=r"^meta\['x'\]: "):
+        codec.encode(Request(URL, meta={"x": inner}))
+
+
+def test_a_request_class_that_is_found_by_no_name_is_refused(codec: Codec) -> None:
+    """Another worker would not have a class defined in a function."""
+
+    class Local(Request):
+        pass
+
+    with pytest.raises(CannotEncode, match="Local is not a class that another worker finds"):
+        codec.encode(Local(URL))
+
+
+def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None:
+    """Its first entry is decoded at once, rather than buried by every worker."""
+    with pytest.raises(CannotEncode, match=r"ForgetfulRequest cannot be rebuilt .* 'secret'"):
+        codec.encode(ForgetfulRequest(URL, "x"))
+    with pytest.raises(CannotEncode, match=r"ShoutingRequest comes back .* another body"):
+        codec.encode(ShoutingRequest(URL))
+    assert type(codec.decode(codec.encode(TokenRequest(URL)))) is TokenRequest
+
+
+class Hostile:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("bool")
+
+
+@pytest.mark.parametrize("request_", [None, object(), Hostile(), Request, Spider], ids=range(5))
+def test_encode_raises_only_cannot_encode(request_: Any, codec: Codec) -> None:
+    """An exception out of enqueue_request() hangs Scrapy's engine."""
+    with pytest.raises(CannotEncode):
+        codec.encode(request_)
+    request = Request(URL)
+    request.dont_filter = request_
+    if request_ is not None:
+        with pytest.raises(CannotEncode):
+            codec.encode(request)
+
+
+def test_the_layout_of_format_1_is_frozen(codec: Codec, spider: BookSpider) -> None:
+    """Old and new hosts share a crawl: these bytes decode for ever."""
+    payload = entry(
+        callback="parse_book",
+        errback="",
+        method="POST",
+        headers={b"X": [b"1"]},
+        body=b"b",
+        cookies={"a": "b"},
+        meta={"depth": 1},
+        encoding="latin-1",
+        priority=-3,
+        dont_filter=True,
+        flags=["f"],
+        cb_kwargs={"k": (msgpack.ExtType(2, b"\x91\x01"))},
+    )
+    request = Request(
+        URL,
+        spider.parse_book,
+        "POST",
+        {"X": "1"},
+        b"b",
+        {"a": "b"},
+        {"depth": 1},
+        "latin-1",
+        -3,
+        True,
+        NO_CALLBACK,
+        ["f"],
+        {"k": (1,)},
+    )
+    assert described(codec.decode(payload), spider) == described(request, spider)
+    assert len(codec.encode(request)) == len(payload)
+    json = codec.decode(entry(_class="scrapy.http.request.json_request.JsonRequest"))
+    assert type(json) is JsonRequest

@@ -1,0 +1,683 @@
+"""A stranger's bytes: whatever they are, nothing runs, nothing is imported, and one exception comes out."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgpack import ExtType
+from scrapy import Field, FormRequest, Item, Request, Spider
+from scrapy.http import JsonRequest
+
+from scrapy_dq.codec import FORMAT, CannotDecode, Codec
+
+URL = "https://example.com/"
+PACKAGE = __name__.partition(".")[0]
+CALLBACK, METHOD, HEADERS, BODY, COOKIES, META = 2, 4, 5, 6, 7, 8
+TUPLE, SET, OBJECT, BYTEARRAY, DATETIME, DECIMAL, UUID, PATH = 2, 3, 5, 8, 9, 13, 14, 15
+
+touched: list[str] = []
+
+
+class BookSpider(Spider):
+    name = "books"
+
+    def parse_book(self, response: Any) -> Any: ...
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.assigned = self.parse_book
+
+    @property
+    def trap(self) -> Any:
+        touched.append("trap")
+        return self.parse_book
+
+    @classmethod
+    def from_crawler(cls, *args: Any, **kwargs: Any) -> Any:
+        touched.append("from_crawler")
+        return super().from_crawler(*args, **kwargs)
+
+    @classmethod
+    def update_settings(cls, settings: Any) -> None:
+        touched.append("update_settings")
+
+    @staticmethod
+    def static(response: Any) -> Any: ...
+
+    def closed(self, reason: str) -> None: ...
+
+    def start_requests(self) -> Any: ...
+
+    class Inner:
+        pass
+
+
+class BookItem(Item):
+    title = Field()
+
+
+@dataclass
+class Price:
+    amount: int
+
+    def __post_init__(self) -> None:
+        touched.append("post_init")
+
+
+class Color(Enum):
+    RED = 1
+
+
+class Point(NamedTuple):
+    x: int
+
+
+class Plain:
+    def __init__(self) -> None:
+        touched.append("plain")
+
+
+def factory(*args: Any) -> None:
+    touched.append("factory")
+
+
+@pytest.fixture
+def codec() -> Iterator[Codec]:
+    """Yield a codec, and see that nothing of this module was run in the meantime."""
+    touched.clear()
+    yield Codec(BookSpider())
+    assert not touched
+
+
+def pack(fields: Any) -> bytes:
+    return bytes((FORMAT,)) + msgpack.packb(fields, unicode_errors="surrogatepass")
+
+
+def extension(code: int, plain: Any) -> ExtType:
+    return ExtType(code, msgpack.packb(plain))
+
+
+def reason(payload: Any, codec: Codec) -> str:
+    """Return why *payload* does not decode."""
+    with pytest.raises(CannotDecode) as caught:
+        codec.decode(payload)
+    text = str(caught.value)
+    assert text
+    assert len(text) <= 500
+    assert text.encode().decode().isprintable()
+    return text
+
+
+def test_the_entry_that_these_tests_spoil_is_good(codec: Codec) -> None:
+    """A url is enough."""
+    assert codec.decode(pack({1: URL})).url == URL
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "subprocess.Popen",
+        "scrapy.Spider",
+        "builtins.eval",
+        "scrapy.http.request.Request",
+        "Request",
+        "",
+        f"{__name__}.factory",
+        f"{__name__}.Plain",
+        1,
+        ["os.system"],
+        None,
+        "\ud800",
+    ],
+)
+def test_only_imported_subclasses_of_request_are_built(name: Any, codec: Codec) -> None:
+    """request_from_dict() would import and call anything."""
+    if name is None:
+        assert type(codec.decode(pack({0: name, 1: URL}))) is Request
+    else:
+        assert reason(pack({0: name, 1: URL}), codec)
+
+
+@pytest.fixture
+def unimported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the name of a module that could be imported."""
+    source = "import scrapy, typing\nclass Mine(scrapy.Request): ...\nclass P(typing.NamedTuple):\n  x: int\n"
+    (tmp_path / "codec_unimported.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "codec_unimported"
+    sys.modules.pop("codec_unimported", None)
+
+
+def test_a_request_class_is_not_imported(unimported: str, codec: Codec) -> None:
+    """Of a module that this worker has not imported; once it has, the class is found."""
+    payload = pack({0: f"{unimported}.Mine", 1: URL})
+    assert "no imported subclass of Request" in reason(payload, codec)
+    assert unimported not in sys.modules
+    module = importlib.import_module(unimported)
+    assert type(codec.decode(payload)) is module.Mine
+
+
+def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
+    """Not even one that DQ_TYPES lists, in a package of the project."""
+    codec = Codec(BookSpider(), types=[f"{unimported}.P"], spider_modules=[unimported])
+    payload = pack({1: URL, META: {"x": extension(OBJECT, [f"{unimported}:P", [1]])}})
+    assert "no imported module 'codec_unimported'" in reason(payload, codec)
+    assert unimported not in sys.modules
+    importlib.import_module(unimported)
+    assert codec.decode(payload).meta["x"] == (1,)
+
+
+def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in sys.modules, but an attribute would run it; so would a module's __getattr__."""
+    path = tmp_path / "codec_lazy.py"
+    path.write_text("raise SystemExit('it was run')\n")
+    spec = importlib.util.spec_from_file_location("codec_lazy", path)
+    assert spec
+    assert spec.loader
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    lazy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lazy)
+    asking = ModuleType("codec_asking")
+    asking.__getattr__ = factory  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "codec_lazy", lazy)
+    monkeypatch.setitem(sys.modules, "codec_asking", asking)
+    touched.clear()
+    codec = Codec(BookSpider(), spider_modules=["codec_lazy", "codec_asking"])
+    for module in ("codec_lazy", "codec_asking"):
+        reason(pack({1: URL, META: {"x": extension(OBJECT, [f"{module}:P", [1]])}}), codec)
+    assert not touched
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "subprocess:Popen",
+        "builtins:int",
+        "scrapy:Item",
+        "scrapy.item:Item",
+        "http:HTTPStatus",
+        f"{__name__}:factory",
+        f"{__name__}:Plain",
+        f"{__name__}:BookSpider",
+        f"{__name__}:BookSpider.Inner",
+        f"{__name__}:Item",
+        f"{__name__}:Price.__class__",
+        f"{__name__}:Price.__init__.__globals__",
+        f"{__name__}:touched.append",
+        f"{__name__}:",
+        ":",
+        "",
+        f"{PACKAGE}:Price",
+        f"{PACKAGE}.missing:Price",
+        f"{__name__}.Price",
+        f"{PACKAGE}x:Price",
+        5,
+        None,
+        b"os:system",
+        ["os:system"],
+    ],
+)
+@pytest.mark.parametrize("state", [{}, [], "", None])
+def test_only_the_projects_data_classes_are_rebuilt(name: Any, state: Any, codec: Codec) -> None:
+    """Functions, other classes, others' packages and what a module merely imports are refused."""
+    assert reason(pack({1: URL, META: {"x": extension(OBJECT, [name, state])}}), codec)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("BookItem", {"title": 1}, [{"other": 1}, {"_values": {}}, {"__class__": 1}, [], None, {1: 1}]),
+        (
+            "Price",
+            {"amount": 1},
+            [{}, {"amount": 1, "x": 1}, {"__class__": 1, "amount": 1}, ["amount"], None],
+        ),
+        ("Color", "RED", ["BLUE", "__class__", "mro", 1, None, ["RED"]]),
+        ("Point", [1], [[], [1, 2], {"x": 1}, "x", None]),
+    ],
+)
+def test_a_state_that_does_not_fit_the_class_is_refused(
+    name: str, good: Any, bad: list[Any], codec: Codec
+) -> None:
+    """Exactly its fields, and no code of the class to make up for it."""
+    assert codec.decode(pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", good])}})).meta[
+        "x"
+    ]
+    for state in bad:
+        assert reason(pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", state])}}), codec)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__init__",
+        "__class__",
+        "__del__",
+        "__reduce__",
+        "from_crawler",
+        "update_settings",
+        "_set_crawler",
+        "handles_request",
+        "start",
+        "start_requests",
+        "close",
+        "closed",
+        "log",
+        "logger",
+        "trap",
+        "static",
+        "assigned",
+        "Inner",
+        "name",
+        "custom_settings",
+        "crawler",
+        "settings",
+        "parse_book.__globals__",
+        "_callback",
+        "no_such_method",
+        "\ud800",
+        b"parse_book",
+        1,
+        None,
+        ["parse_book"],
+        {"a": 1},
+    ],
+)
+def test_a_callback_resolves_to_nothing_but_a_callback(name: Any, codec: Codec) -> None:
+    """No dunder, no hook of Scrapy's, no property, no attribute, no class."""
+    for key in (CALLBACK, CALLBACK + 1):
+        why = reason(pack({1: URL, key: name}), codec)
+        assert "the spider 'books' has no callback" in why
+
+
+def test_a_renamed_callback_is_named_in_the_reason(codec: Codec) -> None:
+    """The dead letter says what the spider lacks."""
+    assert reason(pack({1: URL, CALLBACK: "parse_old"}), codec) == (
+        "callback: the spider 'books' has no callback 'parse_old'"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        " file:///etc/passwd",
+        "\tfile:///etc/passwd",
+        "fi\nle:///etc/passwd",
+        "data:text/html,x",
+        "s3://bucket/key",
+        "ftp://example.com/",
+        "httpx://example.com/",
+        "://example.com/",
+        "http:example.com",
+        "http",
+        "",
+        " http://example.com/",
+        "http://example.com/\r\nX: y",
+        "http://example.com/\0",
+        b"http://example.com/",
+        None,
+        1,
+        ["http://example.com/"],
+    ],
+)
+@pytest.mark.parametrize("meta", [{}, {"verbatim_url": True}])
+def test_a_url_that_is_not_allowed_is_refused(url: Any, meta: Any, codec: Codec) -> None:
+    """Other schemes, however written, and what would break a request line."""
+    assert reason(pack({1: url, META: meta}), codec)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {b"X": [b"1\r\nEvil: 2"]},
+        {b"X\r\nEvil": [b"1"]},
+        {b"X": [b"1\n"]},
+        {b"X": [b"\0"]},
+        {b"X": [b"1", b"\r"]},
+        {b"X": b"1"},
+        {b"X": ["1"]},
+        {"X": [b"1"]},
+        {b"X": [1]},
+        {b"X": [extension(BYTEARRAY, b"1")]},
+        [[b"X", b"1"]],
+        None,
+    ],
+)
+def test_a_header_cannot_smuggle_another(headers: Any, codec: Codec) -> None:
+    """CR, LF and NUL, and anything but lists of bytes."""
+    assert reason(pack({1: URL, HEADERS: headers}), codec).startswith("headers: ")
+
+
+@pytest.mark.parametrize(
+    "method", ["GET /x HTTP/1.1\r\nHost: y", "GET ", "", "GÉT", "\n", "GET\n", b"GET", None, 1]
+)
+def test_a_method_is_a_token(method: Any, codec: Codec) -> None:
+    """It is the first word of the request line."""
+    assert reason(pack({1: URL, METHOD: method}), codec).startswith("method: ")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {META: {}},
+        {1: URL, 14: 1},
+        {1: URL, -1: 1},
+        {1: URL, "url": "file:///"},
+        {1: URL, "data": {}},
+        {1: URL, BODY: "text"},
+        {1: URL, BODY: [1]},
+        {1: URL, COOKIES: 1},
+        {1: URL, COOKIES: extension(TUPLE, [])},
+        {1: URL, META: []},
+        {1: URL, META: None},
+        {1: URL, META: extension(TUPLE, [])},
+        {1: URL, 9: "no-such-encoding"},
+        {1: URL, 9: "hex"},
+        {1: URL, 9: "undefined"},
+        {1: URL, 9: 8},
+        {1: URL, 10: "5"},
+        {1: URL, 10: 1.5},
+        {1: URL, 12: "abc"},
+        {1: URL, 12: {}},
+        {1: URL, 13: [["a", 1]]},
+        [URL],
+        URL,
+        1,
+        None,
+        ExtType(4, b""),
+    ],
+    ids=repr,
+)
+def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None:
+    """Unknown attributes and wrong types, before any constructor sees them."""
+    assert reason(pack(fields), codec)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ExtType(0, b"x"),
+        ExtType(4, b"\xc0"),
+        ExtType(99, b"\xc0"),
+        ExtType(TUPLE, b""),
+        ExtType(TUPLE, b"\x01"),
+        ExtType(TUPLE, b"\x90\x90"),
+        extension(TUPLE, {"a": 1}),
+        extension(TUPLE, "abc"),
+        extension(SET, [[1]]),
+        extension(SET, [{}]),
+        {extension(SET, []): 1},
+        {extension(BYTEARRAY, b""): 1},
+        extension(BYTEARRAY, 5),
+        extension(BYTEARRAY, [1]),
+        extension(DATETIME, [None, b"\x07\xea\x01\x01\0\0\0\0\0\0"]),
+        extension(DATETIME, [None, 0, datetime(2026, 1, 1).__reduce__()[1][0]]),
+        extension(DATETIME, [None, 0, 2026, 13, 1, 0, 0, 0, 0]),
+        extension(DATETIME, [None, 0, 2026, 1, 1, 0, 0, 0, 0, 0]),
+        extension(DATETIME, [10**15, 0, 2026, 1, 1, 0, 0, 0, 0]),
+        extension(DATETIME, [None, 0, 2026, 1, True, 0, 0, 0, 0]),
+        extension(DATETIME, []),
+        extension(10, [b"\x07\xea\x01\x01"]),
+        extension(11, [None, 0, b"\0\0\0\0\0\0"]),
+        extension(12, [2**63, 0, 0]),
+        extension(12, [1.5, 0, 0]),
+        extension(DECIMAL, "1x"),
+        extension(DECIMAL, [0, [1], 0]),
+        extension(UUID, b"short"),
+        extension(UUID, list(range(16))),
+        extension(PATH, ["", 1]),
+        extension(PATH, ["other", "a"]),
+        extension(PATH, "ab"),
+        extension(OBJECT, []),
+        extension(OBJECT, {"a": 1, "b": 2}),
+        msgpack.Timestamp(1),
+        ExtType(1, b""),
+    ],
+    ids=repr,
+)
+def test_an_extension_that_does_not_fit_is_refused(value: Any, codec: Codec) -> None:
+    """Constructors with a second meaning, too: bytearray(5) is memory, datetime(bytes) checks nothing."""
+    payload = pack({1: URL, META: {"x": value}})
+    if value == ExtType(1, b""):
+        assert codec.decode(payload).meta == {"x": 0}
+    else:
+        assert reason(payload, codec)
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return factory, ("unpickled",)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_is_not_loaded(protocol: int, codec: Codec) -> None:
+    """Neither as an entry nor inside one."""
+    bomb = pickle.dumps(Bomb(), protocol)
+    assert "format" in reason(bomb, codec)
+    assert reason(bytes((FORMAT,)) + bomb, codec)
+    assert codec.decode(pack({1: URL, META: {"x": bomb}})).meta["x"] == bomb
+
+
+@pytest.mark.parametrize("version", [0, 2, 128, 255])
+def test_another_format_is_refused_by_both_numbers(version: int, codec: Codec) -> None:
+    """An older host leaves a newer one's entries to others, or says why it buries them."""
+    payload = bytes((version,)) + pack({1: URL})[1:]
+    assert reason(payload, codec) == f"its format is {version}, this version reads {FORMAT}"
+
+
+@pytest.mark.parametrize("payload", [b"", bytes((FORMAT,)), None, "text", 1, b"\x01\xc1", [FORMAT, 2]])
+def test_what_is_no_entry_at_all_is_refused(payload: Any, codec: Codec) -> None:
+    """Empty, cut after the format, or not even bytes."""
+    assert reason(payload, codec)
+
+
+def samples() -> list[bytes]:
+    """Return good entries that hold something of everything."""
+    spider = BookSpider()
+    codec = Codec(spider)
+    price = Price.__new__(Price)
+    price.amount = 1
+    meta = {
+        "depth": 1,
+        "t": (1, {2}, frozenset({3})),
+        "big": 2**70,
+        (1, "k"): [datetime(2026, 1, 1), Decimal("1.5"), Path("a")],
+        "o": [price, Color.RED, Point(1), BookItem(title="t")],
+    }
+    cookies = [{"name": "n", "value": "v"}]
+    requests = [
+        Request(URL),
+        Request(URL, meta=meta),
+        Request(URL, spider.parse_book, "PUT", {"a": ["b", "c"]}, b"b", cookies),
+        Request(URL, cookies={"a": "b"}, encoding="latin-1", priority=5, flags=["f"], cb_kwargs=meta),
+        JsonRequest(URL, data={"a": 1}),
+        FormRequest(URL, formdata={"a": "1"}, errback=spider.parse_book),
+    ]
+    return [codec.encode(request) for request in requests]
+
+
+def test_a_truncated_entry_is_refused(codec: Codec) -> None:
+    """At every byte; and so is one with something behind its end."""
+    for sample in samples():
+        for length in range(len(sample)):
+            reason(sample[:length], codec)
+        reason(sample + b"\0", codec)
+        reason(sample + sample, codec)
+
+
+@pytest.mark.parametrize("levels", [60, 70, 500, 1000, 5000, 100_000])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda n: b"\x91" * n + b"\xc0",
+        lambda n: b"\x81\xa1k" * n + b"\xc0",
+        lambda n: b"\x81" * n + b"\xc0" * (n + 1),
+    ],
+    ids=["lists", "dicts", "dicts as keys"],
+)
+def test_deep_nesting_is_refused(levels: int, wrap: Callable[[int], bytes], codec: Codec) -> None:
+    """Long before it could exhaust a stack, here or in deepcopy()."""
+    payload = pack({1: URL, META: {}})[:-1] + b"\x81\xa1x" + wrap(levels)
+    if levels == 60 and wrap(1) != b"\x81\xc0\xc0":
+        assert codec.decode(payload)
+    else:
+        assert reason(payload, codec)
+
+
+@pytest.mark.parametrize("levels", [60, 70, 500, 5000])
+@pytest.mark.parametrize("code", [TUPLE, SET, OBJECT])
+def test_deeply_nested_extensions_are_refused(levels: int, code: int, codec: Codec) -> None:
+    """Extensions within extensions would take 40 kB of C stack each, were they unpacked inside each other."""
+    data = b"\xc0"
+    for _ in range(levels):
+        if code == OBJECT:
+            data = b"\x92" + msgpack.packb(f"{__name__}:Point") + b"\x91" + data
+        else:
+            data = b"\x91" + data
+        data = msgpack.packb(ExtType(code, data))
+    payload = pack({1: URL, META: {}})[:-1] + b"\x81\xa1x" + data
+    if levels == 60 and code == TUPLE:
+        assert codec.decode(payload)
+    else:
+        assert reason(payload, Codec(BookSpider(), max_bytes=10**8))
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x02",
+        b"\xdd\x00\x10\x00\x00" * 1000,
+    ],
+)
+def test_a_claimed_length_takes_no_memory(claim: bytes, codec: Codec) -> None:
+    """4 GiB in five bytes; lists within lists, each as long as the entry could be."""
+    assert reason(pack({1: URL, META: {}})[:-1] + b"\x81\xa1x" + claim, codec)
+    assert reason(bytes((FORMAT,)) + claim, codec)
+
+
+def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
+    """It goes to logs and terminals; the stranger's text in it is quoted and cut."""
+    for name in ("\x1b[31m\n" * 50, "x" * 100_000, "\ud800\u202e"):
+        reason(pack({1: URL, CALLBACK: name}), codec)
+        reason(pack({0: name, 1: URL}), codec)
+        reason(pack({1: name}), codec)
+        reason(pack({1: f"http:{name}"}), codec)
+        reason(pack({1: URL, name: 1}), codec)
+        reason(pack({1: URL, 9: name}), codec)
+        reason(pack({1: URL, META: {"x": extension(DECIMAL, "1\n2")}}), codec)
+
+
+def mutated(sample: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    """Return *sample* with one or two bytes or ranges changed."""
+    data = bytearray(sample)
+    for _ in range(rng.randint(1, 2)):
+        at = rng.randrange(1, len(data) + 1)
+        match rng.randrange(5):
+            case 0:
+                data[at : at + 1] = rng.randbytes(1)
+            case 1:
+                data[at:at] = rng.randbytes(rng.randint(1, 4))
+            case 2:
+                del data[at : at + rng.randint(1, 8)]
+            case 3:
+                other = rng.choice(corpus)
+                start = rng.randrange(len(other))
+                data[at:at] = other[start : start + rng.randint(1, 40)]
+            case 4:
+                # The bytes that begin containers and extensions.
+                data[at : at + 1] = bytes(
+                    (rng.choice(b"\x80\x81\x8f\x90\x91\x9f\xc0\xc7\xc8\xd4\xd8\xdc\xde"),)
+                )
+        if len(data) < 2:
+            break
+    return bytes(data)
+
+
+def test_no_mutation_raises_anything_else(codec: Codec) -> None:
+    """20,000 spoilt entries: each decodes to a Request or raises CannotDecode."""
+    rng = random.Random(20)
+    corpus = samples()
+    decoded = 0
+    for _ in range(20_000):
+        try:
+            request = codec.decode(mutated(rng.choice(corpus), rng, corpus))
+        except CannotDecode:
+            continue
+        decoded += 1
+        assert isinstance(request, Request)
+        assert request.url.lower().startswith(("http:", "https:"))
+    assert 500 < decoded < 15_000
+
+
+ATOMS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5)
+)
+NAMES = st.sampled_from(
+    [f"{__name__}:{name}" for name in ("BookItem", "Price", "Color", "Point", "Plain", "x")]
+)
+STRUCTURES = st.recursive(
+    ATOMS | NAMES,
+    lambda inner: (
+        st.lists(inner, max_size=9)
+        | st.dictionaries(ATOMS, inner, max_size=4)
+        | st.builds(extension, st.integers(0, 20), inner)
+        | st.builds(lambda name, state: extension(OBJECT, [name, state]), NAMES, inner)
+    ),
+    max_leaves=15,
+)
+ENTRIES = st.dictionaries(st.integers(0, 15) | st.text(max_size=3), STRUCTURES, max_size=6) | st.builds(
+    lambda fields, key, value: {1: URL, **fields, key: value},
+    st.just({}),
+    st.integers(2, 13),
+    STRUCTURES,
+)
+
+
+@given(ENTRIES)
+def test_no_structure_raises_anything_else(fields: dict[Any, Any]) -> None:
+    """Well-formed msgpack with all keys and extensions in all the wrong places."""
+    try:
+        request = Codec(BookSpider()).decode(pack(fields))
+    except CannotDecode:
+        return
+    assert isinstance(request, Request)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(data: bytes) -> None:
+    """Noise, with and without the format's byte."""
+    codec = Codec(BookSpider())
+    for payload in (data, bytes((FORMAT,)) + data):
+        try:
+            assert isinstance(codec.decode(payload), Request)
+        except CannotDecode:
+            continue

@@ -1,0 +1,512 @@
+"""The values that meta, cb_kwargs and the like may hold: exact types, or a clear refusal."""
+
+from __future__ import annotations
+
+import enum
+import http
+import math
+import sys
+from collections import OrderedDict, defaultdict, namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
+
+import attrs
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Field, Item, Request, Spider
+
+from scrapy_dq.codec import CannotEncode, Codec
+
+URL = "https://example.com/"
+
+
+class BookSpider(Spider):
+    name = "books"
+
+
+class BookItem(Item):
+    title = Field()
+    tags = Field()
+
+
+class StrictItem(BookItem):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a constructor was run")
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise AssertionError("a setter was run")
+
+
+@dataclass
+class Price:
+    amount: Decimal
+    currency: str = "EUR"
+    checked: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.checked = True
+
+
+@dataclass(frozen=True)
+class Frozen:
+    price: Price
+    __private: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    a: int
+    b: tuple[int, ...] = ()
+
+
+@dataclass
+class Cached:
+    a: int
+
+    @cached_property
+    def double(self) -> int:
+        return 2 * self.a
+
+
+@attrs.define
+class Author:
+    name: str
+    born: date | None = None
+    _token: str = ""
+
+
+@attrs.frozen
+class Publisher:
+    author: Author
+
+
+class Color(enum.Enum):
+    RED = object()
+    ALSO_RED = RED
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(str, enum.Enum):
+    YES = "yes"
+
+
+class Permission(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Point(NamedTuple):
+    x: int
+    y: Any = 0
+
+
+Pair = namedtuple("Pair", "a b")
+Renamed = namedtuple("AnotherName", "a")
+
+
+class Shelf:
+    class Position(NamedTuple):
+        row: int
+
+
+class Plain:
+    pass
+
+
+class Text(str):
+    pass
+
+
+class TextDict(dict[str, Any]):
+    pass
+
+
+@dataclass
+class Guarded:
+    value: int
+
+    @property
+    def value(self) -> int:  # type: ignore[no-redef]
+        return self.__dict__["value"]
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self.__dict__["value"] = value
+
+
+@dataclass
+class Listing(list[int]):
+    a: int = 1
+
+
+@dataclass
+class Unset:
+    a: int = field(init=False)
+
+
+@dataclass(slots=True)
+class UnsetSlot:
+    a: int = field(init=False)
+
+
+def local_dataclass() -> Any:
+    @dataclass
+    class Local:
+        a: int = 1
+
+    return Local()
+
+
+@pytest.fixture
+def codec() -> Codec:
+    return Codec(BookSpider())
+
+
+def there_and_back(value: Any, codec: Codec) -> Any:
+    return codec.decode(codec.encode(Request(URL, meta={"value": value}))).meta["value"]
+
+
+def refused(value: Any, codec: Codec) -> str:
+    with pytest.raises(CannotEncode) as caught:
+        codec.encode(Request(URL, meta={"value": value}))
+    assert str(caught.value).startswith("meta['value']")
+    return str(caught.value)
+
+
+HASHABLE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters())
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.uuids()
+    | st.dates()
+    | st.datetimes()
+    | st.times()
+    | st.timedeltas()
+    | st.sampled_from([*Color, *Level, *Word, Path("/a/b"), PurePosixPath("a"), PureWindowsPath("c:\\a")]),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple)
+        | st.frozensets(inner, max_size=3)
+        | st.builds(Point, st.integers(), inner)
+        | st.builds(Slotted, st.integers(), st.tuples(inner))
+    ),
+    max_leaves=6,
+)
+VALUES = st.recursive(
+    HASHABLE | st.binary().map(bytearray),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(HASHABLE, inner, max_size=3)
+        | st.sets(HASHABLE, max_size=3)
+        | st.builds(Price, inner, inner)
+        | st.builds(Author, inner)
+        | st.builds(lambda title: BookItem(title=title), inner)
+    ),
+    max_leaves=8,
+)
+SHARED = Codec(BookSpider(), max_bytes=8_000_000)
+
+
+def types_of(value: Any) -> Any:
+    """Return the types in *value*, all the way down, with the order of dicts and the values of floats."""
+    kind = type(value)
+    if isinstance(value, dict):
+        return kind, [(types_of(k), types_of(v)) for k, v in value.items()]
+    if isinstance(value, (set, frozenset)):
+        return kind, sorted(map(repr, map(types_of, value)))
+    if isinstance(value, (list, tuple)):
+        return kind, [types_of(item) for item in value]
+    if isinstance(value, Item):
+        return kind, types_of(dict(value))
+    if kind in (Price, Author, Slotted):
+        return kind, [types_of(getattr(value, name)) for name in getattr(kind, "__annotations__", {})]
+    return kind, repr(value) if kind is float else None
+
+
+@given(VALUES)
+def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
+    """Through all containers, classes and keys of dicts."""
+    again = there_and_back(value, SHARED)
+    assert again == value
+    assert types_of(again) == types_of(value)
+
+
+@pytest.mark.parametrize(
+    "number", [2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**500, -(10**500), 127, 255]
+)
+def test_an_int_of_any_size_comes_back(number: int, codec: Codec) -> None:
+    """Beyond the 64 bits of msgpack, too, and as a key."""
+    assert there_and_back({number: [number]}, codec) == {number: [number]}
+
+
+def test_nan_and_infinity_come_back(codec: Codec) -> None:
+    """Floats are floats."""
+    nan, infinity = there_and_back([math.nan, -math.inf], codec)
+    assert math.isnan(nan)
+    assert infinity == -math.inf
+
+
+def test_a_lone_surrogate_comes_back(codec: Codec) -> None:
+    """json.loads() makes them of broken JSON."""
+    for value in ("\ud83d", ("a\udcff",), {"\ud800": {"\ud800"}}):
+        assert there_and_back(value, codec) == value
+
+
+def test_keys_keep_type_and_order(codec: Codec) -> None:
+    """What JSON would make strings of."""
+    value = {"b": 1, 2: 1, (1, "a"): 1, None: 1, b"b": 1, "a": 1, frozenset({1}): 1, Level.LOW: 1, -1.5: 1}
+    again = there_and_back(value, codec)
+    assert list(map(types_of, again)) == list(map(types_of, value))
+    assert list(again) == list(value)
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [
+        timezone.utc,
+        timezone(timedelta(hours=-3, minutes=-30)),
+        ZoneInfo("Europe/Berlin"),
+        timezone(timedelta(0, 1, 5)),
+    ],
+)
+def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Codec) -> None:
+    """With its UTC offset fixed: the name of a zone is not kept."""
+    for fold in (0, 1):
+        moment = datetime(2026, 10, 25, 2, 30, 0, 123456, tzinfo=zone, fold=fold)
+        again = there_and_back(moment, codec)
+        assert again.utcoffset() == moment.utcoffset()
+        assert again.astimezone(timezone.utc) == moment.astimezone(timezone.utc)
+        assert type(again.tzinfo) is timezone
+
+
+def test_a_naive_datetime_stays_naive(codec: Codec) -> None:
+    """Fold and microseconds are kept."""
+    for moment in (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999, fold=1)):
+        again = there_and_back(moment, codec)
+        assert (again, again.tzinfo, again.fold) == (moment, None, moment.fold)
+
+
+def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
+    """A zone without a date says no offset, and is refused rather than dropped."""
+    for value in (time(1, 2, 3, 4, fold=1), time(1, tzinfo=timezone(timedelta(hours=2)))):
+        again = there_and_back(value, codec)
+        assert (again, again.fold, again.utcoffset()) == (value, value.fold, value.utcoffset())
+    assert "UTC offset" in refused(time(1, tzinfo=ZoneInfo("Europe/Berlin")), codec)
+
+
+@pytest.mark.parametrize("text", ["1.50", "-0", "1E+999999", "NaN", "sNaN12", "-Infinity"])
+def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
+    """Signs, zeros, exponents and payloads."""
+    assert str(there_and_back(Decimal(text), codec)) == str(Decimal(text))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Price(Decimal("9.90")),
+        Frozen(Price(Decimal(1))),
+        Slotted(1, (2,)),
+        Author("a", date(1900, 1, 1), token="t"),
+        Publisher(Author("a")),
+        BookItem(title="t", tags={"a"}),
+        BookItem(),
+        Point(1, [2]),
+        Pair(1, 2),
+        Shelf.Position(3),
+        Color.ALSO_RED,
+        Level.LOW,
+        Word.YES,
+        Permission.READ,
+        uuid4(),
+        bytearray(b"\0"),
+    ],
+    ids=repr,
+)
+def test_an_instance_of_the_projects_classes_comes_back(value: Any, codec: Codec) -> None:
+    """meta={"item": MyItem()} is the commonest pattern there is."""
+    again = there_and_back({"nested": [value]}, codec)["nested"][0]
+    assert type(again) is type(value)
+    assert again == value
+
+
+def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -> None:
+    """No __init__, no __post_init__, no __setitem__: their arguments would be a stranger's."""
+    price = Price(Decimal(1))
+    price.checked = False
+    assert there_and_back(price, codec).checked is False
+    item = StrictItem.__new__(StrictItem)
+    Item.__init__(item)
+    Item.__setitem__(item, "title", "t")
+    assert dict(there_and_back(item, codec)) == {"title": "t"}
+
+
+def test_a_cached_property_is_computed_again(codec: Codec) -> None:
+    """It is no field, and nothing is lost without it."""
+    value = Cached(2)
+    assert value.double == 4
+    again = there_and_back(value, codec)
+    assert vars(again) == {"a": 2}
+    assert again.double == 4
+
+
+def dataclass_with_more() -> Price:
+    price = Price(Decimal(1))
+    price.more = 1  # type: ignore[attr-defined]
+    return price
+
+
+def item_with_more() -> BookItem:
+    item = BookItem()
+    item._more = 1
+    return item
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (Plain(), "Plain is no Item, dataclass"),
+        (OrderedDict(a=1), "collections.OrderedDict' is not stored"),
+        (defaultdict(list), "collections.defaultdict"),
+        (Text("a"), "Text is no Item"),
+        (TextDict(), "TextDict is no Item"),
+        (Fraction(1, 2), "fractions.Fraction"),
+        (Permission.READ | Permission.WRITE, "not a single member of Permission"),
+        (http.HTTPStatus.OK, "DQ_TYPES"),
+        (sys.version_info, "'sys.version_info' is not stored"),
+        (msgpack.ExtType(2, b"\x90"), "msgpack.ext.ExtType"),
+        (msgpack.Timestamp(1), "Timestamp"),
+        (memoryview(b"a"), "builtins.memoryview"),
+        (Renamed(1), "has a class 'AnotherName'"),
+        (local_dataclass(), "<locals>.Local'"),
+        (dataclass_with_more(), "'more' is no field"),
+        (item_with_more(), "'_more' is no field"),
+        (Guarded(1), "'value' of Guarded is a property"),
+        (Listing(), "built on a type that keeps more than fields"),
+        (Unset(), "'a' is not set"),
+        (UnsetSlot(), "'a' is not set"),
+        (open, "builtin_function_or_method"),
+        (iter([]), "list_iterator"),
+        (object(), "builtins.object"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_what_would_come_back_changed_is_refused(value: Any, reason: str, codec: Codec) -> None:
+    """Rather kept on this worker than silently another type; as a part and as a key, too."""
+    assert reason in refused(value, codec)
+    assert reason in refused([{"a": (value,)}], codec)
+    if type(value).__hash__ and not isinstance(value, Price):
+        assert reason in refused({value: 1}, codec)
+
+
+def test_listed_types_are_carried_besides_the_projects(codec: Codec) -> None:
+    """DQ_TYPES names single classes; a name alone makes no dataclass of them."""
+    listing = Codec(BookSpider(), types=["http.HTTPStatus", "fractions.Fraction"])
+    assert there_and_back(http.HTTPStatus.OK, listing) is http.HTTPStatus.OK
+    assert "is not stored" in refused(http.HTTPStatus, listing)
+    assert "fractions.Fraction is no Item" in refused(Fraction(1), listing)
+
+
+def test_the_project_is_the_packages_of_the_spider_modules() -> None:
+    """A spider from elsewhere may use the items of SPIDER_MODULES' packages, not of its neighbours'."""
+    spider = type("Elsewhere", (Spider,), {"name": "e", "__module__": "elsewhere.spiders"})()
+    package, _, _ = __name__.partition(".")
+    assert type(there_and_back(Point(1), Codec(spider, spider_modules=[f"{package}.spiders"]))) is Point
+    assert "DQ_TYPES" in refused(Point(1), Codec(spider, spider_modules=["another", f"{package}x.spiders"]))
+    assert "DQ_TYPES" in refused(Point(1), Codec(spider))
+
+
+def test_scrapys_classes_do_not_become_the_projects_by_a_plain_spider() -> None:
+    """scrapy.Spider's own module is no project."""
+    codec = Codec(Spider("plain"))
+    assert "DQ_TYPES" in refused(Item(), codec)
+
+
+def nested(levels: int, shape: Any) -> Any:
+    value: Any = "core"
+    for _ in range(levels):
+        value = shape(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda v: [v],
+        lambda v: (v,),
+        lambda v: {"k": v},
+        lambda v: frozenset({v}),
+        lambda v: {(v,): 1} if isinstance(v, str) else {"k": v},
+        lambda v: Point(1, v),
+    ],
+    ids=["list", "tuple", "dict", "frozenset", "key", "class"],
+)
+def test_what_encodes_at_any_depth_decodes(shape: Any, codec: Codec) -> None:
+    """Both ways count alike; 100 levels are too many for each."""
+    for levels in range(20, 100):
+        value = nested(levels, shape)
+        try:
+            payload = codec.encode(Request(URL, meta={"value": value}))
+        except CannotEncode:
+            break
+        assert codec.decode(payload).meta["value"] == value
+    assert 30 < levels < 66
+    assert "nested deeper than 64 levels" in refused(value, codec)
+
+
+def cycles() -> Iterator[Any]:
+    a: list[Any] = []
+    a.append(a)
+    yield a
+    b: dict[str, Any] = {}
+    b["b"] = ({"b": b},)
+    yield b
+    c = Price(Decimal(1))
+    c.currency = c  # type: ignore[assignment]
+    yield c
+
+
+@pytest.mark.parametrize("value", list(cycles()), ids=["list", "dict", "dataclass"])
+def test_what_contains_itself_is_refused(value: Any, codec: Codec) -> None:
+    """By the limit of depth."""
+    assert "contains itself" in refused(value, codec)
+
+
+def test_shared_parts_do_not_explode(codec: Codec) -> None:
+    """50 lists, each twice the one before: 2**50 values, refused by DQ_MAX_ENTRY_BYTES without a walk."""
+    value: list[Any] = []
+    for _ in range(50):
+        value = [value, value]
+    assert "DQ_MAX_ENTRY_BYTES = 1,048,576" in refused(value, codec)
+
+
+@dataclass(eq=False)
+class ByIdentity:
+    a: int = 1
+
+
+def test_keys_that_would_become_one_are_refused(codec: Codec) -> None:
+    """Two objects that are keys by identity have the same state."""
+    assert "stored alike" in refused({ByIdentity(): 1, ByIdentity(): 2}, codec)
+
+
+def test_a_uuid_and_a_path_come_back(codec: Codec) -> None:
+    """As the types that they are."""
+    value = [UUID(int=5), Path("/a") / "b", PureWindowsPath("c:/a"), PurePosixPath("x/../y"), Path()]
+    assert types_of(there_and_back(value, codec)) == types_of(value)
+    assert there_and_back(value, codec) == value

@@ -1,0 +1,58 @@
+"""Fixtures of the worker's tests: test functions may be coroutines here, and none runs for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from support import stored
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from worker.engine import ORDER, Crawl
+
+from scrapy_dq.frontier.scripts import TRANSITIONS, source
+
+DEADLINE_S = 30.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function on a loop of its own, within a deadline."""
+    function = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(function):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(function).parameters}
+    asyncio.run(asyncio.wait_for(function(**arguments), DEADLINE_S))
+    return True
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """Yield a blocking client of the shared server, past any proxy, that knows all scripts."""
+    with redis_server.client() as client:
+        # So that a fault which waits for an EVALSHA meets the call itself, not its NOSCRIPT.
+        for transition in TRANSITIONS:
+            client.script_load(source(transition, ORDER))
+        yield client
+
+
+@pytest.fixture
+def crawl(redis_server: RedisServer, client: redis.Redis, crawl_name: str) -> Iterator[Crawl]:
+    """Yield a tree of entries, and the record of what became of each; its keys are deleted at the end."""
+    yield Crawl(redis_server.url, crawl_name)
+    stored.roll_back(client, crawl_name, {})
+
+
+@pytest.fixture
+def state(client: redis.Redis, crawl_name: str) -> Callable[[], stored.State]:
+    """Return a function that reads all that is stored, and finds contradictions in it."""
+    return lambda: stored.stored_state(client, crawl_name, ORDER)
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, start_proxy: Callable[[str], RedisProxy]) -> RedisProxy:
+    """Return a proxy in front of the shared server."""
+    return start_proxy(redis_server.url)

@@ -1,0 +1,201 @@
+"""What Scrapy's engine is to a worker, on one page: it takes leases, puts the children of a tree, acks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from scrapy_dq.connection import Connection
+from scrapy_dq.frontier import Frontier
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Admission, Joined, Lease, Order, Put
+from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.settings import Config
+
+ORDER = Order.FIFO
+IDENTITY = Identity("fingerprinter", "spider", "{}")
+
+_numbers = count()
+
+
+async def until(probe: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
+    """Wait, without blocking the loop, until *probe* is truthy; TimeoutError says *what* was not."""
+    deadline = time.monotonic() + timeout_s
+    while not probe():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+        await asyncio.sleep(0.005)
+
+
+@dataclass
+class Crawl:
+    """A tree of entries: number k has the children k·fan_out+1 … k·fan_out+fan_out below *size*."""
+
+    url: str
+    name: str
+    size: int = 40
+    fan_out: int = 3
+    started: Counter[int] = field(default_factory=Counter)
+    done: Counter[int] = field(default_factory=Counter)
+    attempts: Counter[int] = field(default_factory=Counter)
+
+    def children(self, number: int) -> range:
+        first = number * self.fan_out + 1
+        return range(min(first, self.size), min(first + self.fan_out, self.size))
+
+    @property
+    def once(self) -> dict[int, int]:
+        """What `started` and `done` are when each entry was worked at exactly once."""
+        return dict.fromkeys(range(self.size), 1)
+
+
+class Engine:
+    """One worker and what drives it; `async with` joins, and leaves if the test has not.
+
+    It looks for work only when it is told to, or when work of its own has ended: a call that the
+    worker owes it and does not make shows as a hang.
+
+    Args:
+        url: where Redis is, if not straight at the crawl's: a proxy's.
+        concurrency: how many entries are worked at once.
+        join: whether `async with` joins; else the test calls `join`.
+        options: for WorkerOptions.
+    """
+
+    def __init__(
+        self,
+        crawl: Crawl,
+        *,
+        url: str = "",
+        concurrency: int = 4,
+        work_s: float = 0.0,
+        join: bool = True,
+        identity: Identity = IDENTITY,
+        timeout_s: float = 2.0,
+        **options: float,
+    ) -> None:
+        self.crawl = crawl
+        self.capacity = concurrency
+        self.work_s = work_s
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+        self.works: dict[bytes, asyncio.Task[None]] = {}
+        self.dropped: list[Put] = []
+        self.counts: Counter[str] = Counter()
+        self.told_lost = self.told_finished = 0
+        self._join = join
+        self._identity = identity
+        self._options = WorkerOptions(**options)
+        self._wake = asyncio.Event()
+        self._connection = Connection(
+            Config(crawl.name, redis_url=url or crawl.url, redis_timeout_s=timeout_s), Path()
+        )
+        self._stopped = False
+
+    async def __aenter__(self) -> Engine:
+        self.frontier = Frontier(await self._connection.open(), self.crawl.name, ORDER)
+        self.worker = Worker(
+            self.frontier, self._identity, self._options, self,
+            connect=self._connection.blocking, capacity=lambda: self.capacity,
+        )  # fmt: skip
+        if self._join:
+            await self.join()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for work in self.works.values():
+            work.cancel()
+        if not self._stopped:
+            await self.stop(0)
+        await self._connection.close()
+
+    async def join(self) -> Joined:
+        return await self.worker.start(uuid.uuid4().hex)
+
+    async def stop(self, deadline_s: float = 5.0) -> None:
+        self._stopped = True
+        self.abandon()
+        await self.worker.stop(deadline_s)
+
+    def abandon(self) -> None:
+        """Drop all work that is not done, as a process does that ends."""
+        for work in self.works.values():
+            work.cancel()
+        self.works.clear()
+
+    def put(self, number: int, parent: bytes | None = None) -> bool:
+        entry_id, token = b"%012d" % next(_numbers), b"%d" % number
+        return self.worker.put(Put(entry_id, Admission.SEEN, token, 0, False, token, parent))
+
+    def seed(self, numbers: Iterable[int] = (0,)) -> None:
+        """Be a `start()` that yields *numbers* and is exhausted."""
+        for number in numbers:
+            self.put(number)
+        self.worker.seeded()
+
+    def take(self) -> None:
+        """Take what leases there are room for, and begin to work at them."""
+        while len(self.works) < self.capacity and (lease := self.worker.take()):
+            assert lease.entry_id not in self.works, "an entry that is worked at was handed out again"
+            self.works[lease.entry_id] = asyncio.create_task(self._work(lease))
+
+    async def run(self) -> None:
+        """Work until nothing of the whole crawl is pending, or the frontier is lost."""
+        while not self.told_lost:
+            self._wake.clear()
+            self.take()
+            if not self.works and not self.worker.pending:
+                return
+            await self._wake.wait()
+
+    async def _work(self, lease: Lease) -> None:
+        number = int(lease.payload)
+        self.crawl.started[number] += 1
+        self.crawl.attempts[number] = max(self.crawl.attempts[number], lease.attempts)
+        await asyncio.sleep(self.work_s)
+        for child in self.crawl.children(number):
+            self.put(child, lease.entry_id)
+        await self.open_gate.wait()
+        self.crawl.done[number] += 1
+        del self.works[lease.entry_id]
+        self.worker.ack(lease.entry_id)
+        self._wake.set()
+
+    # frontier.worker.Listener
+
+    def leases_arrived(self) -> None:
+        self._wake.set()
+
+    def run_finished(self) -> None:
+        self.told_finished += 1
+        self._wake.set()
+
+    def frontier_lost(self) -> None:
+        self.told_lost += 1
+        self._wake.set()
+
+    def put_dropped(self, put: Put) -> None:
+        self.dropped.append(put)
+
+    def counted(self, what: str, amount: float) -> None:
+        self.counts[what] += amount  # type: ignore[assignment]
+
+    @property
+    def held(self) -> set[bytes]:
+        """The ids of the entries that are worked at."""
+        return set(self.works)
+
+
+def entries(state: dict[str, Any], where: str) -> dict[int, tuple[str, int, bool, bytes]]:
+    """Return the entries in one place of a stored state, by number."""
+    return {int(entry[3]): entry for entry in state["entries"].values() if entry[0] == where}

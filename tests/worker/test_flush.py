@@ -1,0 +1,145 @@
+"""Start afresh: a crawl is deleted when nobody lives, and never under a worker that does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support import stored
+from support.live_frontier import put
+from worker.engine import IDENTITY, ORDER, Crawl
+
+from scrapy_dq.connection import Connection
+from scrapy_dq.frontier import Frontier
+from scrapy_dq.frontier import flush as module
+from scrapy_dq.frontier.flush import flush
+from scrapy_dq.frontier.frontier import pack_moves
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.model import Census, FrontierRefused
+from scrapy_dq.settings import Config
+
+LOOK_S = 0.05
+TTL_S = 0.4
+GONE = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
+ELSEWHERE = own_identity() | {"host": "elsewhere"}
+
+Dump = Callable[[], dict[bytes, bytes]]
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look every 50 ms, where in earnest it is a second."""
+    monkeypatch.setattr(module, "LOOK_S", LOOK_S)
+
+
+@pytest.fixture
+def dump(client: redis.Redis, crawl_name: str) -> Dump:
+    """Return a function that reads everything that is stored, but for the heartbeats."""
+
+    def read() -> dict[bytes, bytes]:
+        found = stored.dump(client, crawl_name)
+        return {name: value for name, value in found.items() if not name.endswith(b":beats")}
+
+    return read
+
+
+@asynccontextmanager
+async def frontier_of(crawl: Crawl, kind: type[Frontier] = Frontier) -> AsyncIterator[Frontier]:
+    connection = Connection(Config(crawl.name, redis_url=crawl.url), Path())
+    yield kind(await connection.open(), crawl.name, ORDER)
+    await connection.close()
+
+
+async def add(frontier: Frontier, worker_id: str, identity: dict[str, Any]) -> None:
+    """Register a worker; it puts three entries and leases some."""
+    await frontier.join(worker_id, identity, "epoch", IDENTITY)
+    await frontier.exchange(worker_id, "epoch", 0, 1, 1, 1, 0, pack_moves([put(1), put(2), put(3)]))
+
+
+@asynccontextmanager
+async def beating(frontier: Frontier, worker_id: str) -> AsyncIterator[None]:
+    async def beat() -> None:
+        while True:
+            await frontier.beats(worker_id, "epoch")
+            await asyncio.sleep(LOOK_S / 2)
+
+    task = asyncio.create_task(beat())
+    yield
+    task.cancel()
+
+
+async def test_a_crawl_without_workers_is_deleted_at_once(crawl: Crawl, dump: Dump) -> None:
+    """What there was is told; and there need not be anything."""
+    async with frontier_of(crawl) as frontier:
+        await add(frontier, "a", GONE)
+        await frontier.leave("a", "epoch", 0, False)
+        assert await flush(frontier, 30) == Census(waiting=3)
+        assert not dump()
+        assert await flush(frontier, 30) == Census()
+
+
+async def test_who_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
+    """Its leases go with the rest."""
+    async with frontier_of(crawl) as frontier:
+        await add(frontier, "a", GONE)
+        assert await asyncio.wait_for(flush(frontier, 30), 2) == Census(waiting=2, in_flight=1)
+        assert not dump()
+
+
+async def test_a_worker_that_beats_is_seen_at_once_and_nothing_is_deleted(crawl: Crawl, dump: Dump) -> None:
+    """Refused long before the TTL, naming the worker, the crawl and the ways out."""
+    async with frontier_of(crawl) as frontier:
+        await add(frontier, "alive", ELSEWHERE)
+        await add(frontier, "silent", ELSEWHERE)
+        await add(frontier, "gone", GONE)
+        before = dump()
+        async with beating(frontier, "alive"):
+            with pytest.raises(FrontierRefused, match="alive") as refusal:
+                await asyncio.wait_for(flush(frontier, 30), 2)
+        assert dump() == before
+    for word in (crawl.name, "SCHEDULER_FLUSH_ON_START", "DQ_CRAWL"):
+        assert word in str(refusal.value)
+
+
+async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
+    crawl: Crawl, dump: Dump, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker elsewhere may only be slow: the wait is announced once, and then it counts as dead."""
+    caplog.set_level(logging.INFO, "scrapy_dq")
+    async with frontier_of(crawl) as frontier:
+        await add(frontier, "silent", ELSEWHERE)
+        began = time.monotonic()
+        assert await flush(frontier, TTL_S) == Census(waiting=2, in_flight=1)
+        assert TTL_S <= time.monotonic() - began < TTL_S + 2
+        assert not dump()
+    [line] = [r.getMessage() for r in caplog.records if r.name == module.__name__]
+    assert "silent" in line
+
+
+async def test_a_worker_that_joins_in_the_last_moment_is_seen(crawl: Crawl, dump: Dump) -> None:
+    """Between the last look and the deletion: the script itself refuses, and the newcomer is looked at."""
+
+    class Late(Frontier):
+        """One that is joined just before it is flushed for the first time."""
+
+        late = True
+
+        async def flush(self, dead: Any) -> tuple[str, Census]:
+            if self.late:
+                self.late = False
+                await add(self, "late", ELSEWHERE)
+            return await super().flush(dead)
+
+    async with frontier_of(crawl, Late) as frontier:
+        await add(frontier, "gone", GONE)
+        async with beating(frontier, "late"):
+            with pytest.raises(FrontierRefused, match="late"):
+                await flush(frontier, 30)
+        assert dump()

@@ -1,0 +1,240 @@
+"""The heartbeat: whom the counters prove dead, and when a worker beats."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from support.proxy import RedisProxy
+from support.waiting import wait_until
+from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
+
+from scrapy_dq.frontier import Frontier
+from scrapy_dq.frontier.heartbeat import LONGEST_INTERVAL_S, Heartbeat, Observer
+
+# The observer: pure
+
+
+class Watch:
+    """An observer with a TTL of 6 s that looks each second, and its clock."""
+
+    def __init__(self) -> None:
+        self.observer = Observer(ttl_s=6.0, interval_s=1.0)
+        self.now = 1000.0
+
+    def look(self, after_s: float = 1.0, **beats: int) -> tuple[list[str], list[str]]:
+        self.now += after_s
+        return self.observer.observe(beats, self.now)
+
+
+def test_a_counter_that_stands_still_for_the_ttl_is_dead() -> None:
+    """Silent from the second look on, dead when the looks span the TTL; one that moves is neither."""
+    watch = Watch()
+    answers = [watch.look(a=7, b=number) for number in range(8)]
+    assert answers[0] == ([], [])
+    assert answers[1:6] == [(["a"], [])] * 5
+    assert answers[6:] == [(["a"], ["a"])] * 2
+
+
+def test_one_beat_begins_the_span_anew() -> None:
+    """Slow is not dead."""
+    watch = Watch()
+    for beat in (1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2):
+        assert watch.look(a=beat)[1] == []
+    assert watch.look(a=3) == ([], [])
+
+
+def test_a_counter_that_went_back_has_moved() -> None:
+    """A Redis that came back older: the worker is judged from there."""
+    watch = Watch()
+    for _ in range(6):
+        watch.look(a=9)
+    assert watch.look(a=5) == ([], [])
+
+
+def test_an_observer_that_was_frozen_kills_nobody() -> None:
+    """If this process, or Redis, stood still for an hour, so may all others: a gap counts as two looks at most."""
+    watch = Watch()
+    watch.look(a=1)
+    assert watch.look(after_s=3600, a=1) == (["a"], [])
+    assert watch.look(a=1) == (["a"], [])
+    assert watch.look(a=2) == ([], [])
+    watch.look(after_s=3600, a=2)
+    watch.look(after_s=3600, a=2)
+    assert watch.look(after_s=3600, a=2) == (["a"], ["a"])  # that often, on our own clock: 6 s
+
+
+def test_three_looks_at_least_are_needed() -> None:
+    """Even where the interval is long against the TTL."""
+    observer = Observer(ttl_s=1.0, interval_s=10.0)
+    dead = [observer.observe({"a": 1}, now)[1] for now in (0.0, 10.0, 20.0, 30.0)]
+    assert dead == [[], [], [], ["a"]]
+
+
+def test_a_look_that_failed_gives_everyone_a_full_span_of_grace() -> None:
+    """A Redis that was away heard no beats either."""
+    watch = Watch()
+    for _ in range(6):
+        watch.look(a=1)
+    watch.observer.missed()
+    answers = [watch.look(a=1)[1] for _ in range(7)]
+    assert answers == [[]] * 6 + [["a"]]
+
+
+def test_a_worker_that_left_is_forgotten() -> None:
+    """It is not silent, and if its counter comes back it is judged anew."""
+    watch = Watch()
+    for _ in range(5):
+        watch.look(a=1, b=1)
+    assert watch.look(b=1) == (["b"], [])
+    assert watch.look(a=1, b=1) == (["b"], ["b"])
+
+
+# The thread
+
+
+class Beats:
+    """A heartbeat on the running loop, of a worker that has joined; and what it observed."""
+
+    def __init__(self, engine: Engine, *, ttl_s: float = 0.06, stall_timeout_s: float = 60.0) -> None:
+        self.engine = engine
+        self.observed: list[tuple[list[str], list[str]]] = []
+        self.threads: set[int] = set()
+        self.heartbeat = Heartbeat(
+            engine.frontier, self.connect, ttl_s=ttl_s, stall_timeout_s=stall_timeout_s, observed=self.note
+        )  # fmt: skip
+
+    def connect(self) -> object:
+        self.threads.add(threading.get_ident())
+        return self.engine._connection.blocking()
+
+    def note(self, silent: list[str], dead: list[str]) -> None:
+        self.threads.add(-threading.get_ident())
+        self.observed.append((silent, dead))
+
+    def __enter__(self) -> Beats:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.heartbeat.stop()
+        thread = self.heartbeat._thread
+        assert thread is not None
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def beats_of(client: object, crawl: Crawl) -> Callable[[str], int]:
+    """Return a function that reads a worker's counter, without the loop."""
+
+    def read(worker_id: str) -> int:
+        value = client.hget(f"dq:{{{crawl.name}}}:beats", worker_id)  # type: ignore[attr-defined]
+        return int(value or 0)
+
+    return read
+
+
+async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callable[[str], int]) -> None:
+    """A slow callback is not taken for death: the thread has a connection of its own."""
+    async with Engine(crawl, join=False) as engine:
+        joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
+        with Beats(engine) as beats:
+            beats.heartbeat.start("a", joined.epoch)
+            # No await from here on: this very thread is the loop's.
+            wait_until(lambda: beats_of("a") >= 3, "three beats", 5)
+            assert beats.threads
+            assert threading.get_ident() not in beats.threads
+
+
+async def test_it_stops_while_the_loop_is_blocked_for_too_long(
+    crawl: Crawl, beats_of: Callable[[str], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that hangs for ever must lose its leases: warned once per stall; it beats again when the loop runs."""
+    async with Engine(crawl, join=False) as engine:
+        joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
+        await engine.frontier.join("silent", {}, "epoch", IDENTITY)
+        caplog.clear()
+        with Beats(engine, stall_timeout_s=0.2) as beats:
+            beats.heartbeat.start("a", joined.epoch)
+            for stall in (1, 2):
+                await until(lambda: any(dead for _, dead in beats.observed), "it looks at others")
+                wait_until(lambda: len(caplog.records) == stall, "the stall is warned about", 5)  # noqa: B023
+                stopped_at = beats_of("a")
+                began = asyncio.get_running_loop().time()
+                wait_until(lambda: asyncio.get_running_loop().time() > began + 0.1, "ten intervals")  # noqa: B023
+                assert beats_of("a") == stopped_at
+                await asyncio.sleep(0)  # what it saw before the stall waits in the loop
+                beats.observed.clear()
+                # Grace for others: whom it saw before the stall is not dead at the first look after it.
+                await until(lambda: beats.observed, "it looks again")
+                assert beats.observed[0] == (["silent"], [])
+                await until(lambda: beats_of("a") > stopped_at, "it beats again")  # noqa: B023
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "DQ_STALL_TIMEOUT" in caplog.records[0].getMessage()
+
+
+async def test_it_tells_of_others_and_never_of_itself(crawl: Crawl, beats_of: Callable[[str], int]) -> None:
+    """On the loop; also of its former self, once it beats for a new id."""
+    async with Engine(crawl, join=False) as engine:
+        joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
+        with Beats(engine) as beats:
+            beats.heartbeat.start("a", joined.epoch)
+            await until(lambda: beats_of("a") >= 10, "it beats")
+            assert not beats.observed
+            await engine.frontier.join("b", {}, "epoch", IDENTITY)
+            beats.heartbeat.start("b", joined.epoch)
+            await until(lambda: beats.observed and beats.observed[-1][1], "its former self is dead")
+            assert all(silent == ["a"] for silent, _ in beats.observed)
+            assert -threading.get_ident() in beats.threads
+            assert beats_of("b") > 0
+
+
+async def test_redis_away_gives_grace_and_the_beat_goes_on_after_it(
+    crawl: Crawl, proxy: RedisProxy, beats_of: Callable[[str], int]
+) -> None:
+    """A missed look clears what was seen; the thread outlives the outage."""
+    async with Engine(crawl, url=proxy.url, join=False, timeout_s=0.1) as engine:
+        joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
+        await engine.frontier.join("silent", {}, "epoch", IDENTITY)
+        with Beats(engine) as beats:
+            beats.heartbeat.start("a", joined.epoch)
+            await until(lambda: beats.observed and beats.observed[-1][1], "the silent one is dead")
+            proxy.refuse()
+            await asyncio.sleep(0.05)
+            proxy.pass_through()
+            beats.observed.clear()
+            counted = beats_of("a")
+            await until(lambda: len(beats.observed) >= 2, "it looks again")
+            assert beats.observed[0] == (["silent"], [])
+            assert beats_of("a") > counted
+
+
+async def test_it_ends_when_its_loop_was_closed(crawl: Crawl) -> None:
+    """A process that forgot to stop it does not keep beating for a dead loop."""
+    async with Engine(crawl, join=False) as engine:
+        joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
+        beats = Beats(engine)
+        with closing(asyncio.new_event_loop()) as loop:
+
+            async def start() -> None:
+                beats.heartbeat.start("a", joined.epoch)
+
+            await asyncio.to_thread(loop.run_until_complete, start())
+        thread = beats.heartbeat._thread
+        assert thread is not None
+        await until(lambda: not thread.is_alive(), "the thread has ended")
+
+
+def test_the_interval_finds_local_deaths_soon_whatever_the_ttl() -> None:
+    """A sixth of the TTL, and a second at most."""
+
+    def interval(ttl_s: float) -> float:
+        none = Frontier(None, "crawl", ORDER)
+        return Heartbeat(none, lambda: None, ttl_s=ttl_s, stall_timeout_s=1, observed=lambda *_: None)._interval_s
+
+    assert interval(3) == 0.5
+    assert interval(30) == interval(3600) == LONGEST_INTERVAL_S == 1.0

@@ -1,0 +1,127 @@
+"""When the next exchange is due, and how many leases it asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from scrapy_dq.frontier import pace as module
+from scrapy_dq.frontier.model import MAX_LEASES
+from scrapy_dq.frontier.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S, Pace
+
+
+class Clock:
+    """A clock that stands where a test puts it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    yield clock
+
+
+@pytest.fixture
+def pace(clock: Clock) -> Pace:
+    """A pace whose engine has been fed, and whose last exchange has just been answered."""
+    pace = Pace()
+    pace.granted(wanted=1, leases=1)
+    pace.answered(clock.now - 0.001, clock.now)
+    return pace
+
+
+def test_the_first_exchange_is_due_at_once() -> None:
+    """A new engine is hungry: it waits neither for company nor for a pause, once something waits for it."""
+    assert Pace().due_at(want=8, moves=0, full=False, waiting=1) == 0
+    assert Pace().due_at(want=8, moves=1, full=False, waiting=0) == 0
+    assert Pace().due_at(want=8, moves=0, full=False, waiting=0) - time.monotonic() <= IDLE_FIRST_S
+
+
+def test_a_move_lingers_for_company(pace: Pace, clock: Clock) -> None:
+    """15 ms from the oldest move, however many follow; keeps Redis's cost per request low."""
+    clock.now += 0.005
+    pace.first_move()
+    oldest = clock.now
+    clock.now += 0.010
+    assert pace.due_at(0, moves=5, full=False, waiting=100) == pytest.approx(oldest + LINGER_S)
+
+
+def test_moves_that_stay_behind_linger_from_the_last_answer(pace: Pace, clock: Clock) -> None:
+    """The oldest of them came while the exchange was under way: a busy worker does not exchange without a pause."""
+    pace.first_move()
+    clock.now += 0.2
+    pace.answered(clock.now - 0.2, clock.now)
+    assert pace.due_at(0, moves=3, full=False, waiting=0) == pytest.approx(clock.now + LINGER_S)
+
+
+def test_a_full_outbox_does_not_linger(pace: Pace) -> None:
+    assert pace.due_at(0, moves=1000, full=True, waiting=0) == 0
+
+
+def test_a_starving_engine_does_not_linger_unless_it_was_in_vain(pace: Pace, clock: Clock) -> None:
+    """At once while something waits or was made; after a grant of nothing it backs off."""
+    pace.hungry = True
+    assert pace.due_at(want=4, moves=0, full=False, waiting=1) == 0
+    assert pace.due_at(want=4, moves=1, full=False, waiting=0) == 0
+    assert pace.due_at(want=0, moves=0, full=False, waiting=1) > clock.now
+    pace.granted(wanted=4, leases=0)
+    assert pace.due_at(want=4, moves=0, full=False, waiting=1) > clock.now
+    pace.first_move()  # this worker has something new to offer, perhaps to itself
+    assert pace.due_at(want=4, moves=1, full=False, waiting=1) == 0
+
+
+def test_an_idle_worker_backs_off_to_half_a_second_with_jitter(pace: Pace, clock: Clock) -> None:
+    """20 ms, doubled with each exchange that brings nothing; a grant begins again."""
+    for turn in range(12):
+        longest = min(IDLE_FIRST_S * 2**turn, IDLE_LONGEST_S)
+        pauses = {pace.due_at(4, 0, False, 0) - clock.now for _ in range(20)}
+        assert 0.8 * longest - 1e-6 <= min(pauses) <= max(pauses) <= longest + 1e-6
+        assert len(pauses) > 5
+        pace.granted(wanted=4, leases=0)
+    pace.granted(wanted=4, leases=1)
+    assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_FIRST_S + 1e-6
+
+
+def test_a_worker_that_wants_nothing_looks_in_twice_a_second(pace: Pace, clock: Clock) -> None:
+    """The census, and the news that the run is over, come with exchanges only."""
+    assert 0.4 - 1e-6 <= pace.due_at(0, 0, False, 50) - clock.now <= 0.5 + 1e-6
+
+
+def test_an_exchange_in_vain_counts_only_if_leases_were_wanted(pace: Pace, clock: Clock) -> None:
+    pace.granted(wanted=0, leases=0)
+    assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_FIRST_S + 1e-6
+
+
+def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
+    """Less what is in the buffer; nothing at all without capacity."""
+    assert pace.want(capacity=8, running=0, buffered=0) == 9
+    assert pace.want(capacity=8, running=5, buffered=0) == 4
+    assert pace.want(capacity=8, running=20, buffered=0) == 1
+    assert pace.want(capacity=8, running=5, buffered=3) == 1
+    assert pace.want(capacity=8, running=5, buffered=30) == 0
+    assert pace.want(capacity=0, running=0, buffered=0) == 0
+    assert pace.want(capacity=10**6, running=0, buffered=0) == MAX_LEASES
+
+
+def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
+    """At 100 leases a second and 0.1 s to Redis and back, about 2 x 0.115 s x 100/s are consumed meanwhile."""
+    pace = Pace()
+    for _ in range(50):
+        for _ in range(10):
+            pace.taken()
+        clock.now += 0.1
+        pace.answered(clock.now - 0.1, clock.now)
+    assert pace.want(capacity=0, running=0, buffered=0) == 0
+    assert 22 <= pace.want(capacity=8, running=8, buffered=0) <= 25
+    for _ in range(50):
+        clock.now += 0.1
+        pace.answered(clock.now - 0.1, clock.now)
+    assert pace.want(capacity=8, running=8, buffered=0) == 1

@@ -1,0 +1,180 @@
+"""Reclaim: what dead workers held goes back, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.live_frontier import ack, entry_id, put
+from support.proxy import RedisProxy
+from worker.engine import IDENTITY, ORDER, Crawl, entries, until
+
+from scrapy_dq.connection import Connection
+from scrapy_dq.frontier import Frontier, reclaim
+from scrapy_dq.frontier.frontier import pack_moves
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.reclaim import Reclaimer
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.settings import Config
+
+State = Callable[[], dict[str, Any]]
+OWN = own_identity()
+GONE = OWN | {"pid": 2**22 + 1, "pid_start": "1"}
+ELSEWHERE = GONE | {"host": "elsewhere"}
+
+
+class Scene:
+    """A frontier with the worker `own`, and a reclaimer that is its."""
+
+    def __init__(self, frontier: Frontier, epoch: str) -> None:
+        self.frontier = frontier
+        self.epoch = epoch
+        self.reclaimed: list[int] = []
+        self.reclaimer = Reclaimer(frontier, OWN, 3, self.reclaimed.append)
+
+    async def add(self, worker_id: str, identity: dict[str, Any], *numbers: int) -> None:
+        """Register a worker that holds leases on new entries of these *numbers*."""
+        await self.frontier.join(worker_id, identity, "", IDENTITY)
+        moves = pack_moves([put(number, payload=b"%d" % number) for number in numbers])
+        receipt = await self.frontier.exchange(worker_id, self.epoch, 0, 1, 0, 1, 0, moves)
+        assert receipt.applied
+        held = 0
+        for seq in range(2, 30):  # nobody is granted more than a share at a time
+            receipt = await self.frontier.exchange(
+                worker_id, self.epoch, 0, seq, 1000, 1, held, pack_moves([])
+            )
+            held += len(receipt.leases)
+        assert held == len(numbers)
+
+    def observed(self, silent: list[str], dead: list[str]) -> None:
+        self.reclaimer.observed("own", self.epoch, 0, silent, dead)
+
+
+@asynccontextmanager
+async def scene_of(crawl: Crawl, url: str = "") -> AsyncIterator[Scene]:
+    connection = Connection(Config(crawl.name, redis_url=url or crawl.url), Path())
+    frontier = Frontier(await connection.open(), crawl.name, ORDER)
+    await frontier.join("own", OWN, "epoch", IDENTITY)
+    scene = Scene(frontier, "epoch")
+    yield scene
+    scene.reclaimer.cancel()
+    await asyncio.gather(*scene.reclaimer._tasks.values(), return_exceptions=True)
+    await connection.close()
+
+
+async def test_who_died_on_this_machine_is_reclaimed_at_once(crawl: Crawl, state: State) -> None:
+    """Without a look at heartbeats; workers elsewhere, and those that live, keep what they hold."""
+    async with scene_of(crawl) as scene:
+        await scene.add("gone", GONE, 1, 2, 3)
+        await scene.add("elsewhere", ELSEWHERE, 4)
+        await scene.add("alive", OWN, 5)
+        await scene.reclaimer.reclaim_local("epoch", 0)
+        assert set(state()["members"]) == {"own", "elsewhere", "alive"}
+        assert set(entries(state(), "backlog")) == {1, 2, 3}
+        assert all(suspect for _, _, suspect, _ in entries(state(), "backlog").values())
+        assert scene.reclaimed == [3]
+
+
+async def test_a_local_reclaim_may_be_limited_to_those_that_were_silent(crawl: Crawl, state: State) -> None:
+    async with scene_of(crawl) as scene:
+        await scene.add("gone", GONE, 1)
+        await scene.add("gone too", GONE, 2)
+        await scene.reclaimer.reclaim_local("epoch", 0, among={"gone too", "unknown"})
+        assert set(state()["members"]) == {"own", "gone"}
+
+
+async def test_who_is_silent_on_this_machine_is_looked_at_at_once(crawl: Crawl, state: State) -> None:
+    """Two beats missed and its process gone: no need to wait for the TTL. Silent elsewhere: not yet."""
+    async with scene_of(crawl) as scene:
+        await scene.add("gone", GONE, 1)
+        await scene.add("elsewhere", ELSEWHERE, 2)
+        scene.observed(["gone", "elsewhere"], [])
+        await until(lambda: scene.reclaimed, "the local one is reclaimed")
+        await until(lambda: not scene.reclaimer._tasks, "nothing goes on")
+        assert set(state()["members"]) == {"own", "elsewhere"}
+        scene.observed(["elsewhere"], ["elsewhere"])
+        await until(lambda: len(scene.reclaimed) == 2, "the other one is reclaimed")
+        assert set(state()["members"]) == {"own"}
+
+
+async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> None:
+    """Not even when its own heartbeat stands still: it would cut off its own work."""
+    async with scene_of(crawl) as scene:
+        await scene.add("gone", GONE, 1)
+        scene.observed(["own"], ["own"])
+        await asyncio.sleep(0)
+        assert not scene.reclaimer._tasks
+        scene.observed(["own", "gone"], ["own", "gone"])
+        await until(lambda: scene.reclaimed, "the other one is reclaimed")
+        assert state()["members"]["own"][3] is False  # not fenced
+
+
+async def test_one_reclaim_of_a_worker_at_a_time(crawl: Crawl, state: State) -> None:
+    """The heartbeat says it again and again while the first is still under way."""
+    async with scene_of(crawl) as scene:
+        await scene.add("gone", ELSEWHERE, 1, 2)
+        for _ in range(3):
+            scene.observed(["gone"], ["gone"])
+        assert len(scene.reclaimer._tasks) == 1
+        await until(lambda: not scene.reclaimer._tasks, "it is through")
+        assert scene.reclaimed == [2]
+
+
+async def test_a_drain_goes_in_steps_behind_the_fence(
+    crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each step is bounded; from the first one on, the worker can neither ack nor lease."""
+    caplog.set_level(logging.INFO, "scrapy_dq")
+    monkeypatch.setattr(reclaim, "DRAIN_LIMIT", 2)
+    async with scene_of(crawl) as scene:
+        await scene.add("gone", GONE, 1, 2, 3, 4, 5)
+        caplog.clear()
+        await scene.reclaimer.reclaim("gone", "epoch", 0, "said so")
+        assert set(entries(state(), "backlog")) == {1, 2, 3, 4, 5}
+        assert set(state()["members"]) == {"own"}
+    assert scene.reclaimed == [5]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "gone is dead (said so): 5 requests reclaimed, 0 buried" in line
+
+
+async def test_a_reclaim_that_breaks_off_is_taken_up_again(
+    crawl: Crawl, proxy: RedisProxy, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost reply in the middle: fenced, partly drained; said again, by anyone, the rest goes back."""
+    monkeypatch.setattr(reclaim, "DRAIN_LIMIT", 2)
+    async with scene_of(crawl, proxy.url) as scene:
+        await scene.add("gone", GONE, 1, 2, 3)
+        fault = proxy.cut_next_reply("EVALSHA", containing=Script("drain", ORDER).sha.encode())
+        with pytest.raises(FrontierUnavailable):
+            await scene.reclaimer.reclaim("gone", "epoch", 0, "said so")
+        assert fault.fired
+        assert state()["members"]["gone"][3] is True
+        assert len(entries(state(), "gone")) == 1
+        late = await scene.frontier.exchange("gone", "epoch", 0, 30, 5, 0, 3, pack_moves([ack(1)]))
+        assert not late.applied
+        fault = proxy.cut_next_reply("EVALSHA", containing=Script("fence", ORDER).sha.encode())
+        scene.observed(["gone"], ["gone"])  # in the background a broken reclaim raises nowhere
+        await until(lambda: fault.fired and not scene.reclaimer._tasks, "it broke off again")
+        scene.observed(["gone"], ["gone"])
+        await until(lambda: not scene.reclaimer._tasks, "it is through")
+        assert set(entries(state(), "backlog")) == {1, 2, 3}
+        assert entry_id(1) in state()["entries"]
+        assert set(state()["members"]) == {"own"}
+
+
+async def test_nothing_is_reclaimed_in_another_run_or_frontier(crawl: Crawl, state: State) -> None:
+    """A zombie's observation hurts nobody: its epoch, or its run, is not the stored one."""
+    async with scene_of(crawl) as scene:
+        await scene.add("gone", GONE, 1)
+        before = state()
+        await scene.reclaimer.reclaim("gone", "another epoch", 0, "")
+        await scene.reclaimer.reclaim("gone", "epoch", 1, "")
+        await scene.reclaimer.reclaim("nobody", "epoch", 0, "")
+        assert state() == before
+        assert not scene.reclaimed

@@ -1,0 +1,591 @@
+"""One worker's side of the protocol, without Scrapy: faults on the way to Redis, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from support import stored
+from support.proxy import RedisProxy
+from support.redis_server import KINDS, RedisServer, find_binary
+from worker.engine import IDENTITY, ORDER, Crawl, Engine, entries, until
+
+from scrapy_dq.frontier import keys, outage, pace
+from scrapy_dq.frontier.frontier import Identity, pack_moves
+from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Put, Status
+from scrapy_dq.frontier.overview import peek
+from scrapy_dq.frontier.scripts import Script
+
+State = Callable[[], dict[str, Any]]
+NAMED_RUN = Identity("fingerprinter", "spider", "{}", run_name="nightly")
+
+
+def sha(transition: str) -> bytes:
+    return Script(transition, ORDER).sha.encode()
+
+
+def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+@pytest.fixture(autouse=True)
+def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle workers look in more often than in earnest."""
+    monkeypatch.setattr(pace, "IDLE_LONGEST_S", 0.1)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small exchanges, repeated after milliseconds: where each of many replies is lost."""
+    monkeypatch.setattr(outage, "FIRST_S", 0.005)
+    monkeypatch.setattr(pace, "LINGER_S", 0.001)
+
+
+# Without a fault
+
+
+async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, state: State) -> None:
+    """Each entry once; both see the end; the last to leave clears up all but the tombstone."""
+    crawl.size = 200
+    async with Engine(crawl, work_s=0.002) as a, Engine(crawl, work_s=0.002) as b:
+        a.seed()
+        b.seed()
+        await asyncio.gather(a.run(), b.run())
+        assert crawl.started == crawl.done == crawl.once
+        assert a.counts["ack"] + b.counts["ack"] == 200
+        assert min(a.counts["ack"], b.counts["ack"]) > 20
+        assert a.told_finished == b.told_finished == 1
+        assert len(a.dropped) + len(b.dropped) == 1  # the seed, which both of them put
+        assert state()["phase"] == "finished"
+        await a.stop()
+        assert state()["tokens"][Admission.SEEN]
+        await b.stop()
+    left = state()
+    assert (left["phase"], left["done"], left["members"], left["tokens"][Admission.SEEN]) == ("finished", 200, {}, set())
+
+
+async def test_a_parentless_put_after_the_end_opens_the_run_again(crawl: Crawl, state: State) -> None:
+    """`engine.crawl()` from a timer or from spider_idle: the worker that finished goes on, in the same run."""
+    async with Engine(crawl) as engine:
+        engine.seed()
+        await engine.run()
+        assert not engine.worker.pending
+        assert engine.put(1000)
+        assert engine.worker.pending
+        await engine.run()
+        assert crawl.done == crawl.once | {1000: 1}
+        assert (state()["phase"], state()["run"], engine.counts["rejoin"]) == ("finished", 0, 0)
+
+
+async def test_join_on_a_finished_run_of_the_same_name_has_nothing_to_do(crawl: Crawl, state: State) -> None:
+    """A container that restarts after the end learns that its run is over: not pending, no put, no member."""
+    async with Engine(crawl, identity=NAMED_RUN) as engine:
+        engine.seed()
+        await engine.run()
+    async with Engine(crawl, join=False, identity=NAMED_RUN) as late:
+        before = state()
+        joined = await late.join()
+        assert joined.status is Status.FINISHED
+        assert not late.worker.pending
+        assert not late.put(0)
+        assert late.worker.take() is None
+        await late.run()
+        await late.stop()
+        assert state() == before
+    async with Engine(crawl, identity=Identity("fingerprinter", "spider", "{}", run_name="weekly")) as other:
+        assert (other.worker.run, other.worker.pending) == (1, True)
+
+
+async def test_a_stopping_worker_gives_its_leases_back_at_once_and_uncharged(crawl: Crawl, state: State) -> None:
+    """SIGTERM: the other worker has them without waiting for the TTL, and finishes the crawl alone."""
+    async with Engine(crawl, concurrency=8) as a, Engine(crawl, concurrency=8) as b:
+        a.open_gate.clear()
+        a.seed([0])
+        running = asyncio.ensure_future(a.run())
+        a.put(1000), a.put(1001)
+        await until(lambda: len(a.works) >= 2, "a works at some")
+        b.seed([])
+        began = time.monotonic()
+        await a.stop()
+        assert not entries(state(), a.worker.id)
+        assert a.worker.id not in state()["members"]
+        await b.run()
+        assert time.monotonic() - began < 3
+        assert crawl.done == crawl.once | {1000: 1, 1001: 1}
+        assert not any(crawl.attempts.values())
+        running.cancel()
+
+
+async def test_a_worker_that_is_still_seeding_keeps_the_others_from_finishing(crawl: Crawl) -> None:
+    """The other one, with nothing to do, stays until start() of the first is exhausted and all is done."""
+    crawl.size = 2
+    async with Engine(crawl) as slow, Engine(crawl) as quick:
+        quick.seed([])
+        slow.put(0)
+        ends = asyncio.gather(slow.run(), quick.run())
+        await until(lambda: crawl.done[1], "the first seed's tree is done")
+        await until(lambda: quick.worker.census.seeding == 1 and not quick.worker.census.in_flight, "all is empty")
+        await asyncio.sleep(0.05)
+        assert quick.worker.pending
+        assert not ends.done()
+        slow.seed([1000])
+        await ends
+        assert crawl.done == {0: 1, 1: 1, 1000: 1}
+
+
+async def test_a_failed_start_ends_the_worker_but_not_the_run(crawl: Crawl, state: State) -> None:
+    """What was yielded is crawled, the run stays open, and the next worker resumes it and finishes it."""
+    async with Engine(crawl) as engine:
+        engine.put(0)
+        engine.worker.seeded(failed=True)
+        await engine.run()
+        assert crawl.done == crawl.once
+        await engine.stop()
+    assert (state()["phase"], state()["members"]) == ("open", {})
+    async with Engine(crawl, join=False) as again:
+        joined = await again.join()
+        assert (joined.run, joined.resumed) == (0, True)
+        again.seed()
+        await again.run()
+        assert state()["phase"] == "finished"
+    assert crawl.done == crawl.once
+
+
+async def test_capacity_0_gives_the_buffer_back(crawl: Crawl, state: State) -> None:
+    """A paused or closing engine keeps what it works at, and nothing else, from the others."""
+    crawl.fan_out = crawl.size
+    async with Engine(crawl, concurrency=2) as engine:
+        engine.seed()
+        engine.open_gate.clear()
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "the root is at work")
+        engine.capacity = 20
+        await until(lambda: engine.counts["put"] == crawl.size, "its children are stored")
+        engine._wake.set()
+        await until(lambda: len(engine.works) == 20 and engine.worker._leases.buffered, "leases are buffered")
+        engine.capacity = 0
+        await until(lambda: len(entries(state(), engine.worker.id)) == 20, "the buffer is given back")
+        assert engine.held == {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id}
+        assert not engine.worker._leases.buffered
+        assert not any(attempts for _, attempts, _, _ in state()["entries"].values())
+        engine.capacity = 20
+        engine.open_gate.set()
+        await running
+        assert crawl.started == crawl.done == crawl.once
+
+
+# Lost replies
+
+
+@pytest.mark.usefixtures("quick")
+async def test_lost_replies_of_exchanges_lose_and_double_nothing(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
+    """Every second exchange is applied and its reply lost: the repeat brings the stored reply, with its leases."""
+    async with Engine(crawl, url=proxy.url, concurrency=2, work_s=0.005) as engine:
+        faults = [proxy.cut_next_reply("EVALSHA", containing=sha("exchange"))]
+        engine.seed()
+        running = asyncio.ensure_future(engine.run())
+        while not running.done():
+            if faults[-1].fired:
+                answered = engine.counts["exchange"]
+                await until(lambda: engine.counts["exchange"] > answered or running.done(), "a repeat is answered")  # noqa: B023
+                faults.append(proxy.cut_next_reply("EVALSHA", containing=sha("exchange")))
+            await asyncio.sleep(0.001)
+        await running
+        assert sum(fault.fired for fault in faults) >= 5
+        assert crawl.started == crawl.done == crawl.once
+        assert (state()["done"], engine.counts["rejoin"]) == (crawl.size, 0)
+        proxy.drop_connections()
+
+
+async def test_a_lost_reply_of_join_is_said_and_join_can_be_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
+    """The second call of the same worker registers nobody else."""
+    async with Engine(crawl, url=proxy.url, join=False) as engine:
+        fault = proxy.cut_next_reply("EVALSHA", containing=sha("join"))
+        with pytest.raises(FrontierUnavailable):
+            await engine.join()
+        assert fault.fired
+        assert set(state()["members"]) == {engine.worker.id}
+        await engine.join()
+        assert set(state()["members"]) == {engine.worker.id}
+        engine.seed()
+        await engine.run()
+        assert crawl.done == crawl.once
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_lost_reply_of_leave_is_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
+    """The run is cleared once, and a run that others began meanwhile is not touched."""
+    async with Engine(crawl, url=proxy.url) as engine:
+        engine.seed()
+        await engine.run()
+        fault = proxy.cut_next_reply("EVALSHA", containing=sha("leave"))
+        leaving = asyncio.ensure_future(engine.stop())
+        await until(lambda: fault.fired, "the reply of leave is lost")
+        async with Engine(crawl) as next_one:
+            next_one.put(1000)
+            await leaving
+            await until(lambda: next_one.counts["put"], "the next run goes on")
+            assert (state()["run"], set(state()["members"])) == (1, {next_one.worker.id})
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_lost_reply_of_rejoin_is_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
+    """The same answer comes again: one member, the same leases, nothing lost or doubled."""
+    async with Engine(crawl, url=proxy.url) as engine:
+        engine.open_gate.clear()
+        engine.seed([0, 1000])
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: len(engine.works) >= 2, "two are at work")
+        old_id, held = engine.worker.id, engine.held
+        fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
+        engine.worker._seq += 1  # out of step, as after a Redis that came back older
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        assert fault.fired
+        assert engine.worker.id != old_id
+        assert set(state()["members"]) == {engine.worker.id}
+        assert {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id} >= held
+        engine.open_gate.set()
+        await running
+        assert crawl.started == crawl.done == crawl.once | {1000: 1}
+        assert (state()["done"], engine.counts["rejoin"]) == (crawl.size + 1, 1)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_tenth_of_all_replies_is_lost_and_each_entry_is_worked_at_once(
+    crawl: Crawl, proxy: RedisProxy, state: State
+) -> None:
+    """Several hundred exchanges of two workers; no entry is lost, and none is done twice."""
+    crawl.size = 400
+    async with (
+        Engine(crawl, url=proxy.url, concurrency=1, work_s=0.004) as a,
+        Engine(crawl, url=proxy.url, concurrency=1, work_s=0.004) as b,
+    ):
+        proxy.set_loss(0.1, seed=7)
+        a.seed()
+        b.seed()
+        await asyncio.gather(a.run(), b.run())
+        proxy.set_loss(0)
+        counts = a.counts + b.counts
+        assert counts["exchange"] >= 200
+        assert counts["error"] >= 15
+        assert crawl.started == crawl.done == crawl.once
+        assert (state()["done"], counts["rejoin"], counts["ack"]) == (400, 0, 400)
+
+
+# Out of step
+
+
+async def fence_and_drain(by: Engine, worker_id: str) -> None:
+    """Do what other workers do with one whose heartbeat stands still."""
+    assert await by.frontier.fence(worker_id, by.worker.epoch, by.worker.run) == "OK"
+    await by.frontier.drain(worker_id, by.worker.epoch, by.worker.run, 100, 3)
+
+
+@pytest.mark.parametrize("learns", ["before its ack", "by its ack"])
+async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(crawl: Crawl, state: State, learns: str) -> None:
+    """It rejoins under a new id; its ack of a lease that went to another worker settles nothing there."""
+    crawl.size = 1
+    async with Engine(crawl) as frozen, Engine(crawl, concurrency=0) as other:
+        frozen.open_gate.clear()
+        other.open_gate.clear()
+        frozen.seed()
+        other.seed([])
+        ends = asyncio.gather(frozen.run(), other.run())
+        await until(lambda: frozen.works, "the entry is at work")
+        old_id = frozen.worker.id
+        frozen.capacity = 0
+        await fence_and_drain(other, old_id)
+        if learns == "by its ack":
+            frozen.open_gate.set()
+        await until(lambda: frozen.counts["rejoin"], "it rejoined")
+        assert frozen.worker.id != old_id
+        other.capacity = 4
+        other._wake.set()
+        await until(lambda: other.works, "the other works at the entry")
+        frozen.open_gate.set()
+        await until(lambda: crawl.done[0] == 1, "the first one's work is done")
+        answered = frozen.counts["exchange"]
+        await until(lambda: frozen.counts["exchange"] > answered + 1, "it has had time to ack")
+        assert set(entries(state(), other.worker.id)) == {0}
+        assert (frozen.counts["ack"], frozen.worker.unconfirmed, state()["done"]) == (0, 0, 0)
+        other.open_gate.set()
+        await ends
+        assert (crawl.done, state()["done"]) == ({0: 2}, 1)
+
+
+async def test_a_fenced_worker_in_the_middle_of_a_crawl_loses_no_entry(crawl: Crawl, state: State) -> None:
+    """Fenced twice, with leases and an outbox: all is processed, at most once more than there were fences."""
+    crawl.size = 150
+    async with Engine(crawl, work_s=0.01) as a, Engine(crawl, work_s=0.01) as b:
+        a.seed()
+        b.seed([])
+        ends = asyncio.gather(a.run(), b.run())
+        held = 0
+        for turn in (1, 2):
+            await until(lambda: sum(crawl.done.values()) > 30 * turn and a.works, "a is in the middle")  # noqa: B023
+            held += len(a.worker._leases)
+            await fence_and_drain(b, a.worker.id)
+            await until(lambda: a.counts["rejoin"] == turn, "a rejoined")  # noqa: B023
+        await ends
+        assert set(crawl.done) == set(crawl.once)
+        assert sum(crawl.started.values()) - crawl.size <= held
+        assert (state()["done"], state()["phase"]) == (crawl.size, "finished")
+
+
+async def test_an_undrained_former_self_is_reclaimed(crawl: Crawl, state: State) -> None:
+    """Fenced and not drained, because the reclaimer died: the worker drains its own former id, and ends."""
+    crawl.size = 1
+    async with Engine(crawl, ttl_s=1.0) as engine:
+        engine.open_gate.clear()
+        engine.seed()
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "it works")
+        old_id = engine.worker.id
+        await engine.frontier.fence(old_id, engine.worker.epoch, engine.worker.run)
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        assert set(state()["members"]) == {old_id, engine.worker.id}
+        engine.open_gate.set()
+        await running
+        assert crawl.done == {0: 2}
+        assert engine.counts["reclaim"] == 1
+        assert set(state()["members"]) == {engine.worker.id}
+
+
+async def test_a_granted_entry_that_is_at_work_here_is_adopted(crawl: Crawl, state: State) -> None:
+    """Its lease was reclaimed and comes back to the same worker: it is not started twice, and its ack counts."""
+    crawl.size = 1
+    async with Engine(crawl) as engine:
+        engine.open_gate.clear()
+        engine.seed()
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "it works")
+        await fence_and_drain(engine, engine.worker.id)
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        engine.take()  # hungry: it takes whatever waits
+        await until(lambda: set(entries(state(), engine.worker.id)) == {0}, "the entry is its own again")
+        await asyncio.sleep(0.05)
+        engine.take()
+        assert len(engine.works) == 1
+        engine.open_gate.set()
+        await running
+        assert crawl.started == crawl.done == {0: 1}
+        assert (state()["done"], engine.counts["ack"]) == (1, 1)
+
+
+async def test_what_is_released_while_a_rejoin_is_under_way_is_given_back(
+    crawl: Crawl, proxy: RedisProxy, state: State
+) -> None:
+    """A pause in that moment: the rejoin kept the buffer, so its release has to be sent after it."""
+    crawl.fan_out = crawl.size
+    async with Engine(crawl, url=proxy.url, concurrency=2) as engine:
+        engine.open_gate.clear()
+        engine.seed()
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "the root is at work")
+        engine.worker._pace.hungry = True
+        engine.capacity = 20
+        await until(lambda: len(engine.worker._leases) > 2, "leases are buffered")
+        fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
+        engine.worker._seq += 1  # out of step
+        await until(lambda: fault.fired, "it rejoins, and does not know it")
+        engine.capacity = 0
+        await until(lambda: engine.counts["rejoin"], "it knows it")
+        await until(lambda: len(engine.worker._leases) == len(engine.works), "the buffer is given back")
+        assert engine.held == {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id}
+        engine.capacity = 20
+        engine.open_gate.set()
+        await running
+        assert crawl.started == crawl.done == crawl.once
+
+
+async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
+    crawl: Crawl, proxy: RedisProxy, state: State
+) -> None:
+    """The rejoin that is repeated says nothing of it and is answered FINISHED: one that does follows."""
+    async with Engine(crawl, url=proxy.url) as engine:
+        engine.seed()
+        await engine.run()
+        fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
+        engine.worker._seq += 1  # out of step
+        await until(lambda: fault.fired, "it rejoins, and does not know the answer")
+        assert engine.put(1000)
+        await engine.run()
+        assert crawl.done == crawl.once | {1000: 1}
+        assert (state()["phase"], state()["done"]) == ("finished", crawl.size + 1)
+
+
+async def test_a_lease_count_that_differs_is_found_and_mended(crawl: Crawl, client: redis.Redis, state: State) -> None:
+    """Leases granted to a late copy of an exchange: the worker rejoins, keeps its own, and the rest waits again."""
+    crawl.size = 0
+    async with Engine(crawl, concurrency=2) as engine:
+        engine.open_gate.clear()
+        engine.seed([1000, 1001, 1002, 1003, 1004, 1005, 1006])
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: len(engine.works) == 2, "it works")
+        await until(lambda: not engine.worker.unconfirmed, "all is confirmed")
+        worker, held = engine.worker, engine.held
+        meant = entries(state(), worker.id)
+        # What a delayed copy does to a Redis that stepped back: the sequence fits, the leases go to nobody.
+        await engine.frontier.exchange(
+            worker.id, worker.epoch, 0, worker._seq, 2, 0, len(worker._leases), pack_moves([])
+        )
+        client.hset(keys.prefix(crawl.name) + f"worker:{worker.id}", "last_seq", worker._seq - 1)
+        assert len(entries(state(), worker.id)) == len(meant) + 2
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        await until(lambda: engine.held <= set(state()["entries"]), "it goes on")
+        assert engine.held == held
+        assert all(state()["entries"][i][0] == engine.worker.id for i in held)
+        engine.open_gate.set()
+        await running
+        assert crawl.started == crawl.done == dict.fromkeys(range(1000, 1007), 1)
+        assert not any(crawl.attempts.values())
+        assert (state()["done"], engine.counts["rejoin"]) == (7, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_redis_that_comes_back_older_costs_repeats_and_no_entry(
+    start_redis: Callable[..., RedisServer], crawl_name: str, kind: str
+) -> None:
+    """Rolled back by about half a second under two live workers: everything is processed, and it ends."""
+    if find_binary(kind) is None:
+        pytest.skip(f"no redis-server of kind {kind}")
+    server = start_redis(kind, appendonly=True)
+    crawl = Crawl(server.url, crawl_name, size=300)
+    async with Engine(crawl, work_s=0.02) as a, Engine(crawl, work_s=0.02) as b:
+        a.seed()
+        b.seed([])
+        ends = asyncio.gather(a.run(), b.run())
+        await until(lambda: sum(crawl.done.values()) > 30, "the crawl is under way")
+        snapshot = await asyncio.to_thread(server.snapshot)
+        before = sum(crawl.done.values())
+        await asyncio.sleep(0.5)
+        assert sum(crawl.done.values()) > before + 20
+        await asyncio.to_thread(server.roll_back, snapshot)
+        await ends
+        assert set(crawl.done) == set(crawl.once)
+        assert a.counts["rejoin"] + b.counts["rejoin"] >= 1
+        with server.client() as client:
+            assert peek(client, crawl_name).phase == "finished"
+
+
+async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
+    crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """FLUSHALL: one CRITICAL line, the owner is told once, `pending` stays True, and nothing is written anew."""
+    async with Engine(crawl) as engine:
+        engine.open_gate.clear()
+        engine.seed()
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "it works")
+        stored.roll_back(client, crawl.name, {})
+        await running
+        engine.open_gate.set()
+        await until(lambda: not engine.works, "the work is done")
+        assert engine.worker.lost
+        assert engine.worker.pending
+        await asyncio.sleep(0.05)
+        assert engine.told_lost == 1
+        assert engine.told_finished == 0
+        await engine.stop()
+        assert engine.worker.pending
+    [line] = messages(caplog, logging.CRITICAL)
+    assert crawl.name in line
+    assert "frontier_lost" in line
+    assert not stored.crawl_keys(client, crawl.name)
+
+
+async def test_another_frontier_in_the_place_of_ours_is_not_touched(crawl: Crawl, client: redis.Redis, state: State) -> None:
+    """An empty replica was promoted and somebody began anew: the old worker is lost and changes nothing there."""
+    async with Engine(crawl) as old:
+        old.open_gate.clear()
+        old.seed()
+        running = asyncio.ensure_future(old.run())
+        await until(lambda: old.works, "it works")
+        stored.roll_back(client, crawl.name, {})
+        async with Engine(crawl) as new:
+            new.seed([1000])
+            await running
+            await old.stop()
+            await new.run()
+            assert set(state()["members"]) == {new.worker.id}
+            assert state()["done"] == 1
+
+
+# Redis away
+
+
+async def test_an_outage_is_said_once_and_its_end_once(
+    crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Meanwhile the worker hands out what it holds and keeps what is put; then the exchange goes on."""
+    caplog.set_level(logging.INFO, "scrapy_dq")
+    async with Engine(crawl, url=proxy.url, concurrency=1) as engine:
+        engine.open_gate.clear()
+        engine.seed()
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "it works")
+        proxy.refuse()
+        engine.open_gate.set()
+        await until(lambda: engine.counts["error"] >= 3, "it tries, and tries again")
+        assert crawl.done[0] == 1
+        assert engine.worker.pending
+        proxy.pass_through()
+        await running
+    assert crawl.started == crawl.done == crawl.once
+    [warning] = [line for line in messages(caplog, logging.WARNING) if "has no AOF" not in line]
+    assert "Redis does not answer" in warning
+    assert len([line for line in messages(caplog, logging.INFO) if "Redis is back" in line]) == 1
+    assert not messages(caplog, logging.ERROR)
+
+
+@pytest.mark.parametrize("away", ["refuse", "black_hole"])
+async def test_stop_gives_up_when_redis_stays_away(
+    crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, away: str
+) -> None:
+    """After the deadline, with one ERROR that says what was not stored; another worker runs it again."""
+    async with Engine(crawl, url=proxy.url, timeout_s=0.2) as engine:
+        engine.open_gate.clear()
+        engine.seed()
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "it works")
+        await until(lambda: engine.counts["put"] == 4, "the children are stored")
+        getattr(proxy, away)()
+        engine.open_gate.set()
+        await until(lambda: crawl.done[0], "its ack is in the outbox")
+        caplog.clear()
+        began = time.monotonic()
+        await engine.stop(0.5)
+        assert 0.5 <= time.monotonic() - began < 4
+        [line] = messages(caplog, logging.ERROR)
+        assert engine.worker.id in line
+        assert "moves were not stored" in line
+        assert 0 in entries(state(), engine.worker.id)
+        running.cancel()
+        async with Engine(crawl) as other:
+            await fence_and_drain(other, engine.worker.id)
+            other.seed([])
+            await other.run()
+        assert set(crawl.done) == set(crawl.once)
+
+
+async def test_stop_hands_in_what_is_done_when_redis_comes_back_in_time(
+    crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outage shorter than the grace costs nothing: outbox confirmed, leases given back, no member left."""
+    async with Engine(crawl, url=proxy.url) as engine:
+        engine.seed()
+        proxy.refuse()
+        leaving = asyncio.ensure_future(engine.stop(5))
+        await until(lambda: engine.counts["error"] >= 2, "it tries")
+        assert not leaving.done()
+        proxy.pass_through()
+        await leaving
+    assert not messages(caplog, logging.ERROR)
+    assert set(entries(state(), "backlog")) == {0}
+    assert not state()["members"]
