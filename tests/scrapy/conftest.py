@@ -1,0 +1,61 @@
+"""Fixtures of the tests that run Scrapy: one Redis for all of them, scripts, and a look at a crawl."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import Overview, peek
+from support.project import Project
+from support.redis_server import KINDS, RedisServer, find_binary
+from support.worker import Worker
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """Yield the URL of one server: what Scrapy sees does not depend on its kind."""
+    kind = next((kind for kind in KINDS if find_binary(kind)), None)
+    if kind is None:
+        pytest.skip("no redis-server")
+    with RedisServer(kind, appendonly=True) as server:
+        yield server.url
+
+
+@pytest.fixture
+def look(redis_url: str) -> Iterator[Callable[[Project | str], Overview]]:
+    """Yield a function that reads the state of a crawl, given by its name or by a project."""
+    client = connect_url(redis_url, 5.0)
+    yield lambda crawl: peek(client, crawl.name if isinstance(crawl, Project) else crawl)
+    client.close()
+
+
+@pytest.fixture
+def start_script() -> Callable[[Project, str], Worker]:
+    """Return a function that runs Python source in a project's folder, with its environment and settings."""
+
+    def start(project: Project, source: str) -> Worker:
+        number = len(project.workers)
+        script = project.folder / f"script-{number}.py"
+        script.write_text(source)
+        environ = project.environ() | {"SCRAPY_SETTINGS_MODULE": "tree_project.settings"}
+        log = project.folder / f"script-{number}.log"
+        worker = Worker([sys.executable, str(script)], project.folder, log, environ)
+        project.workers.append(worker)
+        return worker
+
+    return start
+
+
+@pytest.fixture
+def errors() -> Callable[[Worker], list[str]]:
+    """Return a function that reads the ERROR and CRITICAL lines of a worker's log, as `logger: text`."""
+
+    def read(worker: Worker) -> list[str]:
+        pattern = r"^[-\d]+ [:\d]+ \[([\w.]+)\] (?:ERROR|CRITICAL): (.*)$"
+        return [": ".join(found) for found in re.findall(pattern, worker.text, re.MULTILINE)]
+
+    return read

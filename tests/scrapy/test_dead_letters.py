@@ -1,0 +1,180 @@
+"""Stored entries that cannot be crawled are set aside with their reason; the engine sees none of them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import msgpack
+import pytest
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import Overview, keys
+from scrapy_dq.frontier.frontier import Identity
+from support.live_frontier import HandWorker, LiveFrontier, put
+from support.project import Project
+from support.tree_site import TreeSite
+from support.worker import Worker
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project], Overview]
+Reasons = Callable[[Project], list[str]]
+
+IDENTITY = Identity(
+    "scrapy.utils.request.RequestFingerprinter", "tree_project.spiders.spider.ProjectSpider", "{}"
+)
+CLASS, URL, CALLBACK, HEADERS, META, PRIORITY, CB_KWARGS = 0, 1, 2, 5, 8, 10, 13
+PAGE = "http://127.0.0.1/p/1"
+
+
+def entry(fields: dict[int, Any], version: int = 1) -> bytes:
+    """Return an entry as another program may write it."""
+    return bytes((version,)) + msgpack.packb(fields)
+
+
+def nested(depth: int) -> bytes:
+    """Return an entry with arrays in arrays in its meta."""
+    return bytes((1,)) + b"\x82\x01" + msgpack.packb(PAGE) + b"\x08\x81\xa1a" + b"\x91" * depth + b"\xc0"
+
+
+# Payload, and what its reason tells.
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "its format is None"),
+    "another format": (entry({URL: PAGE}, version=9), "its format is 9"),
+    "a pickle": (pickle.dumps({"url": PAGE}), "its format is 128"),
+    "garbage": (b"\x01\xc1\xff\x00", ""),
+    "half an entry": (entry({URL: PAGE})[:-3], ""),
+    "no dict": (b"\x01" + msgpack.packb([PAGE]), "a dict should stand here"),
+    "no URL": (entry({CALLBACK: "parse"}), "it has no url"),
+    "a local file": (entry({URL: "file:///etc/passwd"}), "DQ_URL_SCHEMES"),
+    "an unknown callback": (entry({URL: PAGE, CALLBACK: "parse_gone"}), "has no callback 'parse_gone'"),
+    "a dunder": (entry({URL: PAGE, CALLBACK: "__init__"}), "has no callback '__init__'"),
+    "a hook of Scrapy's": (entry({URL: PAGE, CALLBACK: "closed"}), "has no callback 'closed'"),
+    "a class from elsewhere": (entry({CLASS: "os.system", URL: PAGE}), "no imported subclass of Request"),
+    "a header in a header": (entry({URL: PAGE, HEADERS: {b"A": [b"b\r\nC: d"]}}), "CR, LF"),
+    "a meta that is none": (entry({URL: PAGE, META: [1]}), "a dict should stand here"),
+    "a priority that is none": (entry({URL: PAGE, PRIORITY: "1"}), "a priority is an int"),
+    "an attribute of tomorrow": (entry({URL: PAGE, 99: 1}), "does not know it"),
+    "a deep nest": (nested(5_000), ""),
+    "a mebibyte too much": (entry({URL: PAGE, META: {"a": "x" * 2**20}}), "DQ_MAX_ENTRY_BYTES"),
+}
+
+
+@pytest.fixture
+def reasons(redis_url: str) -> Iterator[Reasons]:
+    """Yield a function that reads the reasons of a crawl's dead letters."""
+    client = connect_url(redis_url)
+
+    def read(project: Project) -> list[str]:
+        letters = client.hgetall(keys.prefix(project.name) + "dead").values()
+        return [msgpack.unpackb(letter, raw=True)[0].decode() for letter in letters]
+
+    yield read
+    client.close()
+
+
+def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    look: Look,
+    reasons: Reasons,
+    errors: Callable[[Worker], list[str]],
+) -> None:
+    """Each is buried with its reason, said in a warning, counted; nothing is raised, all else is crawled."""
+    site = start_site(pages=9)
+    project = make_project([site.start_url], redis_url=redis_url)
+    with closing(LiveFrontier(redis_url, project.name)) as live:
+        stranger = HandWorker(live, "stranger", IDENTITY)
+        payloads = [payload for payload, _ in HOSTILE.values()]
+        payloads.append(entry({URL: site.url("/good?s=0"), CALLBACK: "parse"}))
+        stranger.exchange(*(put(n, payload=payload) for n, payload in enumerate(payloads)))
+        stranger.leave()
+
+        worker = project.run_worker(timeout_s=30)
+        assert worker.close_reason == "finished"
+        assert project.count() == dict.fromkeys(site.paths | {"/good?s=0"}, 1)
+        assert errors(worker) == []
+        assert "Traceback" not in worker.text
+        assert worker.text.count("becomes a dead letter") == len(HOSTILE)
+        assert worker.stats["dq/buried"] == len(HOSTILE)
+        assert look(project).census.dead == len(HOSTILE)
+        told = reasons(project)
+        assert all(told)
+        for case, (_, part) in HOSTILE.items():
+            assert any(part in reason for reason in told), case
+
+
+# Requests that decode, but for which something in Scrapy raises; each names a page that would be fetched.
+TROUBLE: dict[str, dict[int, Any]] = {
+    "cb_kwargs": {CB_KWARGS: {"surprise": 1}},
+    "slot": {META: {"download_slot": [1]}},
+    "timeout": {META: {"download_timeout": "soon"}},
+    "depth": {META: {"depth": "deep"}},
+    "proxy": {META: {"proxy": 5}},
+    "cookiejar": {META: {"cookiejar": [1]}},
+    "redirects": {META: {"redirect_times": "x", "retry_times": "y"}},
+    "latency": {META: {"handle_httpstatus_list": 5}},
+    "seeded": {META: {"is_start_request": [1]}},
+}
+
+
+def test_requests_that_trouble_scrapy_do_not_keep_the_crawl_from_its_end(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """Meta that makes a middleware or the downloader raise costs its own request only."""
+    site = start_site(pages=9)
+    project = make_project([site.start_url], redis_url=redis_url)
+    with closing(LiveFrontier(redis_url, project.name)) as live:
+        stranger = HandWorker(live, "stranger", IDENTITY)
+        payloads = [
+            entry({URL: site.url(f"/{case}?s=0"), CALLBACK: "parse"} | fields)
+            for case, fields in TROUBLE.items()
+        ]
+        stranger.exchange(*(put(n, payload=payload) for n, payload in enumerate(payloads)))
+        stranger.leave()
+        worker = project.run_worker(timeout_s=30)
+        assert worker.close_reason == "finished"
+        assert site.paths <= project.count().keys()
+        assert look(project).census.in_flight == 0
+
+
+SPIDER = """\
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        self.record("done", page_path(response))
+        yield from response.follow_all(css="a", callback=self.parse_item)
+
+    def parse_item(self, response):
+        self.record("done", page_path(response))
+"""
+
+
+def test_a_renamed_callback_makes_dead_letters_of_what_waits_for_it(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, reasons: Reasons
+) -> None:
+    """The crawl is stopped, a method is renamed, the crawl goes on: it ends, and says what it set aside."""
+    site = start_site(pages=21, fan_out=20, latency_s=0.05)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=SPIDER, settings={"CONCURRENT_REQUESTS": 2}
+    )
+    first = project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": 2}, timeout_s=20)
+    assert first.close_reason == "closespider_pagecount"
+    done, waiting = project.count(), look(project).census.waiting
+    assert waiting > 0
+
+    module = project.folder / "tree_project" / "spiders" / "spider.py"
+    module.write_text(SPIDER.replace("parse_item", "parse_book"))
+    second = project.run_worker(timeout_s=20)
+    assert second.close_reason == "finished"
+    assert project.count() == done
+    assert second.stats["dq/buried"] == look(project).census.dead == waiting == 21 - done.total()
+    assert set(reasons(project)) == {f"callback: the spider '{project.name}' has no callback 'parse_item'"}

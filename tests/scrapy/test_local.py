@@ -1,0 +1,236 @@
+"""Requests that stay in their worker: `dq_local`, and what cannot be stored. They too are never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scrapy_dq.frontier import Overview
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project], Overview]
+
+LOGIN = """\
+import asyncio
+from pathlib import Path
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+LOCAL = {"dq_local": True}
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        url = self.start_urls[0].replace("/p/0", "/login?s=0.2")
+        yield scrapy.Request(url, self.signed_in, meta=LOCAL, dont_filter=True)
+
+    async def signed_in(self, response):
+        self.record("login", page_path(response))
+        while Path(self.settings["RECORD_PATH"]).read_text().count("login ") < 2:
+            await asyncio.sleep(0.02)
+        yield scrapy.Request(self.start_urls[0], self.parse)
+
+    def parse(self, response):
+        yield from super().parse(response)
+        # Twice: the second one is a duplicate, for this worker alone.
+        for _ in range(2):
+            url = response.urljoin("/local" + page_path(response) + "?s=0.01")
+            yield scrapy.Request(url, self.leaf, meta=LOCAL, cb_kwargs={"parent": page_path(response)})
+
+    def leaf(self, response, parent):
+        self.record("local", parent)
+"""
+
+
+def test_a_dq_local_request_stays_in_its_worker(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Two workers: each logs in for itself, and a page's local child is crawled by the page's own worker."""
+    site = start_site(pages=60, latency_s=0.05)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=LOGIN, settings={"CONCURRENT_REQUESTS": 4}
+    )
+    workers = project.start_workers(2)
+    assert project.wait(30) == ["finished", "finished"]
+    pids = sorted(worker.pid for worker in workers)
+    assert sorted(e.pid for e in project.events() if e.event == "login") == pids
+    assert project.count() == project.count("local") == dict.fromkeys(site.paths, 1)
+    crawled_by = {
+        event: {e.path: e.pid for e in project.events() if e.event == event} for event in ("done", "local")
+    }
+    assert crawled_by["local"] == crawled_by["done"]
+    assert set(crawled_by["done"].values()) == set(pids)
+    assert sum(worker.stats["dq/enqueued/local"] for worker in workers) == 60 + 2
+    assert "dq/unencodable" not in workers[0].stats
+
+
+UNSTORABLE = """\
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        def request(path, callback=self.leaf, **kwargs):
+            return scrapy.Request(response.urljoin(path + "?s=0"), callback, **kwargs)
+
+        yield request("/lambda", lambda response: self.leaf(response))
+        yield request("/open-file", meta={"file": open(__file__)})
+        yield request("/large", body=b"x" * 2000)
+        yield request("/large-meta", meta={"text": "x" * 2000})
+        yield request("/in-time", body=b"x" * 500)
+
+    def leaf(self, response):
+        if "file" in response.meta:
+            assert response.meta["file"].readable()
+        self.record("done", page_path(response))
+        if page_path(response) == "/lambda?s=0":
+            yield response.follow("/child-of-local?s=0", self.leaf)
+            yield response.follow("/local-of-local?s=0", lambda response: self.leaf(response))
+"""
+
+
+def test_what_cannot_be_stored_is_crawled_here_and_said_once(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """A lambda, an open file, more than DQ_MAX_ENTRY_BYTES: crawled by this worker, counted, one warning."""
+    project = make_project(
+        [start_site(pages=1).start_url],
+        redis_url=redis_url,
+        spider=UNSTORABLE,
+        settings={"DQ_MAX_ENTRY_BYTES": 1024},
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    local = {"/lambda", "/open-file", "/large", "/large-meta", "/local-of-local"}
+    assert project.count() == {f"{path}?s=0": 1 for path in local | {"/in-time", "/child-of-local"}}
+    stats = worker.stats
+    assert stats["dq/unencodable"] == stats["dq/enqueued/local"] == len(local)
+    assert stats["dq/acked"] == 3
+    warnings = [line for line in worker.text.splitlines() if "it stays in this worker" in line]
+    assert len(warnings) == 1
+    assert "WARNING" in warnings[0]
+    assert "/lambda?s=0" in warnings[0]
+    assert "spider_exceptions/count" not in stats
+
+
+def test_scheduler_debug_names_each_request_that_cannot_be_stored(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """With SCHEDULER_DEBUG each of them has its warning, with its reason."""
+    project = make_project(
+        [start_site(pages=1).start_url],
+        redis_url=redis_url,
+        spider=UNSTORABLE,
+        settings={"DQ_MAX_ENTRY_BYTES": 1024, "SCHEDULER_DEBUG": True},
+    )
+    worker = project.run_worker(timeout_s=20)
+    warnings = [line for line in worker.text.splitlines() if "it stays in this worker" in line]
+    assert len(warnings) == 5
+    assert sum("DQ_MAX_ENTRY_BYTES = 1,024" in line for line in warnings) == 2
+
+
+# Four pages, each with one local child: fetched directly, after a redirect, after a retry, and one that is
+# local because it cannot be stored. Meanwhile another page's callback goes on, its children are crawled.
+MORTAL = """\
+import asyncio
+import scrapy
+from scrapy.exceptions import CloseSpider
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+LOCAL = {"dq_local": True}
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        site = self.start_urls[0]
+        for kind in ("busy", "direct", "moved", "flaky", "unstorable"):
+            yield scrapy.Request(f"{site}/{kind}?s=0", getattr(self, kind))
+
+    async def busy(self, response):
+        number = 0
+        while self.settings["MODE"] == "hold":
+            yield response.follow(f"/other/{number}?s=0", self.leaf)
+            await asyncio.sleep(0.01)
+            number += 1
+
+    def direct(self, response):
+        yield response.follow("/child/direct?s=0", self.child, meta=LOCAL, cb_kwargs={"kind": "direct"})
+        self.record("page", "direct")
+
+    def moved(self, response):
+        path = "/away?s=0.2&to=/child/moved%3Fs=0"
+        yield response.follow(path, self.child, meta=LOCAL, cb_kwargs={"kind": "moved"})
+        self.record("page", "moved")
+
+    def flaky(self, response):
+        path = "/child/flaky?s=0.2&flaky=1"
+        yield response.follow(path, self.child, meta=LOCAL, cb_kwargs={"kind": "flaky"})
+        self.record("page", "flaky")
+
+    def unstorable(self, response):
+        def child(response):
+            return self.child(response, "unstorable")
+
+        yield response.follow("/child/unstorable?s=0", child)
+        self.record("page", "unstorable")
+
+    async def child(self, response, kind):
+        self.record("child", kind)
+        yield response.follow("/first/" + kind + "?s=0", self.leaf, cb_kwargs={"kind": kind})
+        if self.settings["MODE"] == "hold":
+            await asyncio.sleep(60)
+        if self.settings["MODE"] == "stop":
+            raise CloseSpider("stopped")
+        yield response.follow("/last/" + kind + "?s=0", self.leaf, cb_kwargs={"kind": kind})
+
+    def leaf(self, response, kind="other"):
+        self.record("leaf", kind)
+"""
+KINDS = ("direct", "moved", "flaky", "unstorable")
+
+
+def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """A worker is killed in the callbacks of local children: their pages are in flight, and run again."""
+    project = make_project(
+        [start_site(pages=1).url("")], redis_url=redis_url, spider=MORTAL, settings={"MODE": "go"}
+    )
+    first = project.start_worker(settings={"MODE": "hold"})
+    wait_until(lambda: len(project.count("child")) == 4, "all local children are under way", 20)
+    done = look(project).census.done
+    wait_until(lambda: look(project).census.done > done + 10, "others are acked meanwhile", 20)
+    first.kill()
+    assert project.count("page") == dict.fromkeys(KINDS, 1)
+    second = project.run_worker(timeout_s=30)
+    assert second.close_reason == "finished"
+    assert second.stats["dq/reclaimed"] >= 5
+    assert project.count("page") == dict.fromkeys(KINDS, 2)
+    assert project.count("child", pids=[second.pid]) == dict.fromkeys(KINDS, 1)
+    leaves = project.count("leaf")
+    assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)  # first and last, each once
+
+
+def test_a_page_whose_local_child_is_interrupted_runs_again(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """CloseSpider in the callback of a local child: its page is released, and run by the next worker."""
+    project = make_project(
+        [start_site(pages=1).url("")], redis_url=redis_url, spider=MORTAL, settings={"MODE": "go"}
+    )
+    first = project.run_worker(settings={"MODE": "stop"}, timeout_s=20)
+    assert first.close_reason == "stopped"
+    second = project.run_worker(timeout_s=20)
+    assert second.close_reason == "finished"
+    leaves = project.count("leaf")
+    assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)

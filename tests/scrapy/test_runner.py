@@ -1,0 +1,200 @@
+"""Crawlers that Scrapy runs in other ways than `scrapy crawl`: several in a process, without a reactor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import scrapy.crawler
+from scrapy.settings import default_settings
+
+from scrapy_dq.frontier import Overview
+from support.project import Project
+from support.tree_site import TreeSite
+from support.worker import Worker
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+StartScript = Callable[[Project, str], Worker]
+Look = Callable[[str], Overview]
+
+# Two spiders; the second one brings settings of its own, and is recorded as "other".
+SPIDERS = """\
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+class OtherSpider(TreeSpider):
+    name = SPIDER_NAME + "-other"
+    custom_settings = {"DQ_CRAWL": "custom-%(spider)s", "DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 1}
+
+    def parse(self, response):
+        self.record("other", page_path(response))
+        yield from response.follow_all(css="a", callback=self.parse)
+"""
+AT_ONCE = """\
+from scrapy import crawler
+from scrapy.utils.project import get_project_settings
+
+settings = get_project_settings()
+process = crawler.{process}(settings)
+name = settings["SPIDER_NAME"]
+for spider in (name, name, name + "-other"):
+    process.crawl(spider)
+process.start()
+"""
+ONE_BY_ONE = """\
+from scrapy.utils.reactor import install_reactor
+install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+from scrapy.crawler import CrawlerRunner
+from scrapy.utils.log import configure_logging
+from scrapy.utils.project import get_project_settings
+from twisted.internet import reactor
+from twisted.internet.defer import inlineCallbacks
+
+settings = get_project_settings()
+configure_logging(settings)
+runner = CrawlerRunner(settings)
+
+@inlineCallbacks
+def crawl():
+    yield runner.crawl(settings["SPIDER_NAME"])
+    yield runner.crawl(settings["SPIDER_NAME"])
+    reactor.stop()
+
+crawl()
+reactor.run()
+"""
+
+
+@pytest.mark.parametrize("process", ["CrawlerProcess", "AsyncCrawlerProcess"])
+def test_one_spider_twice_and_another_one_share_a_process(
+    process: str,
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    start_script: StartScript,
+    look: Look,
+) -> None:
+    """Two crawlers of a spider share its crawl; a spider's custom_settings give the other its own."""
+    if not hasattr(scrapy.crawler, process):
+        pytest.skip(f"this Scrapy has no {process}")
+    site = start_site(pages=60, latency_s=0.01)
+    project = make_project([site.start_url], redis_url=redis_url, spider=SPIDERS)
+    script = start_script(project, AT_ONCE.format(process=process))
+    assert script.wait(30) == 0
+    assert script.text.count("Spider closed (finished)") == 3
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    assert project.count("item") == dict.fromkeys(site.paths, 1)
+    assert "beside 1 registered workers" in script.text
+    # The other one, oldest first with one request at a time, goes through the pages by number.
+    assert [e.path for e in project.events() if e.event == "other"] == [f"/p/{k}" for k in range(60)]
+    assert look(f"custom-{project.name}-other").phase == "finished"
+    assert look(f"{project.name}-other").phase == "absent"
+
+
+def test_one_spider_one_by_one_is_two_runs(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    start_script: StartScript,
+    look: Look,
+) -> None:
+    """A CrawlerRunner that starts the spider again when it has finished crawls everything anew."""
+    site = start_site(pages=20)
+    project = make_project([site.start_url], redis_url=redis_url)
+    script = start_script(project, ONE_BY_ONE)
+    assert script.wait(30) == 0
+    assert "new run 0" in script.text
+    assert "new run 1" in script.text
+    assert project.count() == dict.fromkeys(site.paths, 2)
+    assert (look(project.name).run, look(project.name).members) == (1, [])
+
+
+IDLE = """\
+import asyncio
+import scrapy
+from scrapy import signals
+from scrapy.exceptions import DontCloseSpider
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+    idles = 0
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.idle, signals.spider_idle)
+        return spider
+
+    def idle(self):
+        self.idles += 1
+        self.record("idle", str(self.idles))
+        if self.idles == 1:
+            self.add("/from-idle?s=0")
+            raise DontCloseSpider
+        if self.idles == 2:
+            asyncio.get_running_loop().call_later(0.3, self.add, "/from-timer?s=0")
+            raise DontCloseSpider
+
+    def add(self, path):
+        url = self.start_urls[0].replace("/p/0", path)
+        self.crawler.engine.crawl(scrapy.Request(url, self.parse))
+"""
+
+
+def test_a_spider_idle_handler_may_add_requests(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """A request from spider_idle, and one from a timer during DontCloseSpider, open the run again."""
+    site = start_site(pages=5)
+    project = make_project([site.start_url], redis_url=redis_url, spider=IDLE)
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    order = [(e.event, e.path) for e in project.events() if e.event in ("idle", "done")]
+    assert order[5:] == [
+        ("idle", "1"),
+        ("done", "/from-idle?s=0"),
+        ("idle", "2"),
+        ("done", "/from-timer?s=0"),
+        ("idle", "3"),
+    ]
+    assert worker.stats["dq/acked"] == 7
+
+
+@pytest.mark.skipif(
+    not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"), reason="this Scrapy needs a reactor"
+)
+def test_scrapy_without_a_reactor_crawls(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """TWISTED_REACTOR_ENABLED = False: two workers share a crawl, redirects and retries in it."""
+    site = start_site(pages=40, redirect_every=7, flaky_every=5, latency_s=0.02)
+    project = make_project([site.start_url], redis_url=redis_url, settings={"TWISTED_REACTOR_ENABLED": False})
+    workers = project.start_workers(2)
+    assert project.wait(30) == ["finished", "finished"]
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    assert sum(worker.stats.get("dq/acked", 0) for worker in workers) == 40 + 6 + 8
+
+
+def test_another_reactor_is_refused(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    errors: Callable[[Worker], list[str]],
+    look: Look,
+) -> None:
+    """With SelectReactor the first ERROR line names TWISTED_REACTOR; exit code 1, nothing is stored."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url)
+    worker = project.start_worker(
+        settings={"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+    )
+    assert worker.wait(20) == 1
+    assert errors(worker)[0].startswith("scrapy_dq.session: scrapy_dq cannot start: ")
+    assert "TWISTED_REACTOR" in errors(worker)[0]
+    assert look(project.name).phase == "absent"
+    assert not project.events()

@@ -1,0 +1,341 @@
+"""What Scrapy's settings do with this scheduler: as much as with Scrapy's own, or it is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from scrapy_dq.frontier import Overview
+from support.project import PLAIN, Project
+from support.proxy import RedisProxy
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.worker import Worker
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+StartScript = Callable[[Project, str], Worker]
+Look = Callable[[Project | str], Overview]
+Errors = Callable[[Worker], list[str]]
+
+
+def pages_of(project: Project, worker: Worker) -> list[str]:
+    """Return the paths that *worker* crawled, in their order."""
+    return [e.path for e in project.events() if e.event == "done" and e.pid == worker.pid]
+
+
+def test_closespider_limits_leave_a_crawl_that_resumes(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """CLOSESPIDER_ITEMCOUNT, then CLOSESPIDER_PAGECOUNT: the third worker crawls just the rest."""
+    site = start_site(pages=150, latency_s=0.02)
+    project = make_project([site.start_url], redis_url=redis_url, settings={"CONCURRENT_REQUESTS": 4})
+    for limit in ("CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT"):
+        worker = project.run_worker(settings={limit: 10}, timeout_s=20)
+        assert worker.close_reason == limit.lower()
+        assert len(pages_of(project, worker)) >= 10
+        left = look(project)
+        assert (left.phase, left.members, left.census.in_flight) == ("open", [], 0)
+        assert left.census.waiting > 0
+    last = project.run_worker(timeout_s=20)
+    assert last.close_reason == "finished"
+    assert "resumed run 0" in last.text
+    assert project.count() == dict.fromkeys(site.paths, 1)
+
+
+PAUSING = """\
+import asyncio
+from pathlib import Path
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        site = self.start_urls[0]
+        yield scrapy.Request(site + "/gate?s=0", self.gate, priority=1)
+        for number in range(6):
+            yield scrapy.Request(site + f"/slow/{number}?s=1")
+
+    async def gate(self, response):
+        await self.told_to("pause")
+        self.crawler.engine.pause()
+        await self.told_to("unpause")
+        self.crawler.engine.unpause()
+
+    async def told_to(self, what):
+        while not Path(what).exists():
+            await asyncio.sleep(0.02)
+"""
+
+
+def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """While engine.pause() lasts nothing is leased, beats go on, nobody takes its page; unpause() goes on."""
+    project = make_project(
+        [start_site(pages=1).url("")],
+        redis_url=redis_url,
+        spider=PAUSING,
+        settings={"CONCURRENT_REQUESTS": 2, "DQ_WORKER_TTL": 1},
+    )
+    worker = project.start_worker()
+
+    def waiting() -> int:
+        return look(project).census.waiting
+
+    def has_leased_ahead() -> bool:
+        census = look(project).census
+        return census.in_flight >= 4 and census.waiting <= 3
+
+    wait_until(has_leased_ahead, "the gate and two slow pages run, another one is in the buffer", 20)
+    (project.folder / "pause").touch()
+    wait_until(lambda: waiting() == 4, "the buffer is given back", 10)
+    beat = look(project).members[0].beat
+    wait_until(lambda: look(project).members[0].beat >= beat + 9, "beats go on for 1.5 TTL", 10)
+    assert waiting() == 4
+    assert len(project.count()) == 2
+    (project.folder / "unpause").touch()
+    assert worker.wait(20) == 0
+    assert worker.close_reason == "finished"
+    assert project.count() == {f"/slow/{number}?s=1": 1 for number in range(6)}
+    assert worker.stats["dq/released"] >= 1
+    assert not {"dq/reclaimed", "dq/rejoins"} & worker.stats.keys()
+
+
+def test_a_feed_per_worker_survives_a_kill(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, start_proxy: Callable[[str], RedisProxy]
+) -> None:
+    """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked stands in a feed file."""
+    site = start_site(pages=150, latency_s=0.02)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        settings={
+            "SCHEDULER": None,
+            "DUPEFILTER_CLASS": None,
+            "CONCURRENT_REQUESTS": 4,  # few leases for the quarantine after the kill
+            "ADDONS": {"scrapy_dq.Addon": 500},
+            "FEEDS": {"items/%(name)s-%(dq_worker)s.jsonl": {"format": "jsonlines"}},
+        },
+    )
+    first, second = project.start_workers(2)
+    wait_until(lambda: len(pages_of(project, first)) >= 30, "the first worker is under way", 20)
+    first.kill()
+    second.wait(30)
+    assert second.close_reason == "finished"
+    feeds = list((project.folder / "items").iterdir())
+    assert len(feeds) == 2
+    # The page at work when the worker died may have left the beginning of a line.
+    lines = [line for feed in feeds for line in feed.read_text().splitlines() if line.endswith("}")]
+    items = [json.loads(line)["path"] for line in lines]
+    assert set(items) == site.paths
+    assert len(items) - 150 <= second.stats["dq/reclaimed"]
+
+
+def test_the_http_cache_works(redis_url: str, make_project: MakeProject, start_site: StartSite) -> None:
+    """HTTPCACHE_ENABLED: the second run is served from the first one's cache."""
+    site = start_site(pages=20)
+    project = make_project([site.start_url], redis_url=redis_url, settings={"HTTPCACHE_ENABLED": True})
+    for run in (0, 1):
+        worker = project.run_worker(timeout_s=20)
+        assert f"new run {run}" in worker.text
+    assert worker.stats["httpcache/hit"] == 20
+    assert project.count() == dict.fromkeys(site.paths, 2)
+    assert site.hits() == dict.fromkeys(site.paths, 1)
+
+
+def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """DEPTH_PRIORITY = 1 with FIFO queues crawls level by level; one INFO line names what has no effect."""
+    site = start_site(pages=40, fan_out=3)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        settings={
+            "CONCURRENT_REQUESTS": 1,
+            "DEPTH_PRIORITY": 1,
+            "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue",
+            "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
+            "JOBDIR": "job",
+        },
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert pages_of(project, worker) == [f"/p/{k}" for k in range(40)]
+    named = [line for line in worker.text.splitlines() if "no effect" in line]
+    assert len(named) == 1
+    assert "INFO" in named[0]
+    assert ": JOBDIR, SCHEDULER_DISK_QUEUE, SCHEDULER_MEMORY_QUEUE. " in named[0]
+    assert "DQ_ORDER = 'priority-fifo'" in named[0]
+
+
+# A gate, and what waits behind it. While all of that is yielded the engine is paused, so that nothing is
+# leased ahead, and the order of crawling is that of leasing.
+ORDERED = """\
+import asyncio
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        site = self.start_urls[0]
+        self.at_the_gate, self.all_started = asyncio.Event(), asyncio.Event()
+        yield scrapy.Request(site + "/gate?s=0", self.gate)
+        await self.at_the_gate.wait()
+        for number in range(4):
+            yield scrapy.Request(site + f"/start/{number}?s=0", priority=number % 2)
+        self.all_started.set()
+
+    async def gate(self, response):
+        self.crawler.engine.pause()
+        self.at_the_gate.set()
+        await self.all_started.wait()
+        for number in range(12):
+            priority = (0, 5, -1)[number % 3]
+            yield response.follow(f"/p{priority}/{number}?s=0", priority=priority)
+        yield response.follow("/twin?s=0", dont_filter=True)
+        yield response.follow("/twin?s=0", dont_filter=True)
+        await asyncio.sleep(0.2)
+        self.crawler.engine.unpause()
+
+    def parse(self, response):
+        self.record(self.settings["ORDER_NAME"], page_path(response).partition("?")[0])
+"""
+# One crawler for each of several settings, all at once.
+CRAWLERS = """\
+from scrapy.utils.reactor import install_reactor
+install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+from scrapy.crawler import Crawler, CrawlerRunner
+from scrapy.utils.log import configure_logging
+from scrapy.utils.project import get_project_settings
+from twisted.internet import reactor
+
+configure_logging(get_project_settings())
+runner = CrawlerRunner(get_project_settings())
+for changed in {changed!r}:
+    settings = get_project_settings()
+    settings.update(changed, "cmdline")
+    runner.crawl(Crawler(runner.spider_loader.load(settings["SPIDER_NAME"]), settings))
+runner.join().addBoth(lambda _: reactor.stop())
+reactor.run()
+"""
+
+
+def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, start_script: StartScript
+) -> None:
+    """One request at a time: four orders, ties included; priority-lifo is the order of Scrapy's scheduler."""
+    orders = ("priority-lifo", "priority-fifo", "fifo", "lifo")
+    changed = [{"ORDER_NAME": "plain", **PLAIN}]
+    for order in orders:
+        changed.append({"ORDER_NAME": order, "DQ_ORDER": order, "DQ_CRAWL": f"%(spider)s-{order}"})
+    project = make_project(
+        [start_site(pages=1).url("")],
+        redis_url=redis_url,
+        spider=ORDERED,
+        settings={"CONCURRENT_REQUESTS": 1},
+    )
+    script = start_script(project, CRAWLERS.format(changed=changed))
+    assert script.wait(30) == 0
+    paths = {name: [e.path for e in project.events() if e.event == name] for name in ("plain", *orders)}
+
+    starts = [f"/start/{n}" for n in range(4)]
+    by_priority = {p: [f"/p{p}/{n}" for n in range(12) if (0, 5, -1)[n % 3] == p] for p in (5, 0, -1)}
+    yielded = [f"/p{(0, 5, -1)[n % 3]}/{n}" for n in range(12)] + ["/twin", "/twin"]
+    by_priority[0] += ["/twin", "/twin"]
+    odd, even = starts[1::2], starts[::2]
+    assert paths["priority-lifo"] == paths["plain"]
+    assert paths["priority-lifo"] == (
+        by_priority[5][::-1] + odd + by_priority[0][::-1] + even + by_priority[-1][::-1]
+    )
+    assert paths["priority-fifo"] == by_priority[5] + odd + by_priority[0] + even + by_priority[-1]
+    assert paths["fifo"] == starts + yielded
+    assert paths["lifo"] == (starts + yielded)[::-1]
+
+
+TWICE = """\
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        self.record(self.settings["CASE"], page_path(response))
+        for _ in range(2):
+            yield from response.follow_all(css="a", callback=self.parse)
+"""
+
+
+def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, start_script: StartScript
+) -> None:
+    """Two workers each: ours and the default share `seen`; BaseDupeFilter filters nothing, and it is said.
+
+    Ours alone, under Scrapy's scheduler, filters in its process and says so.
+    """
+    ours = "scrapy_dq.Scheduler"
+    cases = {
+        "ours": (ours, "scrapy_dq.DupeFilter"),
+        "default": (ours, "scrapy.dupefilters.RFPDupeFilter"),
+        "none": (ours, "scrapy.dupefilters.BaseDupeFilter"),
+        "alone": (PLAIN["SCHEDULER"], "scrapy_dq.DupeFilter"),
+    }
+    changed = []
+    for case, (scheduler, dupefilter) in cases.items():
+        settings = {"CASE": case, "SCHEDULER": scheduler, "DUPEFILTER_CLASS": dupefilter}
+        settings["DQ_CRAWL"] = f"%(spider)s-{case}"
+        changed += [settings] if case == "alone" else [settings, settings]
+    site = start_site(pages=13, fan_out=3, latency_s=0.02)
+    project = make_project([site.start_url], redis_url=redis_url, spider=TWICE)
+    script = start_script(project, CRAWLERS.format(changed=changed))
+    assert script.wait(30) == 0
+    for case in ("ours", "default", "alone"):
+        assert project.count(case) == dict.fromkeys(site.paths, 1), case
+    assert project.count("none") == {f"/p/{k}": 1 if k == 0 else 2 if k < 4 else 4 for k in range(13)}
+    said = "DUPEFILTER_CLASS = scrapy.dupefilters.BaseDupeFilter: duplicates are not shared between workers"
+    assert script.text.count(said) == 2
+    assert script.text.count("scrapy_dq.DupeFilter without scrapy_dq.Scheduler") == 1
+
+
+WRONG = {
+    "an unknown name": (
+        {"DQ_ODER": "fifo"},
+        ("DQ_ODER is not a setting of scrapy_dq", "did you mean DQ_ORDER?"),
+    ),
+    "a number out of its range": (
+        {"DQ_WORKER_TTL": 0.5},
+        ("DQ_WORKER_TTL = '0.5'", "1 to 3600 s"),
+    ),
+    "a choice that is none": (
+        {"DQ_ORDER": "bfs"},
+        ("DQ_ORDER = 'bfs'", "one of priority-lifo, priority-fifo, fifo, lifo"),
+    ),
+    "a name that stands for nothing": (
+        {"DQ_CRAWL": "%(category)s"},
+        ("DQ_CRAWL = '%(category)s'", "%(spider)s"),
+    ),
+}
+
+
+def test_a_wrong_setting_fails_at_start_with_one_clear_line(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors, look: Look
+) -> None:
+    """The first ERROR line names the setting, its value and what is allowed; nothing is stored or crawled."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url)
+    workers = {case: project.start_worker(settings=settings) for case, (settings, _) in WRONG.items()}
+    for case, worker in workers.items():
+        worker.wait(20)
+        ours = [line for line in errors(worker) if line.startswith("scrapy_dq")]
+        assert ours == errors(worker)[:1], case
+        assert ours[0].startswith("scrapy_dq.session: scrapy_dq cannot start: ")
+        for part in WRONG[case][1]:
+            assert part in ours[0]
+    assert look(project).phase == "absent"
+    assert not project.events()

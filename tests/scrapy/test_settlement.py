@@ -1,0 +1,429 @@
+"""When a request counts as done: each inside of Scrapy's engine that settlement.py uses, seen at work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import scrapy
+from scrapy.crawler import Crawler
+from scrapy.statscollectors import MemoryStatsCollector
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_dq.frontier import Overview
+from scrapy_dq.session import Session
+from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import free_port, wait_until
+
+Look = Callable[[Project], Overview]
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+
+# Every way in which a request ends; the scheduler records what the engine does, and in which order.
+ENDINGS = """\
+from urllib.parse import urlsplit
+import scrapy
+from scrapy_dq import Scheduler
+from support.tree_spider import Record, TreeSpider
+from tree_project.settings import CLOSED_PORT, SPIDER_NAME
+
+class RecordingScheduler(Scheduler):
+    def __init__(self, crawler):
+        super().__init__(crawler)
+        self.record = Record(crawler)
+
+    def enqueue_request(self, request):
+        self.record("enqueued", urlsplit(request.url).path)
+        return super().enqueue_request(request)
+
+    def settled(self, request, outcome):
+        self.record("settled-" + outcome.value, urlsplit(request.url).path)
+        super().settled(request, outcome)
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        site, gone = self.start_urls[0], f"http://127.0.0.1:{CLOSED_PORT}"
+        yield scrapy.Request(site + "/flaky?flaky=1", self.leaf)
+        yield scrapy.Request(site + "/moved?to=/target%3Fs=0", self.leaf)
+        yield scrapy.Request(site + "/raises?s=0", self.raises)
+        yield scrapy.Request(site + "/raises-late?s=0", self.raises_late)
+        yield scrapy.Request(site + "/status?status=404", self.leaf)
+        yield scrapy.Request(gone + "/gone", self.leaf)
+        yield scrapy.Request(gone + "/gone-with-errback", self.leaf, errback=self.failed)
+        yield scrapy.Request(gone + "/gone-errback-raises", self.leaf, errback=self.fails_too)
+
+    def leaf(self, response):
+        self.record("done", urlsplit(response.url).path)
+
+    def raises(self, response):
+        raise ValueError("on purpose")
+
+    async def raises_late(self, response):
+        yield response.follow("/late-child?s=0", self.leaf)
+        raise ValueError("on purpose")
+
+    def failed(self, failure):
+        yield {"path": "/item-of-errback"}
+        yield scrapy.Request(self.start_urls[0] + "/errback-child?s=0", self.leaf)
+
+    def fails_too(self, failure):
+        raise ValueError("on purpose")
+"""
+ONE_ATTEMPT = {"/moved", "/target", "/raises", "/raises-late", "/late-child", "/status", "/errback-child"}
+TWO_ATTEMPTS = {"/flaky", "/gone", "/gone-with-errback", "/gone-errback-raises"}
+
+
+class Endings:
+    """The one crawl of ENDINGS, and what was recorded."""
+
+    def __init__(self, project: Project) -> None:
+        self.worker = project.run_worker(timeout_s=30)
+        self.project = project
+        self._order = [(e.event, e.path) for e in project.events()]
+
+    def times(self, event: str, path: str) -> list[int]:
+        """Return the positions of *event* of *path* in the record."""
+        return [i for i, recorded in enumerate(self._order) if recorded == (event, path)]
+
+
+@pytest.fixture(scope="module")
+def endings(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endings]:
+    folder = tmp_path_factory.mktemp("endings") / "project"
+    with TreeSite(pages=1) as site:
+        project = Project(
+            folder,
+            [site.url("")],
+            redis_url=redis_url,
+            spider=ENDINGS,
+            settings={
+                "SCHEDULER": "tree_project.spiders.spider.RecordingScheduler",
+                "CLOSED_PORT": free_port(),
+                "RETRY_TIMES": 1,
+            },
+        )
+        try:
+            yield Endings(project)
+        finally:
+            project.close()
+
+
+def test_whatever_becomes_of_a_request_it_is_acked_once(endings: Endings) -> None:
+    """Success, redirect, retry, exceptions, an HTTP error, a failed download: each leaves as done."""
+    assert endings.worker.close_reason == "finished"
+    settled = endings.project.count("settled-done")
+    assert settled == endings.project.count("enqueued")
+    assert settled == dict.fromkeys(ONE_ATTEMPT, 1) | dict.fromkeys(TWO_ATTEMPTS, 2)
+    assert endings.worker.stats["dq/acked"] == settled.total()
+    assert "dq/released" not in endings.worker.stats
+
+
+def test_a_retry_is_stored_before_the_failed_request_leaves(endings: Endings) -> None:
+    """A 503's retry is enqueued, then the first request is done; the retry is crawled."""
+    assert endings.times("enqueued", "/flaky")[1] < endings.times("settled-done", "/flaky")[0]
+    assert endings.project.count()["/flaky"] == 1
+
+
+def test_a_redirect_is_stored_before_the_redirected_request_leaves(endings: Endings) -> None:
+    """The redirect's target is enqueued, then the redirected request is done; the target is crawled."""
+    assert endings.times("enqueued", "/target")[0] < endings.times("settled-done", "/moved")[0]
+    assert endings.project.count()["/target"] == 1
+
+
+def test_a_callback_exception_counts_as_done(endings: Endings) -> None:
+    """As under Scrapy's scheduler the page is not run again; what it yielded before is crawled."""
+    assert len(endings.times("settled-done", "/raises")) == 1
+    assert endings.worker.stats["spider_exceptions/ValueError"] == 3
+    assert endings.times("enqueued", "/late-child")[0] < endings.times("settled-done", "/raises-late")[0]
+    assert endings.project.count()["/late-child"] == 1
+
+
+def test_a_failed_download_is_done_with_and_without_an_errback(endings: Endings) -> None:
+    """A refused connection ends in an ack; the output of an errback is stored before it."""
+    assert len(endings.times("settled-done", "/gone")) == 2  # the second one is its retry
+    child, item = endings.times("enqueued", "/errback-child"), endings.times("item", "/item-of-errback")
+    parent = endings.times("settled-done", "/gone-with-errback")
+    assert len(child) == len(item) == 1
+    assert parent[0] < child[0] < parent[1]
+    assert item[0] < parent[1]
+    assert endings.project.count()["/errback-child"] == 1
+    assert len(endings.times("settled-done", "/gone-errback-raises")) == 2
+
+
+SLOW_PIPELINE = """\
+import asyncio
+from scrapy import signals
+from support.tree_spider import Record, TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class SlowPipeline:
+    def __init__(self, crawler):
+        self.record = Record(crawler)
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_item(self, item, spider=None):
+        self.record("piped", item["path"])
+        await asyncio.sleep(0.5)
+        return item
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.scraped, signals.item_scraped)
+        return spider
+
+    async def scraped(self, item):
+        await asyncio.sleep(0.3)
+        self.record("scraped", item["path"])
+"""
+
+
+def test_a_page_is_in_flight_until_its_items_are_through(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """An async pipeline and an async item_scraped handler keep the lease; the ack comes after both."""
+    project = make_project(
+        [start_site(pages=1).start_url],
+        redis_url=redis_url,
+        spider=SLOW_PIPELINE,
+        settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.SlowPipeline": 300}},
+    )
+    worker = project.start_worker()
+    wait_until(lambda: project.count("piped"), "the item reaches the pipeline", 20)
+    assert project.count("done")
+    looks = 0
+    while True:
+        census = look(project).census
+        if project.count("scraped"):
+            break
+        assert (census.in_flight, census.done) == (1, 0)
+        looks += 1
+    assert looks > 10
+    worker.wait(20)
+    assert worker.close_reason == "finished"
+    assert worker.stats["dq/acked"] == 1
+
+
+INTERRUPTED = """\
+from scrapy.exceptions import CloseSpider
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        path = page_path(response)
+        self.record("start", path)
+        for number, request in enumerate(response.follow_all(css="a", callback=self.parse)):
+            if number == self.settings.getint("BREAK_AT"):
+                raise CloseSpider("enough")
+            yield request
+        self.record("done", path)
+"""
+
+
+def test_closespider_in_the_middle_of_a_callback_gives_the_page_back(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """The rest of its output was dropped, so the page is released; a resumed crawl finds all 100 links."""
+    site = start_site(pages=101, fan_out=100)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=INTERRUPTED, settings={"BREAK_AT": -1}
+    )
+    first = project.run_worker(settings={"BREAK_AT": 50}, timeout_s=20)
+    assert first.close_reason == "enough"
+    assert first.stats["dq/released"] >= 1
+    left = look(project)
+    assert (left.phase, left.census.in_flight, left.members) == ("open", 0, [])
+    assert left.census.waiting == 51 - left.census.done
+
+    second = project.run_worker(timeout_s=20)
+    assert second.close_reason == "finished"
+    assert "resumed run 0" in second.text
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    assert project.count("start")["/p/0"] == 2
+    assert second.stats["dq/duplicates"] == 50
+
+
+PARENT_TWICE = """\
+import asyncio
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class HoldingPipeline:
+    @classmethod
+    def from_crawler(cls, crawler):
+        pipeline = cls()
+        pipeline.holds = crawler.settings.getbool("HOLD")
+        return pipeline
+
+    async def process_item(self, item, spider=None):
+        if self.holds:
+            await asyncio.sleep(60)
+        return item
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        site = self.start_urls[0]
+        yield scrapy.Request(site + "/generator?s=0", self.generator)
+        yield scrapy.Request(site + "/list?s=0", self.returns_a_list)
+        yield scrapy.Request(site + "/async?s=0", self.async_generator)
+
+    def children(self, response):
+        self.record("start", page_path(response))
+        for number in (1, 2, 2, 3):
+            url = response.url.replace("?", f"/{number}?")
+            yield scrapy.Request(url, self.leaf, dont_filter=True)
+        yield {"path": page_path(response)}
+
+    def generator(self, response):
+        yield from self.children(response)
+
+    async def returns_a_list(self, response):
+        return list(self.children(response))
+
+    async def async_generator(self, response):
+        for output in self.children(response):
+            await asyncio.sleep(0)
+            yield output
+
+    def leaf(self, response):
+        self.record("done", page_path(response))
+"""
+
+
+def test_dont_filter_children_of_a_page_that_runs_again_are_not_doubled(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """A worker dies in its pages' pipelines; the pages run again, each of their equal children once."""
+    project = make_project(
+        [start_site(pages=1).url("")],
+        redis_url=redis_url,
+        spider=PARENT_TWICE,
+        settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.HoldingPipeline": 300}},
+    )
+    first = project.start_worker(settings={"HOLD": 1})
+
+    def only_the_pages_are_left() -> bool:
+        census = look(project).census
+        return (census.done, census.waiting, census.in_flight) == (12, 0, 3)
+
+    wait_until(only_the_pages_are_left, "all children are done", 20)
+    first.kill()
+    second = project.run_worker(timeout_s=30)
+    assert second.close_reason == "finished"
+    kinds = ("generator", "list", "async")
+    assert project.count("start") == {f"/{kind}?s=0": 2 for kind in kinds}
+    expected = {f"/{kind}/{number}?s=0": 1 + (number == 2) for kind in kinds for number in (1, 2, 3)}
+    assert project.count() == expected
+    assert second.stats["dq/duplicates"] == 3 + 12  # the pages, from start(), and their children
+
+
+# The parts of the engine, each by what is left of it when Scrapy changes that part.
+BROKEN_ENGINES = {
+    "engine._slot": {"_slot": None},
+    "engine._slot.inprogress": {"_slot.inprogress": []},
+    "engine._slot.nextcall.schedule": {"_slot.nextcall": SimpleNamespace()},
+    "engine._slot.closing": {"_slot.closing": ...},
+    "engine.paused": {"paused": ...},
+    "engine.scraper.handle_spider_error": {"scraper.handle_spider_error": ...},
+    "engine.scraper.handle_spider_output_async": {"scraper.handle_spider_output_async": ...},
+    "engine.close_spider": {"close_spider": ...},
+    "engine._handle_downloader_output": {"_handle_downloader_output": ...},
+}
+
+
+def make_engine() -> SimpleNamespace:
+    def call(*_: Any) -> None:
+        pass
+
+    return SimpleNamespace(
+        _slot=SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=call), closing=None),
+        scraper=SimpleNamespace(handle_spider_error=call, handle_spider_output_async=call),
+        paused=False,
+        close_spider=call,
+        _handle_downloader_output=call,
+    )
+
+
+@pytest.mark.parametrize("part", BROKEN_ENGINES)
+def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
+    """UnsupportedScrapy names the missing part, the version at hand and the versions that are tested."""
+    engine = make_engine()
+    for path, value in BROKEN_ENGINES[part].items():
+        *above, name = path.split(".")
+        holder: Any = engine
+        for step in above:
+            holder = getattr(holder, step)
+        delattr(holder, name) if value is ... else setattr(holder, name, value)
+    with pytest.raises(UnsupportedScrapy) as refused:
+        Settlement(SimpleNamespace(engine=engine), lambda request, outcome: None)
+    message = str(refused.value)
+    assert f"no {part}" in message
+    assert f"Scrapy {scrapy.__version__}" in message
+    assert "2.13.4 to 2.19" in message
+
+
+def test_a_complete_engine_is_accepted_and_tells_who_leaves() -> None:
+    """The double of the test above has all that is needed: what leaves its set is reported, as done."""
+    engine = make_engine()
+    left: list[tuple[str, Outcome]] = []
+    Settlement(SimpleNamespace(engine=engine), lambda r, outcome: left.append((r.url, outcome)))
+    request = scrapy.Request("http://example.com")
+    engine._slot.inprogress.add(request)
+    engine._slot.inprogress.remove(request)
+    assert left == [(request.url, Outcome.DONE)]
+
+
+def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
+    """What a downloader middleware answers with has a parent, also while other requests are under way."""
+    engine = make_engine()
+    settlement = Settlement(SimpleNamespace(engine=engine), lambda request, outcome: None)
+    old, new = scrapy.Request("http://example.com/old"), scrapy.Request("http://example.com/new")
+    engine._handle_downloader_output(new, old)
+    assert settlement.parent_of(new) is old
+    assert settlement.parent_of(old) is None
+
+
+def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
+    caplog: pytest.LogCaptureFixture, make_project: MakeProject
+) -> None:
+    """Opening fails before Redis is looked for, and closing afterwards is safe."""
+
+    class AnySpider(scrapy.Spider):
+        name = "any"
+
+    async def open_and_close() -> None:
+        crawler = Crawler(AnySpider, {"REDIS_URL": f"redis://127.0.0.1:{free_port()}"})
+        crawler.spider = AnySpider.from_crawler(crawler)
+        crawler.stats = MemoryStatsCollector(crawler)
+        crawler.request_fingerprinter = RequestFingerprinter(crawler)
+        crawler.engine = SimpleNamespace()
+        session = Session.from_crawler(crawler)
+        try:
+            with pytest.raises(UnsupportedScrapy):
+                await session.open(SimpleNamespace(settled=None))
+        finally:
+            await session.close("start_error")
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(open_and_close())
+    assert [record.name for record in caplog.records] == ["scrapy_dq.session"]
+    assert "no engine._slot" in caplog.text

@@ -1,0 +1,296 @@
+"""Clients that never repeat anything by themselves, and the check of what answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+
+from scrapy_dq.connection import Connection, check_info, connect_url
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.settings import Config, ConfigError
+
+PASSWORD = "s3cr3t/&%40"
+HEALTHY = {"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "aof_enabled": 1}
+
+StartRedis = Callable[..., RedisServer]
+StartProxy = Callable[[str], RedisProxy]
+
+
+def connection_to(url: str = "", **other: Any) -> Connection:
+    return Connection(Config("crawl", redis_url=url, **other), Path())
+
+
+def options_of(**config: Any) -> dict[str, Any]:
+    """Return what every connection of a client is made with."""
+    options: dict[str, Any] = Connection(Config("crawl", **config), Path()).blocking().connection_pool.connection_kwargs
+    return options
+
+
+def open_and_close(connection: Connection) -> None:
+    async def both() -> None:
+        try:
+            await connection.open()
+        finally:
+            await connection.close()
+
+    asyncio.run(asyncio.wait_for(both(), 10))
+
+
+# No retries, no decoding, time-outs
+
+URL_OPTIONS = "?retry_on_timeout=true&retry_on_error=ConnectionError&retry=3&decode_responses=true"
+PARAMS: dict[str, Any] = {
+    "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 3),
+    "retry_on_timeout": True,
+    "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
+    "decode_responses": True,
+    "connection_pool": redis.ConnectionPool(),
+    "redis_cls": "redis.StrictRedis",
+}
+
+
+@pytest.mark.parametrize("by", ["REDIS_URL", "REDIS_PARAMS", "REDIS_HOST"])
+def test_a_cut_reply_raises_once_and_its_command_was_sent_once(
+    redis_server: RedisServer, start_proxy: StartProxy, crawl_name: str, by: str
+) -> None:
+    """Neither kind of client repeats a command, whatever REDIS_PARAMS or the URL's query ask for."""
+    proxy = start_proxy(redis_server.url)
+    port = int(proxy.url.split(":")[-1].split("/")[0])
+    connection = {
+        "REDIS_URL": connection_to(proxy.url + URL_OPTIONS, redis_params=PARAMS),
+        "REDIS_PARAMS": connection_to(redis_params=PARAMS | {"host": "127.0.0.1", "port": port}),
+        "REDIS_HOST": connection_to(redis_host="127.0.0.1", redis_port=port, redis_params=PARAMS),
+    }[by]
+
+    async def on_the_loop() -> None:
+        client = await connection.open()
+        try:
+            proxy.cut_next_reply("INCRBY")
+            with pytest.raises(redis.ConnectionError):
+                await client.incr(crawl_name)
+            assert await client.get(crawl_name) == b"1"
+        finally:
+            await connection.close()
+
+    asyncio.run(asyncio.wait_for(on_the_loop(), 10))
+    with connection.blocking() as client:
+        proxy.cut_next_reply("INCRBY")
+        with pytest.raises(redis.ConnectionError):
+            client.incr(crawl_name)
+        assert client.get(crawl_name) == b"2"
+    with connect_url(proxy.url) as client:
+        proxy.cut_next_reply("INCRBY")
+        with pytest.raises(redis.ConnectionError):
+            client.incr(crawl_name)
+        assert client.get(crawl_name) == b"3"
+        client.delete(crawl_name)
+    assert proxy.commands["INCRBY"] == 3
+
+
+def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, start_proxy: StartProxy) -> None:
+    """DQ_REDIS_TIMEOUT bounds each wait, on the loop and in threads."""
+    proxy = start_proxy(redis_server.url)
+    connection = connection_to(proxy.url, redis_timeout_s=0.2)
+
+    async def on_the_loop() -> None:
+        client = await connection.open()
+        proxy.black_hole()
+        try:
+            with pytest.raises(redis.TimeoutError):
+                await asyncio.wait_for(client.get("key"), 2)
+        finally:
+            await connection.close()
+
+    asyncio.run(asyncio.wait_for(on_the_loop(), 10))
+    with connection.blocking() as client, pytest.raises(redis.TimeoutError):
+        client.get("key")
+
+
+def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
+    """DQ_REDIS_TIMEOUT for connecting and for each reply."""
+    options = options_of(redis_url="redis://host", redis_timeout_s=1.5)
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (1.5, 1.5)
+    assert options["socket_keepalive"] is True
+    options = options_of(redis_host="host", redis_params={"socket_timeout": 9, "socket_keepalive": False})
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (9, 2.0)
+    assert options["socket_keepalive"] is False
+
+
+# Who wins
+
+
+@pytest.mark.parametrize(
+    ("config", "target"),
+    [
+        ({"redis_url": "redis://:pw@a:1/2"}, "a:1/2"),
+        ({"redis_url": "redis://a"}, "a:6379/0"),
+        ({"redis_url": "rediss://user:pw@a:1/2"}, "a:1/2"),
+        ({"redis_url": "unix:///run/r.sock?db=2"}, "unix:///run/r.sock"),
+        ({"redis_url": "redis://a", "redis_host": "b", "redis_port": 2, "redis_db": 3}, "a:6379/0"),
+        ({"redis_url": "redis://a", "redis_params": {"url": "redis://b:2", "host": "c", "port": 5}}, "a:5/0"),
+        ({"redis_host": "b"}, "b:6379/0"),
+        ({"redis_host": "b", "redis_port": 2, "redis_db": 3}, "b:2/3"),
+        ({"redis_host": "b", "redis_params": {"host": "c", "port": 5, "db": 6}}, "b:6379/6"),
+        ({"redis_host": "b", "redis_db": 3, "redis_params": {"db": 6}}, "b:6379/3"),
+        ({"redis_host": "b", "redis_params": {"url": "redis://c"}}, "b:6379/0"),
+        ({"redis_host": "b", "redis_params": {"unix_socket_path": "/run/r.sock"}}, "b:6379/0"),
+        ({"redis_params": {"host": "c", "port": 5, "db": 6}}, "c:5/6"),
+        ({"redis_params": {"url": "redis://c:5/6"}}, "c:5/6"),
+        ({"redis_params": {"url": "unix:///run/r.sock"}}, "unix:///run/r.sock"),
+        ({"redis_params": {"unix_socket_path": "/run/r.sock"}}, "unix:///run/r.sock"),
+    ],
+)  # fmt: skip
+def test_url_wins_over_host_and_host_over_params(config: dict[str, Any], target: str) -> None:
+    """REDIS_URL, then REDIS_HOST with REDIS_PORT and REDIS_DB, then REDIS_PARAMS."""
+    connection = Connection(Config("crawl", **config), Path())
+    assert connection.target == target
+
+
+def test_params_are_honoured() -> None:
+    """User, password, TLS, client name: whatever redis-py takes."""
+    options = options_of(redis_host="b", redis_params={"username": "u", "password": "p", "client_name": "n"})
+    assert (options["username"], options["password"], options["client_name"]) == ("u", "p", "n")
+    tls = Connection(Config("crawl", redis_host="b", redis_params={"ssl": True}), Path()).blocking()
+    assert tls.connection_pool.connection_class is redis.SSLConnection
+
+
+# What cannot be used, and what is never shown
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"redis_url": "redis://:s3cr3t/x@host"},
+        {"redis_url": "redis://:s3cr3t#x@host"},
+        {"redis_url": "http://:s3cr3t@host"},
+        {"redis_url": "redis://:s3cr3t@host:99999"},
+        {"redis_url": "redis://:s3cr3t@host?db=one"},
+        {"redis_url": "redis://:s3cr3t@host", "redis_params": {"sockettimeout": 3}},
+        {"redis_host": "host", "redis_params": {"sockettimeout": 3, "password": "s3cr3t"}},
+        {"redis_params": {"host": "host", "port": "one", "password": "s3cr3t"}},
+    ],
+)
+def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, Any]) -> None:
+    """The error names the setting, and holds nothing of the password: a bad URL's may stand anywhere in it."""
+    with pytest.raises(ConfigError, match=r"REDIS_URL|REDIS_PARAMS") as refusal:
+        open_and_close(Connection(Config("crawl", **config), Path()))
+    assert "s3cr3t" not in str(refusal.value)
+    assert refusal.value.__cause__ is None
+    assert refusal.value.__suppress_context__
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_password_is_in_no_target_log_or_error(
+    start_redis: StartRedis, caplog: pytest.LogCaptureFixture, right: bool
+) -> None:
+    """Neither when it is right nor when it is wrong."""
+    caplog.set_level(logging.DEBUG)
+    server = start_redis(password=PASSWORD if right else "another")
+    url = f"redis://:s3cr3t%2F&%2540@127.0.0.1:{server.port}/0"
+    connection = connection_to(url)
+    if right:
+        open_and_close(connection)
+    else:
+        with pytest.raises(FrontierRefused, match="denies access") as refusal:
+            open_and_close(connection)
+        assert "REDIS_URL" in str(refusal.value)
+        assert "s3cr3t" not in str(refusal.value)
+    assert connection.target == f"127.0.0.1:{server.port}/0"
+    assert "s3cr3t" not in caplog.text
+    assert "s3cr3t" not in repr(connection._config)
+
+
+def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
+    """What, where, what to do."""
+    with pytest.raises(FrontierRefused, match=r"127\.0\.0\.1:9/0 cannot be reached") as refusal:
+        open_and_close(connection_to("redis://127.0.0.1:9"))
+    for way in ("REDIS_URL", "REDIS_HOST", "embedded"):
+        assert way in str(refusal.value)
+
+
+def test_close_is_safe_before_open_and_twice() -> None:
+    """A crawl that could not be opened is closed all the same."""
+
+    async def close_twice() -> None:
+        connection = connection_to("redis://127.0.0.1:9")
+        await connection.close()
+        await connection.close()
+
+    asyncio.run(close_twice())
+
+
+# Which Redis can be trusted with a crawl
+
+
+@pytest.mark.parametrize("version", ["2.8.24", "5.0.14", "6.0.20", "6"])
+def test_a_redis_older_than_6_2_is_refused(version: str) -> None:
+    """The scripts use what came with 6.2."""
+    with pytest.raises(FrontierRefused, match=rf"here.*{version}; 6\.2 or newer"):
+        check_info(HEALTHY | {"redis_version": version}, "here")
+
+
+@pytest.mark.parametrize("version", ["6.2.0", "6.2.14", "7.0.15", "8.0.0", "10.1", "255.255.255"])
+def test_6_2_and_newer_are_accepted_without_a_word(version: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Compared as numbers; Valkey and managed servers say whatever they like."""
+    check_info(HEALTHY | {"redis_version": version}, "here")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: str) -> None:
+    """A part of a crawl that vanished would be taken for done."""
+    with pytest.raises(FrontierRefused, match=policy) as refusal:
+        check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
+    assert "CONFIG SET maxmemory-policy noeviction" in str(refusal.value)
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
+def test_a_redis_that_evicts_keys_with_a_ttl_is_warned_about(
+    policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No key of a crawl has one; to be sure, the policy is named."""
+    check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert policy in record.getMessage()
+
+
+def test_a_redis_without_aof_is_warned_about_unless_it_is_the_embedded_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the command that mends it."""
+    info = {name: value for name, value in HEALTHY.items() if name != "aof_enabled"}
+    check_info(info, "here", embedded=True)
+    assert not caplog.records
+    check_info(info | {"aof_enabled": 0}, "here")
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "CONFIG SET appendonly yes" in record.getMessage()
+
+
+def test_real_servers_pass_the_check(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """What INFO really says, with an AOF, gives no warning."""
+    open_and_close(connection_to(redis_server.url))
+    assert not [record for record in caplog.records if record.name.startswith("scrapy_dq")]
+
+
+def test_a_user_without_info_is_let_in_with_a_warning(
+    redis_server: RedisServer, crawl_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Managed servers may forbid it; then nothing of it is known."""
+    with redis_server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", "~*", "+@all", "-info")
+        try:
+            open_and_close(connection_to(redis_server.url.replace("redis://", f"redis://{crawl_name}:pw@")))
+        finally:
+            admin.execute_command("ACL", "DELUSER", crawl_name)
+    [record] = [record for record in caplog.records if record.name.startswith("scrapy_dq")]
+    assert "does not allow INFO" in record.getMessage()
