@@ -21,7 +21,9 @@ from scrapy_dq.settings import Config, ConfigError
 logger = logging.getLogger(__name__)
 OLDEST = (6, 2)
 ENSURE_EVERY_S = 2.0
-_OURS = ("decode_responses", "retry", "retry_on_timeout", "retry_on_error")
+_OURS = (
+    "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
+)  # fmt: skip
 
 
 class Connection:
@@ -99,29 +101,44 @@ class Connection:
             "socket_timeout": config.redis_timeout_s,
             "socket_connect_timeout": config.redis_timeout_s,
         }
-        if not (self._socket or config.redis_url.startswith("unix:")):
-            options["socket_keepalive"] = True
-        options.update(config.redis_params)
-        for name in (*_OURS, "redis_cls"):
-            options.pop(name, None)
-        # A script that is sent twice by the client is applied twice: only the worker may repeat.
-        options |= {"decode_responses": False, "retry": retry}
+        options |= {name: value for name, value in config.redis_params.items() if name not in _OURS}
+        # REDIS_URL wins over REDIS_HOST, and that over REDIS_PARAMS.
+        url = options.pop("url", "")
+        url = config.redis_url or (url if not config.redis_host else "")
         try:
             if self._socket:
-                return cls(unix_socket_path=self._socket, **options)
-            if config.redis_url:
-                return cls.from_url(config.redis_url, **options)
-            url = options.pop("url", None)
-            if url and not config.redis_host:
-                return cls.from_url(url, **options)
-            if config.redis_host:
-                options |= {"host": config.redis_host, "port": config.redis_port}
-            if config.redis_db:
-                options["db"] = config.redis_db
-            return cls(**options)
-        except (ValueError, TypeError) as error:
-            name = "REDIS_URL" if config.redis_url else "REDIS_PARAMS"
-            raise ConfigError(f"{name} cannot be used: {error}") from None
+                client = cls(unix_socket_path=self._socket, **options)
+            elif url:
+                if not url.startswith("unix:"):
+                    options.setdefault("socket_keepalive", True)
+                client = cls.from_url(url, **options)
+            else:
+                options.setdefault("socket_keepalive", True)
+                if config.redis_host:
+                    options.pop("unix_socket_path", None)
+                    options |= {"host": config.redis_host, "port": config.redis_port}
+                if config.redis_db:
+                    options["db"] = config.redis_db
+                client = cls(**options)
+            pool = client.connection_pool
+            for name in ("retry_on_timeout", "retry_on_error"):
+                pool.connection_kwargs.pop(name, None)
+            # A script that is sent twice by the client is applied twice: only the worker may repeat.
+            # Not among the options: a URL's query would win over them.
+            pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
+            pool.connection_class(**pool.connection_kwargs)  # an unknown option is found now, not later
+        except TypeError as error:
+            raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
+        except ValueError as error:
+            if not url:
+                raise ConfigError(f"REDIS_PARAMS cannot be used: {error}") from None
+            # Not the error's own text: it may hold a part of the password.
+            raise ConfigError(
+                "REDIS_URL cannot be used: expected redis://, rediss:// or unix://, for example "
+                "redis://user:password@host:6379/0, with special characters of the password "
+                "percent-encoded"
+            ) from None
+        return client
 
     async def _check(self, client: redis.asyncio.Redis) -> None:
         try:

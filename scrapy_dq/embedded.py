@@ -243,7 +243,7 @@ class EmbeddedRedis:
             except RedisError as error:
                 self._silence = str(error)
             time.sleep(POLL_S)  # and ask again: one that we were still starting had not listened yet
-        self._directory.forget(self._socket)
+        self._directory.forget_links()
         logger.info("Embedded Redis: stopped %s", who)
 
     def _state(self) -> Literal["ready", "loading"] | None:

@@ -76,7 +76,8 @@ class RedisDirectory:
             return
         self.drop()
         self._use, self._use_pid = self._open(USERS_LOCK), os.getpid()
-        fcntl.flock(self._use, fcntl.LOCK_SH)
+        # Exclusive it is held under start.lock only, so there is nothing to wait for.
+        fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def drop(self) -> None:
         """Be no user any more."""
@@ -122,15 +123,13 @@ class RedisDirectory:
         if len(os.fsencode(self.path / SOCKET)) <= MAX_SOCKET_PATH_BYTES:
             return self.path / SOCKET
         target = os.path.realpath(self.path)
-        name = f"scrapy-dq-{os.getuid()}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}"
-        for folder in (tempfile.gettempdir(), "/tmp"):
-            link = Path(folder, name)
-            if len(os.fsencode(link / SOCKET)) > MAX_SOCKET_PATH_BYTES or not os.access(folder, os.W_OK):
+        for link in self._links(target):
+            if len(os.fsencode(link / SOCKET)) > MAX_SOCKET_PATH_BYTES or not os.access(link.parent, os.W_OK):
                 continue
             with suppress(FileExistsError):
                 link.symlink_to(target)
             # In a folder that all can write, anybody may have made it first.
-            if not link.is_symlink() or link.lstat().st_uid != os.getuid() or os.readlink(link) != target:
+            if not _is_our_link(link, target):
                 raise EmbeddedError(f"{link} should be a symlink of yours to {target} and is not. Remove it.")
             return link / SOCKET
         raise EmbeddedError(
@@ -138,10 +137,17 @@ class RedisDirectory:
             "/tmp can hold a short symlink to it. Move the project, set TMPDIR, or set REDIS_URL."
         )
 
-    def forget(self, socket: Path) -> None:
-        """Remove the symlink that `socket` made, if it made one."""
-        if socket.parent != self.path:
-            socket.parent.unlink(missing_ok=True)
+    def forget_links(self) -> None:
+        """Remove the symlinks that `socket` made, here and in others with the same temporary folders."""
+        target = os.path.realpath(self.path)
+        for link in self._links(target):
+            if _is_our_link(link, target):
+                link.unlink(missing_ok=True)
+
+    def _links(self, target: str) -> Iterator[Path]:
+        name = f"scrapy-dq-{os.getuid()}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}"
+        for folder in (tempfile.gettempdir(), "/tmp"):
+            yield Path(folder, name)
 
     def open_log(self) -> int:
         return self._open(LOG, os.O_WRONLY | os.O_APPEND)
@@ -164,6 +170,10 @@ class RedisDirectory:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _is_our_link(link: Path, target: str) -> bool:
+    return link.is_symlink() and link.lstat().st_uid == os.getuid() and os.readlink(link) == target
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:

@@ -117,16 +117,17 @@ class Session:
             FrontierError, ConfigError, UnsupportedScrapy: after one ERROR line; nothing in Redis was changed.
         """
         self._scheduler = scheduler
+        where = ""
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled)
             client = await self._connection.open()
+            where = f" {self.config.crawl!r} at {self._connection.target}"
             frontier = Frontier(client, self.config.crawl, self.config.order)
             if self.config.flush_on_start:
                 gone = await flush(frontier, self.config.worker_ttl_s)
                 logger.info("Crawl %r flushed: %s", self.config.crawl, _counts(gone))
             await self._join(frontier)
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
-            where = "" if isinstance(error, (ConfigError, UnsupportedScrapy)) else f" {self.config.crawl!r}"
             logger.error("scrapy_dq cannot open the crawl%s: %s", where, error)
             raise
 

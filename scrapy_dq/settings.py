@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,9 @@ from scrapy_dq.frontier.model import Order
 
 class ConfigError(ValueError):
     """A setting cannot be used; the message names it, its value and what is allowed."""
+
+
+_MAY_HOLD_A_PASSWORD = {"REDIS_URL", "REDIS_PARAMS"}
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Setting:
     choices: tuple[str, ...] = ()
 
     def wrong(self, value: Any, expected: str) -> ConfigError:
-        return ConfigError(f"{self.name} = {value!r}: expected {expected}")
+        shown = " (not shown here)" if self.name in _MAY_HOLD_A_PASSWORD else f" = {value!r}"
+        return ConfigError(f"{self.name}{shown}: expected {expected}")
 
     @property
     def range(self) -> str:
@@ -37,8 +42,12 @@ class Setting:
             return "one of " + ", ".join(self.choices)
         unit = f" {self.unit}" if self.unit else ""
         if self.high is not None:
-            return f"{self.low:g} to {self.high:g}{unit}"
-        return f"at least {self.low:g}{unit}" if self.low is not None else ""
+            return f"{_plain(self.low)} to {_plain(self.high)}{unit}"
+        return f"at least {_plain(self.low)}{unit}" if self.low is not None else ""
+
+
+def _plain(number: float | None) -> str:
+    return f"{number:.12g}"
 
 
 def _number(setting: Setting, value: Any) -> float:
@@ -203,6 +212,8 @@ def _from_recipe(settings: Mapping[str, Any]) -> str:
 
 def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:
     try:
+        if "%" in re.sub(r"%%|%\(", "", template):  # `"%s" % names` would be the text of the whole dict
+            raise ValueError("a % that is meant as one is written %%")
         return template % names
     except KeyError as error:
         known = ", ".join(f"%({name})s" for name in sorted(names))

@@ -199,7 +199,11 @@ class Frontier:
         try:
             reply = await self._scripts[transition].call(self._client, self._key, *args)
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
-            raise FrontierRefused(f"Redis denies access: {describe(error)}") from error
+            raise FrontierRefused(
+                f"Redis denies access: {describe(error)}. The user in REDIS_URL needs what docs/settings.md "
+                f"lists, for example: ACL SETUSER name ~{keys.PREFIX}* +@connection +@read "
+                f"+@write +@scripting +time +info"
+            ) from error
         except (RedisError, OSError, TimeoutError) as error:
             raise FrontierUnavailable(describe(error)) from error
         refuse(reply)

@@ -77,10 +77,14 @@ class Outbox:
         A release that was queued before the rejoin is among these: rejoin gave its lease back.
         """
         kept = [m for m in self._moves if isinstance(m, Put) or m.entry_id in owned]
-        self._moves.clear()
-        self._bytes = self._parentless = 0
+        self.clear()
         for move in (*log, *kept):
             self.append(move)
+
+    def clear(self) -> None:
+        """Forget everything: the run is over, and nobody takes it."""
+        self._moves.clear()
+        self._bytes = self._parentless = 0
 
 
 class PutLog:

@@ -48,7 +48,9 @@ class TimedSpider(TreeSpider):
 
 """
 
-SLOW_START = SPIDER + """\
+SLOW_START = (
+    SPIDER
+    + """\
 class SlowStartSpider(TimedSpider):
     seeds = "0"
 
@@ -58,8 +60,11 @@ class SlowStartSpider(TimedSpider):
             await self.until_told()
             await asyncio.sleep(0.8)
 """
+)
 
-LATE_LINKS = SPIDER + """\
+LATE_LINKS = (
+    SPIDER
+    + """\
 class LateLinksSpider(TimedSpider):
     async def parse(self, response):
         path = page_path(response)
@@ -71,8 +76,11 @@ class LateLinksSpider(TimedSpider):
         self.record("done", path)
         self.over()
 """
+)
 
-IDLE = SPIDER + """\
+IDLE = (
+    SPIDER
+    + """\
 class IdleSpider(TimedSpider):
     more = True
 
@@ -93,6 +101,7 @@ class IdleSpider(TimedSpider):
             self.more = False
             self.crawler.engine.crawl(scrapy.Request(self.start_urls[0] + f"&by={self.dq_worker}"))
 """
+)
 
 
 def let_go(project: Project) -> None:

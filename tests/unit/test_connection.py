@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import redis
-from support.proxy import RedisProxy
-from support.redis_server import RedisServer
 
 from scrapy_dq.connection import Connection, check_info, connect_url
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
 
 PASSWORD = "s3cr3t/&%40"
 HEALTHY = {"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "aof_enabled": 1}
@@ -30,7 +30,9 @@ def connection_to(url: str = "", **other: Any) -> Connection:
 
 def options_of(**config: Any) -> dict[str, Any]:
     """Return what every connection of a client is made with."""
-    options: dict[str, Any] = Connection(Config("crawl", **config), Path()).blocking().connection_pool.connection_kwargs
+    options: dict[str, Any] = (
+        Connection(Config("crawl", **config), Path()).blocking().connection_pool.connection_kwargs
+    )
     return options
 
 
@@ -179,7 +181,7 @@ def test_params_are_honoured() -> None:
     ],
 )
 def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, Any]) -> None:
-    """The error names the setting, and holds nothing of the password: a bad URL's may stand anywhere in it."""
+    """The error names the setting, and nothing of the password, which may stand anywhere in a bad URL."""
     with pytest.raises(ConfigError, match=r"REDIS_URL|REDIS_PARAMS") as refusal:
         open_and_close(Connection(Config("crawl", **config), Path()))
     assert "s3cr3t" not in str(refusal.value)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis
+
+from scrapy_dq.frontier.scripts import TRANSITIONS, source
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from worker.engine import ORDER, Crawl
-
-from scrapy_dq.frontier.scripts import TRANSITIONS, source
 
 DEADLINE_S = 30.0
 

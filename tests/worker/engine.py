@@ -65,7 +65,8 @@ class Engine:
 
     Args:
         url: where Redis is, if not straight at the crawl's: a proxy's.
-        concurrency: how many entries are worked at once.
+        concurrency: how many entries are worked at once (`slots`), and how many the worker is told can
+            be (`capacity`); a test may set these apart.
         join: whether `async with` joins; else the test calls `join`.
         options: for WorkerOptions.
     """
@@ -83,7 +84,7 @@ class Engine:
         **options: float,
     ) -> None:
         self.crawl = crawl
-        self.capacity = concurrency
+        self.slots = self.capacity = concurrency
         self.work_s = work_s
         self.open_gate = asyncio.Event()
         self.open_gate.set()
@@ -145,7 +146,7 @@ class Engine:
 
     def take(self) -> None:
         """Take what leases there are room for, and begin to work at them."""
-        while len(self.works) < self.capacity and (lease := self.worker.take()):
+        while len(self.works) < self.slots and (lease := self.worker.take()):
             assert lease.entry_id not in self.works, "an entry that is worked at was handed out again"
             self.works[lease.entry_id] = asyncio.create_task(self._work(lease))
 

@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 import redis
-from support import stored
-from support.live_frontier import put
-from worker.engine import IDENTITY, ORDER, Crawl
 
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier
@@ -24,6 +21,9 @@ from scrapy_dq.frontier.frontier import pack_moves
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Census, FrontierRefused
 from scrapy_dq.settings import Config
+from support import stored
+from support.live_frontier import put
+from worker.engine import IDENTITY, ORDER, Crawl
 
 LOOK_S = 0.05
 TTL_S = 0.4

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from support.proxy import RedisProxy
-from support.waiting import wait_until
-from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
 
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.heartbeat import LONGEST_INTERVAL_S, Heartbeat, Observer
+from support.proxy import RedisProxy
+from support.waiting import wait_until
+from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
 
 # The observer: pure
 
@@ -57,7 +57,7 @@ def test_a_counter_that_went_back_has_moved() -> None:
 
 
 def test_an_observer_that_was_frozen_kills_nobody() -> None:
-    """If this process, or Redis, stood still for an hour, so may all others: a gap counts as two looks at most."""
+    """If this process, or Redis, stood still for an hour, so may all others: a gap counts as two looks."""
     watch = Watch()
     watch.look(a=1)
     assert watch.look(after_s=3600, a=1) == (["a"], [])
@@ -153,7 +153,7 @@ async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callab
 async def test_it_stops_while_the_loop_is_blocked_for_too_long(
     crawl: Crawl, beats_of: Callable[[str], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker that hangs for ever must lose its leases: warned once per stall; it beats again when the loop runs."""
+    """A worker that hangs must lose its leases: warned once per stall; it beats again when the loop runs."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         await engine.frontier.join("silent", {}, "epoch", IDENTITY)
@@ -234,7 +234,9 @@ def test_the_interval_finds_local_deaths_soon_whatever_the_ttl() -> None:
 
     def interval(ttl_s: float) -> float:
         none = Frontier(None, "crawl", ORDER)
-        return Heartbeat(none, lambda: None, ttl_s=ttl_s, stall_timeout_s=1, observed=lambda *_: None)._interval_s
+        return Heartbeat(
+            none, lambda: None, ttl_s=ttl_s, stall_timeout_s=1, observed=lambda *_: None
+        )._interval_s
 
     assert interval(3) == 0.5
     assert interval(30) == interval(3600) == LONGEST_INTERVAL_S == 1.0

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.waiting import wait_until
 
 from scrapy_dq.frontier.identity import certainly_dead, new_worker_id, own_identity
+from support.waiting import wait_until
 
 Child = Callable[[], tuple["subprocess.Popen[str]", dict[str, Any]]]
 
 pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/ns/pid").exists(), reason="without Linux's /proc, only the heartbeat tells who is dead"
+    not Path("/proc/self/ns/pid").exists(),
+    reason="without Linux's /proc, only the heartbeat tells who is dead",
 )
 
 

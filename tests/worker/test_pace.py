@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,10 +22,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    yield clock
+    return clock
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_a_move_lingers_for_company(pace: Pace, clock: Clock) -> None:
 
 
 def test_moves_that_stay_behind_linger_from_the_last_answer(pace: Pace, clock: Clock) -> None:
-    """The oldest of them came while the exchange was under way: a busy worker does not exchange without a pause."""
+    """They came while the exchange was under way: a busy worker does not exchange without a pause."""
     pace.first_move()
     clock.now += 0.2
     pace.answered(clock.now - 0.2, clock.now)
@@ -112,7 +111,7 @@ def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
 
 
 def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
-    """At 100 leases a second and 0.1 s to Redis and back, about 2 x 0.115 s x 100/s are consumed meanwhile."""
+    """At 100 leases a second and 0.1 s to Redis and back, 2 x 0.115 s x 100/s are consumed meanwhile."""
     pace = Pace()
     for _ in range(50):
         for _ in range(10):

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.live_frontier import ack, entry_id, put
-from support.proxy import RedisProxy
-from worker.engine import IDENTITY, ORDER, Crawl, entries, until
 
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier, reclaim
@@ -22,6 +19,9 @@ from scrapy_dq.frontier.model import FrontierUnavailable
 from scrapy_dq.frontier.reclaim import Reclaimer
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.settings import Config
+from support.live_frontier import ack, entry_id, put
+from support.proxy import RedisProxy
+from worker.engine import IDENTITY, ORDER, Crawl, entries, until
 
 State = Callable[[], dict[str, Any]]
 OWN = own_identity()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -11,16 +10,16 @@ from typing import Any
 
 import pytest
 import redis
-from support import stored
-from support.proxy import RedisProxy
-from support.redis_server import KINDS, RedisServer, find_binary
-from worker.engine import IDENTITY, ORDER, Crawl, Engine, entries, until
 
 from scrapy_dq.frontier import keys, outage, pace
 from scrapy_dq.frontier.frontier import Identity, pack_moves
-from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Put, Status
+from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Status
 from scrapy_dq.frontier.overview import peek
 from scrapy_dq.frontier.scripts import Script
+from support import stored
+from support.proxy import RedisProxy
+from support.redis_server import KINDS, RedisServer, find_binary
+from worker.engine import ORDER, Crawl, Engine, entries, until
 
 State = Callable[[], dict[str, Any]]
 NAMED_RUN = Identity("fingerprinter", "spider", "{}", run_name="nightly")
@@ -47,6 +46,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "LINGER_S", 0.001)
 
 
+async def next_exchange(engine: Engine) -> None:
+    """Wait until one more exchange is answered."""
+    answered = engine.counts["exchange"]
+    await until(lambda: engine.counts["exchange"] > answered, "an exchange is answered")
+
+
+def put_out_of_step(engine: Engine, client: redis.Redis) -> None:
+    """Let Redis await another exchange than the worker's next: as one that came back older does."""
+    client.hset(keys.prefix(engine.crawl.name) + f"worker:{engine.worker.id}", "last_seq", 1_000_000)
+
+
 # Without a fault
 
 
@@ -67,11 +77,16 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
         assert state()["tokens"][Admission.SEEN]
         await b.stop()
     left = state()
-    assert (left["phase"], left["done"], left["members"], left["tokens"][Admission.SEEN]) == ("finished", 200, {}, set())
+    assert (left["phase"], left["done"], left["members"], left["tokens"][Admission.SEEN]) == (
+        "finished",
+        200,
+        {},
+        set(),
+    )
 
 
 async def test_a_parentless_put_after_the_end_opens_the_run_again(crawl: Crawl, state: State) -> None:
-    """`engine.crawl()` from a timer or from spider_idle: the worker that finished goes on, in the same run."""
+    """`engine.crawl()` from a timer or from spider_idle: the worker goes on, in the same run."""
     async with Engine(crawl) as engine:
         engine.seed()
         await engine.run()
@@ -102,7 +117,9 @@ async def test_join_on_a_finished_run_of_the_same_name_has_nothing_to_do(crawl: 
         assert (other.worker.run, other.worker.pending) == (1, True)
 
 
-async def test_a_stopping_worker_gives_its_leases_back_at_once_and_uncharged(crawl: Crawl, state: State) -> None:
+async def test_a_stopping_worker_gives_its_leases_back_at_once_and_uncharged(
+    crawl: Crawl, state: State
+) -> None:
     """SIGTERM: the other worker has them without waiting for the TTL, and finishes the crawl alone."""
     async with Engine(crawl, concurrency=8) as a, Engine(crawl, concurrency=8) as b:
         a.open_gate.clear()
@@ -130,7 +147,9 @@ async def test_a_worker_that_is_still_seeding_keeps_the_others_from_finishing(cr
         slow.put(0)
         ends = asyncio.gather(slow.run(), quick.run())
         await until(lambda: crawl.done[1], "the first seed's tree is done")
-        await until(lambda: quick.worker.census.seeding == 1 and not quick.worker.census.in_flight, "all is empty")
+        await until(
+            lambda: quick.worker.census.seeding == 1 and not quick.worker.census.in_flight, "all is empty"
+        )
         await asyncio.sleep(0.05)
         assert quick.worker.pending
         assert not ends.done()
@@ -161,20 +180,17 @@ async def test_capacity_0_gives_the_buffer_back(crawl: Crawl, state: State) -> N
     """A paused or closing engine keeps what it works at, and nothing else, from the others."""
     crawl.fan_out = crawl.size
     async with Engine(crawl, concurrency=2) as engine:
-        engine.seed()
         engine.open_gate.clear()
+        engine.capacity = 10
+        engine.seed()
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "the root is at work")
-        engine.capacity = 20
-        await until(lambda: engine.counts["put"] == crawl.size, "its children are stored")
-        engine._wake.set()
-        await until(lambda: len(engine.works) == 20 and engine.worker._leases.buffered, "leases are buffered")
+        await until(lambda: len(entries(state(), engine.worker.id)) >= 8, "leases are buffered")
+        assert len(engine.works) == 2
         engine.capacity = 0
-        await until(lambda: len(entries(state(), engine.worker.id)) == 20, "the buffer is given back")
+        await until(lambda: len(entries(state(), engine.worker.id)) == 2, "the buffer is given back")
         assert engine.held == {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id}
-        assert not engine.worker._leases.buffered
         assert not any(attempts for _, attempts, _, _ in state()["entries"].values())
-        engine.capacity = 20
+        engine.capacity = 2
         engine.open_gate.set()
         await running
         assert crawl.started == crawl.done == crawl.once
@@ -184,16 +200,17 @@ async def test_capacity_0_gives_the_buffer_back(crawl: Crawl, state: State) -> N
 
 
 @pytest.mark.usefixtures("quick")
-async def test_lost_replies_of_exchanges_lose_and_double_nothing(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
-    """Every second exchange is applied and its reply lost: the repeat brings the stored reply, with its leases."""
+async def test_lost_replies_of_exchanges_lose_and_double_nothing(
+    crawl: Crawl, proxy: RedisProxy, state: State
+) -> None:
+    """Every second exchange is applied and its reply lost: the repeat brings the stored one, and its leases."""
     async with Engine(crawl, url=proxy.url, concurrency=2, work_s=0.005) as engine:
         faults = [proxy.cut_next_reply("EVALSHA", containing=sha("exchange"))]
         engine.seed()
         running = asyncio.ensure_future(engine.run())
         while not running.done():
             if faults[-1].fired:
-                answered = engine.counts["exchange"]
-                await until(lambda: engine.counts["exchange"] > answered or running.done(), "a repeat is answered")  # noqa: B023
+                await next_exchange(engine)
                 faults.append(proxy.cut_next_reply("EVALSHA", containing=sha("exchange")))
             await asyncio.sleep(0.001)
         await running
@@ -203,7 +220,9 @@ async def test_lost_replies_of_exchanges_lose_and_double_nothing(crawl: Crawl, p
         proxy.drop_connections()
 
 
-async def test_a_lost_reply_of_join_is_said_and_join_can_be_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
+async def test_a_lost_reply_of_join_is_said_and_join_can_be_repeated(
+    crawl: Crawl, proxy: RedisProxy, state: State
+) -> None:
     """The second call of the same worker registers nobody else."""
     async with Engine(crawl, url=proxy.url, join=False) as engine:
         fault = proxy.cut_next_reply("EVALSHA", containing=sha("join"))
@@ -235,7 +254,9 @@ async def test_a_lost_reply_of_leave_is_repeated(crawl: Crawl, proxy: RedisProxy
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_lost_reply_of_rejoin_is_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
+async def test_a_lost_reply_of_rejoin_is_repeated(
+    crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
+) -> None:
     """The same answer comes again: one member, the same leases, nothing lost or doubled."""
     async with Engine(crawl, url=proxy.url) as engine:
         engine.open_gate.clear()
@@ -244,7 +265,7 @@ async def test_a_lost_reply_of_rejoin_is_repeated(crawl: Crawl, proxy: RedisProx
         await until(lambda: len(engine.works) >= 2, "two are at work")
         old_id, held = engine.worker.id, engine.held
         fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
-        engine.worker._seq += 1  # out of step, as after a Redis that came back older
+        put_out_of_step(engine, client)
         await until(lambda: engine.counts["rejoin"], "it rejoined")
         assert fault.fired
         assert engine.worker.id != old_id
@@ -288,7 +309,9 @@ async def fence_and_drain(by: Engine, worker_id: str) -> None:
 
 
 @pytest.mark.parametrize("learns", ["before its ack", "by its ack"])
-async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(crawl: Crawl, state: State, learns: str) -> None:
+async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(
+    crawl: Crawl, state: State, learns: str
+) -> None:
     """It rejoins under a new id; its ack of a lease that went to another worker settles nothing there."""
     crawl.size = 1
     async with Engine(crawl) as frozen, Engine(crawl, concurrency=0) as other:
@@ -305,15 +328,15 @@ async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(crawl: Crawl, s
             frozen.open_gate.set()
         await until(lambda: frozen.counts["rejoin"], "it rejoined")
         assert frozen.worker.id != old_id
-        other.capacity = 4
-        other._wake.set()
+        other.slots = other.capacity = 4
+        other.take()
         await until(lambda: other.works, "the other works at the entry")
         frozen.open_gate.set()
         await until(lambda: crawl.done[0] == 1, "the first one's work is done")
-        answered = frozen.counts["exchange"]
-        await until(lambda: frozen.counts["exchange"] > answered + 1, "it has had time to ack")
+        await next_exchange(frozen)
+        await next_exchange(frozen)
         assert set(entries(state(), other.worker.id)) == {0}
-        assert (frozen.counts["ack"], frozen.worker.unconfirmed, state()["done"]) == (0, 0, 0)
+        assert (frozen.counts["ack"], state()["done"]) == (0, 0)
         other.open_gate.set()
         await ends
         assert (crawl.done, state()["done"]) == ({0: 2}, 1)
@@ -329,7 +352,7 @@ async def test_a_fenced_worker_in_the_middle_of_a_crawl_loses_no_entry(crawl: Cr
         held = 0
         for turn in (1, 2):
             await until(lambda: sum(crawl.done.values()) > 30 * turn and a.works, "a is in the middle")  # noqa: B023
-            held += len(a.worker._leases)
+            held += len(entries(state(), a.worker.id))
             await fence_and_drain(b, a.worker.id)
             await until(lambda: a.counts["rejoin"] == turn, "a rejoined")  # noqa: B023
         await ends
@@ -358,7 +381,7 @@ async def test_an_undrained_former_self_is_reclaimed(crawl: Crawl, state: State)
 
 
 async def test_a_granted_entry_that_is_at_work_here_is_adopted(crawl: Crawl, state: State) -> None:
-    """Its lease was reclaimed and comes back to the same worker: it is not started twice, and its ack counts."""
+    """Its lease was reclaimed and comes back to this worker: it is not started twice, and its ack counts."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         engine.open_gate.clear()
@@ -379,40 +402,38 @@ async def test_a_granted_entry_that_is_at_work_here_is_adopted(crawl: Crawl, sta
 
 
 async def test_what_is_released_while_a_rejoin_is_under_way_is_given_back(
-    crawl: Crawl, proxy: RedisProxy, state: State
+    crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
     """A pause in that moment: the rejoin kept the buffer, so its release has to be sent after it."""
     crawl.fan_out = crawl.size
     async with Engine(crawl, url=proxy.url, concurrency=2) as engine:
         engine.open_gate.clear()
+        engine.capacity = 10
         engine.seed()
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "the root is at work")
-        engine.worker._pace.hungry = True
-        engine.capacity = 20
-        await until(lambda: len(engine.worker._leases) > 2, "leases are buffered")
+        await until(lambda: len(entries(state(), engine.worker.id)) >= 8, "leases are buffered")
         fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
-        engine.worker._seq += 1  # out of step
+        put_out_of_step(engine, client)
         await until(lambda: fault.fired, "it rejoins, and does not know it")
         engine.capacity = 0
         await until(lambda: engine.counts["rejoin"], "it knows it")
-        await until(lambda: len(engine.worker._leases) == len(engine.works), "the buffer is given back")
+        await until(lambda: len(entries(state(), engine.worker.id)) == 2, "the buffer is given back")
         assert engine.held == {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id}
-        engine.capacity = 20
+        engine.capacity = 2
         engine.open_gate.set()
         await running
         assert crawl.started == crawl.done == crawl.once
 
 
 async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
-    crawl: Crawl, proxy: RedisProxy, state: State
+    crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
     """The rejoin that is repeated says nothing of it and is answered FINISHED: one that does follows."""
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed()
         await engine.run()
         fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
-        engine.worker._seq += 1  # out of step
+        put_out_of_step(engine, client)
         await until(lambda: fault.fired, "it rejoins, and does not know the answer")
         assert engine.put(1000)
         await engine.run()
@@ -420,23 +441,27 @@ async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
         assert (state()["phase"], state()["done"]) == ("finished", crawl.size + 1)
 
 
-async def test_a_lease_count_that_differs_is_found_and_mended(crawl: Crawl, client: redis.Redis, state: State) -> None:
-    """Leases granted to a late copy of an exchange: the worker rejoins, keeps its own, and the rest waits again."""
+async def test_a_lease_count_that_differs_is_found_and_mended(
+    crawl: Crawl, client: redis.Redis, state: State
+) -> None:
+    """Leases went to a late copy of an exchange: the worker rejoins and keeps its own; the rest waits again."""
     crawl.size = 0
     async with Engine(crawl, concurrency=2) as engine:
         engine.open_gate.clear()
         engine.seed([1000, 1001, 1002, 1003, 1004, 1005, 1006])
         running = asyncio.ensure_future(engine.run())
         await until(lambda: len(engine.works) == 2, "it works")
-        await until(lambda: not engine.worker.unconfirmed, "all is confirmed")
+        await until(lambda: engine.counts["put"] == 7, "all is stored")
+        await next_exchange(engine)
         worker, held = engine.worker, engine.held
-        meant = entries(state(), worker.id)
+        meant, last_seq = len(entries(state(), worker.id)), state()["members"][worker.id][1]
         # What a delayed copy does to a Redis that stepped back: the sequence fits, the leases go to nobody.
-        await engine.frontier.exchange(
-            worker.id, worker.epoch, 0, worker._seq, 2, 0, len(worker._leases), pack_moves([])
-        )
-        client.hset(keys.prefix(crawl.name) + f"worker:{worker.id}", "last_seq", worker._seq - 1)
-        assert len(entries(state(), worker.id)) == len(meant) + 2
+        Script("exchange", ORDER).call_blocking(
+            client, keys.meta(crawl.name), worker.id, worker.epoch, 0, last_seq + 1, 2, 0, meant, 1000,
+            pack_moves([]),
+        )  # fmt: skip
+        client.hset(keys.prefix(crawl.name) + f"worker:{worker.id}", "last_seq", last_seq)
+        assert len(entries(state(), worker.id)) == meant + 2
         await until(lambda: engine.counts["rejoin"], "it rejoined")
         await until(lambda: engine.held <= set(state()["entries"]), "it goes on")
         assert engine.held == held
@@ -477,7 +502,7 @@ async def test_a_redis_that_comes_back_older_costs_repeats_and_no_entry(
 async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
     crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FLUSHALL: one CRITICAL line, the owner is told once, `pending` stays True, and nothing is written anew."""
+    """FLUSHALL: one CRITICAL line, the owner is told once, `pending` stays True, nothing is written anew."""
     async with Engine(crawl) as engine:
         engine.open_gate.clear()
         engine.seed()
@@ -500,8 +525,10 @@ async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
     assert not stored.crawl_keys(client, crawl.name)
 
 
-async def test_another_frontier_in_the_place_of_ours_is_not_touched(crawl: Crawl, client: redis.Redis, state: State) -> None:
-    """An empty replica was promoted and somebody began anew: the old worker is lost and changes nothing there."""
+async def test_another_frontier_in_the_place_of_ours_is_not_touched(
+    crawl: Crawl, client: redis.Redis, state: State
+) -> None:
+    """An empty replica was promoted and somebody began anew: the old worker is lost, changes nothing there."""
     async with Engine(crawl) as old:
         old.open_gate.clear()
         old.seed()

@@ -1,0 +1,227 @@
+"""A worker's half of the protocol: what it sends, and what each answer changes.
+
+Knows no pace and starts no task: `frontier/worker.py` decides when to speak. docs/design.md has the protocol;
+lua/exchange.lua and lua/rejoin.lua are its other half.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from scrapy_dq.frontier.frontier import Frontier, Identity, pack_moves
+from scrapy_dq.frontier.identity import new_worker_id
+from scrapy_dq.frontier.leases import Leases
+from scrapy_dq.frontier.model import Census, Joined, Move, Put, Receipt, Status
+from scrapy_dq.frontier.outbox import Outbox, PutLog
+
+logger = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """What a worker tells its owner; called on the event loop, must neither block nor raise."""
+
+    def leases_arrived(self) -> None: ...
+    def run_finished(self) -> None: ...
+    def frontier_lost(self) -> None: ...
+    def put_dropped(self, put: Put) -> None: ...
+    def counted(self, what: str, amount: float) -> None:
+        """*what*: exchange, seconds, error, rejoin, reclaim, or a move's name once it is confirmed."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """An exchange under way: frozen until it is answered, so that a repeat is the same bytes."""
+
+    prefix: list[Move]
+    want: int
+    seeding: int
+    held: int
+    moves: bytes
+    sent_at: float
+
+
+@dataclass(frozen=True)
+class _Rejoin:
+    """A rejoin under way: frozen until it is answered, for the same reason."""
+
+    new_id: str
+    held: list[bytes]
+    parentless: bool
+
+
+class Dialogue:
+    """One worker's conversation with the frontier: at most one exchange or rejoin is under way."""
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        crawl: Identity,
+        identity: dict[str, Any],
+        listener: Listener,
+        rollback_horizon_s: float,
+    ) -> None:
+        self._frontier = frontier
+        self._crawl = crawl
+        self._identity = identity
+        self._listener = listener
+        self._log = PutLog(rollback_horizon_s)
+        self._sent: _Sent | None = None
+        self._rejoin: _Rejoin | None = None
+        self.id = new_worker_id(identity)
+        self.epoch = ""
+        self.run = 0
+        self.seq = 1
+        self.seeding = 1
+        self.census = Census()
+        self.outbox = Outbox()
+        self.leases = Leases()
+        self.finished = False
+        """The run is finished, as far as this worker knows; a put opens it again."""
+        self.over = False
+        """The run is finished for good: nothing is put any more."""
+        self.lost = False
+        """The frontier is gone."""
+
+    @property
+    def under_way(self) -> bool:
+        """An exchange or a rejoin was sent and is not answered."""
+        return self._sent is not None or self._rejoin is not None
+
+    @property
+    def pending(self) -> bool:
+        """Something of the whole crawl is not done yet, as far as this worker knows."""
+        if self.over:
+            return False
+        if self.seeding == 2 and not self.outbox and not self.leases:
+            # Our start() failed: the run must not be marked finished, so that the next crawl repeats it.
+            return bool(self.census.waiting or self.census.in_flight or self.census.seeding)
+        return not self.finished or bool(self.outbox)
+
+    async def join(self, new_epoch: str) -> Joined:
+        """Register; see Frontier.join."""
+        joined = await self._frontier.join(self.id, self._identity, new_epoch, self._crawl)
+        self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
+        self.finished = self.over = joined.status is Status.FINISHED
+        return joined
+
+    async def leave(self) -> None:
+        """Give all leases back and unregister."""
+        released, last = await self._frontier.leave(self.id, self.epoch, self.run, self._crawl.keep_seen)
+        logger.debug("Worker %s left: %d leases released, nobody left: %s", self.id, released, last)
+
+    async def speak(self, want: int) -> tuple[int, int]:
+        """Make one exchange, or the rejoin that is due; return how many leases were asked for and came.
+
+        Raises:
+            FrontierUnavailable: no answer; the next call says the same once more.
+        """
+        if self._rejoin is not None:
+            await self._register_anew(self._rejoin)
+            return 0, 0
+        if self._sent is None:
+            self._sent = self._freeze(want)
+        sent = self._sent
+        receipt = await self._frontier.exchange(
+            self.id, self.epoch, self.run, self.seq, sent.want, sent.seeding, sent.held, sent.moves
+        )
+        self._sent = None
+        if receipt.status is Status.LOST:
+            self._lose()
+        elif receipt.status is Status.RESYNC:
+            self._begin_rejoin()
+        elif receipt.applied:
+            self._accept(sent, receipt)
+            if receipt.status is Status.FINISHED and not self.outbox:
+                self._finish()
+            return sent.want, len(receipt.leases)
+        elif sent.prefix:
+            self._begin_rejoin()
+        elif not self.outbox:
+            self._finish()
+        return 0, 0
+
+    def _freeze(self, want: int) -> _Sent:
+        prefix = self.outbox.prefix()
+        # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
+        beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
+        seeding = self.seeding or int(beyond > 0)
+        return _Sent(prefix, want, seeding, len(self.leases), pack_moves(prefix), time.monotonic())
+
+    def _accept(self, sent: _Sent, receipt: Receipt) -> None:
+        now = time.monotonic()
+        self.finished = False
+        self.census = receipt.census
+        self.outbox.confirm(sent.prefix)
+        self.seq += 1
+        self._log.retire(sent.sent_at)
+        for position in receipt.dropped:
+            self._listener.put_dropped(sent.prefix[position])  # type: ignore[arg-type]
+        for move in sent.prefix:
+            self._listener.counted(type(move).__name__.lower(), 1)
+            if isinstance(move, Put):
+                self._log.add(move, now)
+            else:
+                self.leases.confirmed(move.entry_id)
+        for lease in receipt.leases:
+            self.leases.grant(lease)
+        if receipt.leases:
+            self._listener.leases_arrived()
+        elif not self.pending:
+            self._listener.run_finished()
+
+    def _finish(self) -> None:
+        if not self.finished:
+            self.finished = True
+            self._listener.run_finished()
+
+    def _begin_rejoin(self) -> None:
+        parentless = self.outbox.parentless > 0
+        self._rejoin = _Rejoin(new_worker_id(self._identity), self.leases.held(), parentless)
+        logger.info("Worker %s is out of step with the frontier: it rejoins", self.id)
+
+    async def _register_anew(self, rejoin: _Rejoin) -> None:
+        """Register under a new id, keep what is still ours, and queue the log again."""
+        answer = await self._frontier.rejoin(
+            rejoin.new_id, self._identity, self.id, self.epoch, self.run, rejoin.held, rejoin.parentless,
+            self._crawl.keep_seen,
+        )  # fmt: skip
+        self._rejoin = None
+        self._listener.counted("rejoin", 1)
+        if answer.status is Status.LOST:
+            self._lose()
+            return
+        self.leases.keep(answer.owned)
+        if answer.status is Status.FINISHED:
+            if self.outbox.parentless and not rejoin.parentless:
+                self._begin_rejoin()  # it came while this rejoin was under way, and opens the run again
+            else:
+                self._close_run()
+            return
+        logger.info("Worker %s goes on as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
+        self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
+        self.outbox.replay(self._log.take(), answer.owned)
+
+    def _close_run(self) -> None:
+        dropped = sum(isinstance(move, Put) for move in self.outbox)
+        if dropped:
+            logger.error(
+                "The run is over, finished by others while this worker was away: %d requests that it found "
+                "late are not stored; the next run finds them again",
+                dropped,
+            )
+        self.over = True
+        self.outbox.clear()
+        self._finish()
+
+    def _lose(self) -> None:
+        self.lost = True
+        logger.critical(
+            "The frontier of crawl %r is gone, or another one has taken its place (FLUSHALL? an empty "
+            "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
+            "frontier_lost; the next crawl begins again from start()",
+            self._frontier.crawl,
+        )
+        self._listener.frontier_lost()

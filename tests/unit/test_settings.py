@@ -1,0 +1,317 @@
+"""Every setting: what is read, what is refused and how, and what the docs say."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_dq import session, stats
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting
+
+NAMES = {"spider": "books", "project": "shop", "job": "j1", "category": "poetry"}
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+# What a setting without a range of its own takes, by the function that parses it.
+KINDS = {
+    "_text": "a string", "_boolean": "True or False", "_texts": "a list of strings", "_mapping": "a dict",
+}  # fmt: skip
+
+
+def read(**settings: Any) -> Config:
+    return Config.read(settings, NAMES)
+
+
+def test_the_defaults_of_config_and_settings_agree() -> None:
+    """Whether it was read from no settings or made by hand."""
+    assert read() == Config("books")
+    assert [setting.field for setting in SETTINGS] == list(
+        dict.fromkeys(setting.field for setting in SETTINGS)
+    )
+    assert {setting.field for setting in SETTINGS} == {field.name for field in dataclasses.fields(Config)}
+
+
+GOOD: list[tuple[str, Any, Any]] = [
+    ("DQ_CRAWL", "name", "name"),
+    ("DQ_RUN_NAME", "nightly", "nightly"),
+    ("DQ_ORDER", "fifo", Order.FIFO),
+    ("DQ_ORDER", "priority-fifo", Order.PRIORITY_FIFO),
+    ("DQ_SEED_ONCE", "False", False),
+    ("DQ_SEED_ONCE", 0, False),
+    ("DQ_SEED_ONCE", "", False),
+    ("DQ_SEED_ONCE", "1", True),
+    ("DQ_WORKER_TTL", 1, 1.0),
+    ("DQ_WORKER_TTL", "3600", 3600.0),
+    ("DQ_WORKER_TTL", None, 30.0),
+    ("DQ_STALL_TIMEOUT", 2.5, 2.5),
+    ("DQ_SHUTDOWN_GRACE", 0, 0.0),
+    ("DQ_MAX_ATTEMPTS", "7", 7),
+    ("DQ_MAX_ATTEMPTS", 7.0, 7),
+    ("DQ_ROLLBACK_HORIZON", 600, 600.0),
+    ("DQ_MAX_ENTRY_BYTES", 1024, 1024),
+    ("DQ_LOCAL_SEEN", 0, 0),
+    ("DQ_URL_SCHEMES", ["http", "s3"], ("http", "s3")),
+    ("DQ_URL_SCHEMES", "http, s3,", ("http", "s3")),
+    ("DQ_TYPES", ("a.B",), ("a.B",)),
+    ("DQ_LOG_INTERVAL", 0, 0.0),
+    ("DQ_REDIS_TIMEOUT", "0.1", 0.1),
+    ("DQ_REDIS_SERVER", "/opt/redis-server", "/opt/redis-server"),
+    ("SCHEDULER_PERSIST", "true", True),
+    ("SCHEDULER_FLUSH_ON_START", True, True),
+    ("REDIS_URL", "redis://host", "redis://host"),
+    ("REDIS_URL", None, ""),
+    ("REDIS_HOST", "host", "host"),
+    ("REDIS_PORT", "6380", 6380),
+    ("REDIS_DB", 15, 15),
+    ("REDIS_PARAMS", {"password": "x"}, {"password": "x"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"), GOOD, ids=[f"{name}={value}" for name, value, _ in GOOD]
+)
+def test_a_good_value_is_read(name: str, value: Any, expected: Any) -> None:
+    """As Python writes it in settings.py, and as text from the command line."""
+    found = getattr(read(**{name: value}), BY_NAME[name].field)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_every_setting_has_a_good_and_a_bad_value_here() -> None:
+    assert {name for name, *_ in GOOD} == {name for name, _ in BAD} == set(BY_NAME)
+
+
+BAD: list[tuple[str, Any]] = [
+    ("DQ_CRAWL", 5),
+    ("DQ_RUN_NAME", 20261121),
+    ("DQ_ORDER", "bfs"),
+    ("DQ_ORDER", ["fifo"]),
+    ("DQ_SEED_ONCE", "no"),
+    ("DQ_SEED_ONCE", 2),
+    ("DQ_WORKER_TTL", 0.9),
+    ("DQ_WORKER_TTL", 3601),
+    ("DQ_WORKER_TTL", "soon"),
+    ("DQ_WORKER_TTL", float("nan")),
+    ("DQ_WORKER_TTL", float("inf")),
+    ("DQ_WORKER_TTL", True),
+    ("DQ_WORKER_TTL", [30]),
+    ("DQ_STALL_TIMEOUT", 0),
+    ("DQ_SHUTDOWN_GRACE", -1),
+    ("DQ_MAX_ATTEMPTS", 0),
+    ("DQ_MAX_ATTEMPTS", 2.5),
+    ("DQ_ROLLBACK_HORIZON", 601),
+    ("DQ_MAX_ENTRY_BYTES", 4_194_305),
+    ("DQ_LOCAL_SEEN", -1),
+    ("DQ_URL_SCHEMES", [b"http"]),
+    ("DQ_TYPES", 3),
+    ("DQ_LOG_INTERVAL", -1),
+    ("DQ_REDIS_TIMEOUT", 0),
+    ("DQ_REDIS_SERVER", Path("/opt/redis-server")),
+    ("SCHEDULER_PERSIST", "maybe"),
+    ("SCHEDULER_FLUSH_ON_START", []),
+    ("REDIS_URL", 6379),
+    ("REDIS_HOST", 127),
+    ("REDIS_PORT", 65_536),
+    ("REDIS_DB", "one"),
+    ("REDIS_PARAMS", '{"db": 1}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), BAD, ids=[f"{name}={value!r}" for name, value in BAD])
+def test_a_bad_value_is_refused(name: str, value: Any) -> None:
+    """The error names the setting, the value and what is allowed."""
+    with pytest.raises(ConfigError) as refusal:
+        read(**{name: value})
+    message = str(refusal.value)
+    assert message.startswith(name)
+    assert allowed(BY_NAME[name]) in message
+    if name not in ("REDIS_URL", "REDIS_PARAMS"):
+        assert f"= {value!r}:" in message
+
+
+def test_ranges_are_written_in_full() -> None:
+    """No power of ten, no rounding: a value at the limit can be copied out of the message."""
+    assert BY_NAME["DQ_MAX_ENTRY_BYTES"].range == "1024 to 4194304 bytes"
+    assert BY_NAME["DQ_LOCAL_SEEN"].range == "0 to 100000000 fingerprints"
+    assert BY_NAME["DQ_REDIS_TIMEOUT"].range == "0.1 to 60 s"
+    assert Setting("X", "x", 1, lambda _, v: v, "s", low=2).range == "at least 2 s"
+
+
+def test_a_mistyped_choice_is_suggested() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'priority-fifo'"):
+        read(DQ_ORDER="priority_fifo")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("DQ_WORKER_TLL", "DQ_WORKER_TTL?"),
+        ("DQ_CRAWL_NAME", "DQ_CRAWL?"),
+        ("DQ_PERSIST", None),
+        ("DQ_ZZZZ", None),
+    ],
+)
+def test_an_unknown_dq_setting_is_refused(name: str, hint: str | None) -> None:
+    """A misspelt setting would silently do nothing; the nearest name is suggested, else the docs."""
+    with pytest.raises(ConfigError, match=rf"^{name} is not a setting") as refusal:
+        read(**{name: None})
+    if hint:
+        assert f"did you mean {hint}" in str(refusal.value)
+    elif "did you mean" not in str(refusal.value):
+        assert "docs/settings.md" in str(refusal.value)
+
+
+def test_settings_of_others_are_left_alone() -> None:
+    """Also those that merely look similar."""
+    settings: Mapping[Any, Any] = {"REDIS_START_URLS_KEY": 1, "SCHEDULER_QUEUE_CLASS": 1, "XDQ_": 1, 5: 1}
+    assert Config.read(settings, NAMES) == Config("books")
+
+
+# DQ_CRAWL and DQ_RUN_NAME
+
+
+@pytest.mark.parametrize("name", ["DQ_CRAWL", "DQ_RUN_NAME"])
+def test_placeholders_are_filled(name: str) -> None:
+    """Spider, project, job, and the spider's arguments."""
+    config = read(**{name: "%(project)s/%(spider)s-%(category)s:%(job)s 100%%"})
+    assert getattr(config, BY_NAME[name].field) == "shop/books-poetry:j1 100%"
+
+
+@pytest.mark.parametrize("name", ["DQ_CRAWL", "DQ_RUN_NAME"])
+@pytest.mark.parametrize("template", ["%s", "100%", "%(spider)d", "%(spider", "%d", "%(spider)s %", "%%%s"])
+def test_a_template_that_is_none_is_refused(name: str, template: str) -> None:
+    """Instead of a name that nobody meant."""
+    with pytest.raises(ConfigError, match=f"^{name} = ") as refusal:
+        read(**{name: template})
+    assert "%(spider)s" in str(refusal.value)
+    assert "poetry" not in str(refusal.value)
+
+
+def test_an_unknown_placeholder_is_refused_with_those_that_are_known() -> None:
+    """`%(job)s` outside Scrapyd, or an argument that was not given."""
+    with pytest.raises(ConfigError, match=r"nothing is named 'jobs' here.*%\(category\)s, %\(job\)s"):
+        read(DQ_CRAWL="%(jobs)s")
+
+
+@pytest.mark.parametrize("settings", [{"DQ_CRAWL": ""}, {"DQ_CRAWL": "%(empty)s"}])
+def test_a_crawl_has_a_name(settings: dict[str, str]) -> None:
+    """An argument that is empty makes no name."""
+    with pytest.raises(ConfigError, match=r"DQ_CRAWL = .*not empty"):
+        Config.read(settings, NAMES | {"empty": ""})
+
+
+# DQ_ORDER by recipe
+
+
+@pytest.mark.parametrize(
+    ("settings", "order"),
+    [
+        ({"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.LifoMemoryQueue"}, Order.PRIORITY_LIFO),
+        ({"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"}, Order.PRIORITY_FIFO),
+        ({"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}, Order.PRIORITY_FIFO),
+        ({"SCHEDULER_DISK_QUEUE": type("FifoQueue", (), {})}, Order.PRIORITY_FIFO),
+        ({"SCHEDULER_MEMORY_QUEUE": "a.FifoMemoryQueue", "DQ_ORDER": "lifo"}, Order.LIFO),
+    ],
+)
+def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str, Any], order: Order) -> None:
+    """FIFO queues mean `priority-fifo`, unless DQ_ORDER says something else."""
+    assert read(**settings).order is order
+
+
+# Embedded or not, and passwords
+
+
+@pytest.mark.parametrize(
+    ("settings", "embedded"),
+    [
+        ({}, True),
+        ({"REDIS_PORT": 6380, "REDIS_DB": 1}, True),
+        ({"REDIS_PARAMS": {"password": "x", "db": 2}}, True),
+        ({"REDIS_URL": "redis://host"}, False),
+        ({"REDIS_HOST": "host"}, False),
+        ({"REDIS_PARAMS": {"host": "host"}}, False),
+        ({"REDIS_PARAMS": {"unix_socket_path": "/run/redis.sock"}}, False),
+        ({"REDIS_PARAMS": {"url": "redis://host"}}, False),
+    ],
+)
+def test_the_embedded_redis_serves_where_none_is_named(settings: dict[str, Any], embedded: bool) -> None:
+    """A password or a database names no server."""
+    assert read(**settings).embedded is embedded
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"REDIS_URL": "redis://:s3cr3t@host"},
+        {"REDIS_PARAMS": {"password": "s3cr3t"}},
+        {"REDIS_URL": b"redis://:s3cr3t@host"},
+        {"REDIS_PARAMS": '{"password": "s3cr3t"}'},
+    ],
+)
+def test_no_password_is_shown(settings: dict[str, Any]) -> None:
+    """Neither by repr() nor by an error."""
+    try:
+        shown = repr(read(**settings))
+    except ConfigError as refusal:
+        shown = str(refusal)
+        assert "REDIS_" in shown
+    assert "s3cr3t" not in shown
+
+
+# docs/settings.md
+
+DOCS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
+
+
+def allowed(setting: Setting) -> str:
+    """What a setting takes, in the words of its errors and of the docs."""
+    return setting.range or KINDS[setting.parse.__name__]
+
+
+def shown_default(setting: Setting) -> str:
+    default = setting.default
+    if isinstance(default, str):
+        return default or '""'
+    if isinstance(default, tuple):
+        return str(list(default)).replace("'", '"')
+    return f"{default:.12g}" if isinstance(default, float) else str(default)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_the_docs_tell_of_each_setting(setting: Setting) -> None:
+    """A section of its own, which begins with the default and the range, and goes on."""
+    section = rf"^### `{setting.name}`\n\nDefault `([^\n]*)`; ([^\n]*)\.\n\n(.+?)(?=^#|\Z)"
+    found = re.search(section, DOCS, re.M | re.S)
+    assert found, "no section, or one that begins otherwise"
+    assert (found[1], found[2]) == (shown_default(setting), allowed(setting))
+    assert len(found[3]) > 20
+
+
+def test_the_docs_tell_of_no_other_setting() -> None:
+    """What was renamed or removed does not stay there."""
+    assert set(re.findall(r"\bDQ_[A-Z_]+", DOCS)) == {name for name in BY_NAME if name.startswith("DQ_")}
+    assert sorted(re.findall(r"^### `(\w+)`", DOCS, re.M)) == sorted(BY_NAME)
+
+
+def test_the_docs_list_scrapy_settings_without_effect() -> None:
+    for name in session._WITHOUT_EFFECT:
+        assert f"`{name}`" in DOCS
+
+
+def test_the_docs_list_every_stat() -> None:
+    """And none that is not written."""
+    names = {value for name, value in vars(stats).items() if name.isupper() and name != "PREFIX"}
+    documented = set(re.findall(r"`((?:dq|scheduler)/[\w/]+)`", DOCS))
+    assert documented == names
+    for name in names:
+        if name.startswith(stats.PREFIX):
+            assert re.search(rf"^\| `{name}` \| .{{10,}} \|$", DOCS, re.M)
+
+
+def test_the_docs_list_the_meta_keys() -> None:
+    """One for users, one that they may meet."""
+    assert re.findall(r"^\| `(dq_\w+)` \|", DOCS, re.M) == ["dq_local", "dq_seeded"]
