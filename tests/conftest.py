@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.project import Project
 from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary

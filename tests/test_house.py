@@ -17,8 +17,8 @@ PACKAGE = ROOT / "scrapy_dq"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 LUA = sorted(PACKAGE.rglob("*.lua"))
 
-MAY_IMPORT_REDIS = {"connection.py", "embedded.py", "redis_binary.py"}
-ENGINE_INSIDES = {"_slot", "nextcall", "inprogress", "handle_spider_error", "call_spider_async"}
+MAY_IMPORT_REDIS = {"connection.py", "embedded/server.py"}
+ENGINE_INSIDES = {"_slot", "nextcall", "inprogress", "handle_spider_error", "handle_spider_output_async"}
 # Lua that is part of a script, but makes no move.
 NO_MOVE = {"entry.lua", "keys.lua", "member.lua", "state.lua"}
 NO_MOVE_KINDS = ("order_", "seen_")

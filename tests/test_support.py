@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
+
 from support.project import PLAIN, Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer

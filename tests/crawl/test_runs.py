@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from scrapy_dq.connection import connect_url
+from scrapy_dq.embedded.directory import PID, RedisDirectory
 from scrapy_dq.frontier import peek
-from scrapy_dq.redis_directory import PID, RedisDirectory
 from support import stored
 from support.project import Project
 from support.redis_server import RedisServer

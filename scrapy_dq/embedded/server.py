@@ -2,7 +2,7 @@
 
 The server is a daemon in a session of its own. It works in that directory and names files relative to it: no
 path is too long for it, and no character in one needs quoting. Who uses it and whether it lives is known from
-locks alone: `redis_directory.py`. Which binary may be started: `redis_binary.py`.
+locks alone: `directory.py`. Which binary may be started: `binary.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, ResponseError, TimeoutError
 from redis.retry import Retry
 
-from scrapy_dq.redis_binary import EmbeddedError, Version, find_binary, record_version
-from scrapy_dq.redis_directory import LOG, PID, POLL_S, SOCKET, RedisDirectory
+from scrapy_dq.embedded.binary import EmbeddedError, Version, find_binary, record_version
+from scrapy_dq.embedded.directory import LOG, PID, POLL_S, SOCKET, RedisDirectory
 
 __all__ = ["EmbeddedError", "EmbeddedRedis"]
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scrapy_dq.redis_binary import EmbeddedError
+from scrapy_dq.embedded.binary import EmbeddedError
 
 try:
     import fcntl
