@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission, Census, Lease, Rejoined, Status
 from support.live_frontier import (
     IDENTITY,
@@ -35,6 +36,15 @@ def test_the_first_to_join_creates_the_frontier(live: LiveFrontier) -> None:
     joined = live.call("join", "b", {"host": "h"}, "epoch-2", IDENTITY)
     assert (joined.status, joined.epoch, joined.run, joined.resumed) == (Status.OK, "epoch-1", 0, True)
     assert joined.census == Census(workers=2)
+
+
+def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandWorker) -> None:
+    """Somebody deleted `meta` alone: the new frontier does not count what the old one left behind."""
+    worker.exchange(put(1), put(2), want=1)
+    live.redis.delete(keys.meta(live.crawl))
+    joined = live.call("join", "b", {"host": "h"}, "epoch-2", IDENTITY)
+    assert (joined.epoch, joined.census) == ("epoch-2", Census(workers=1))
+    assert live.key_names() == {"meta", "members", "beats", "worker:b"}
 
 
 def test_a_repeated_join_registers_once(live: LiveFrontier, worker: HandWorker) -> None:

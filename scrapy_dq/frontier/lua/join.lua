@@ -30,6 +30,8 @@ local function describe()
 end
 local resumed = 0
 if not state.epoch then
+  -- Keys without their meta belong to nobody: it was deleted, or evicted.
+  clear_run(false)
   redis.call('HSET', key.meta, 'epoch', new_epoch, 'run', 0)
   describe()
   state.epoch, state.phase = new_epoch, 'open'
