@@ -100,6 +100,8 @@ class Connection:
         options: dict[str, Any] = {
             "socket_timeout": config.redis_timeout_s,
             "socket_connect_timeout": config.redis_timeout_s,
+            # RESP3 begins with HELLO: a Redis too old to know it could not even tell its version.
+            "protocol": 2,
         }
         options |= {name: value for name, value in config.redis_params.items() if name not in _OURS}
         # REDIS_URL wins over REDIS_HOST, and that over REDIS_PARAMS.

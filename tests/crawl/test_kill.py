@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 
 import pytest
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import peek
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
 from support.waiting import wait_until
 from support.worker import Worker
-
-from scrapy_dq.connection import connect_url
-from scrapy_dq.frontier import peek
 
 PAGES = 2_000
 

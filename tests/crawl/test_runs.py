@@ -192,12 +192,15 @@ def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
     make_project: Callable[..., Project],
     embedded_folder: list[Path],
 ) -> None:
-    """With no REDIS_URL workers share a server of the project's; the last to leave stops it."""
-    site = start_site(pages=120, latency_s=0.1)
-    project = make_project([site.start_url], settings={"CONCURRENT_REQUESTS": 4})
+    """With no REDIS_URL workers share a server of the project's; the last to leave stops it.
+
+    The next crawl starts it again and finds what was stored.
+    """
+    site = start_site(pages=120, latency_s=0.15)
+    project = make_project([site.start_url], settings={"DQ_RUN_NAME": "once"})
     folder = project.folder / ".scrapy" / "dq"
     embedded_folder.append(folder)
-    workers = project.start_workers(2)
+    workers = project.start_workers(2, settings={"CONCURRENT_REQUESTS": 2})
     wait_until(lambda: len({event.pid for event in project.events()}) == 2, "both workers crawl", 20)
     wait_until(lambda: len(project.count("done")) >= 20, "20 pages are done", 20)
     server = int((folder / PID).read_text())
@@ -221,3 +224,9 @@ def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
     others = stat.S_IRWXG | stat.S_IRWXO
     for path in (folder, *folder.rglob("*")):
         assert not path.lstat().st_mode & others, path
+
+    late = project.run_worker()
+
+    assert "run 'once' is finished: nothing to do" in late.text
+    assert project.count("done") == done
+    assert not RedisDirectory(folder).server_lives()

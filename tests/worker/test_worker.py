@@ -203,7 +203,7 @@ async def test_capacity_0_gives_the_buffer_back(crawl: Crawl, state: State) -> N
 async def test_lost_replies_of_exchanges_lose_and_double_nothing(
     crawl: Crawl, proxy: RedisProxy, state: State
 ) -> None:
-    """Every second exchange is applied and its reply lost: the repeat brings the stored one, and its leases."""
+    """Every second exchange is applied and its reply lost: a repeat brings the stored one."""
     async with Engine(crawl, url=proxy.url, concurrency=2, work_s=0.005) as engine:
         faults = [proxy.cut_next_reply("EVALSHA", containing=sha("exchange"))]
         engine.seed()
@@ -352,8 +352,10 @@ async def test_a_fenced_worker_in_the_middle_of_a_crawl_loses_no_entry(crawl: Cr
         held = 0
         for turn in (1, 2):
             await until(lambda: sum(crawl.done.values()) > 30 * turn and a.works, "a is in the middle")  # noqa: B023
-            held += len(entries(state(), a.worker.id))
-            await fence_and_drain(b, a.worker.id)
+            old_id = a.worker.id
+            await b.frontier.fence(old_id, b.worker.epoch, b.worker.run)
+            held += len(entries(state(), old_id))
+            await fence_and_drain(b, old_id)
             await until(lambda: a.counts["rejoin"] == turn, "a rejoined")  # noqa: B023
         await ends
         assert set(crawl.done) == set(crawl.once)
@@ -444,7 +446,7 @@ async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
 async def test_a_lease_count_that_differs_is_found_and_mended(
     crawl: Crawl, client: redis.Redis, state: State
 ) -> None:
-    """Leases went to a late copy of an exchange: the worker rejoins and keeps its own; the rest waits again."""
+    """A late copy of an exchange took leases: the worker rejoins and keeps its own; the rest waits again."""
     crawl.size = 0
     async with Engine(crawl, concurrency=2) as engine:
         engine.open_gate.clear()
@@ -528,7 +530,7 @@ async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
 async def test_another_frontier_in_the_place_of_ours_is_not_touched(
     crawl: Crawl, client: redis.Redis, state: State
 ) -> None:
-    """An empty replica was promoted and somebody began anew: the old worker is lost, changes nothing there."""
+    """An empty replica was promoted and somebody began anew: the old worker is lost and harmless."""
     async with Engine(crawl) as old:
         old.open_gate.clear()
         old.seed()

