@@ -199,11 +199,10 @@ class Codec:
 
     def _request_class(self, name: Any) -> type[Request]:
         if name not in self._request_classes:
-            unseen = Request.__subclasses__()
-            while unseen:
-                cls = unseen.pop()
+            found = Request.__subclasses__()
+            for cls in found:  # which grows: of two classes with one name, the newer is the one
                 self._request_classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
-                unseen.extend(cls.__subclasses__())
+                found.extend(cls.__subclasses__())
         try:
             return self._request_classes[name]
         except KeyError:

@@ -241,6 +241,6 @@ _SIMPLE_BY_CODE: dict[int, Callable[[Any], Any]] = {
     TIME: _lift_time,
     TIMEDELTA: lambda plain: timedelta(*_ints(plain)),
     DECIMAL: lambda plain: Decimal(_checked(str, plain)),
-    UUID_: lambda plain: UUID(bytes=_checked(bytes, plain)),
+    UUID_: lambda plain: UUID(bytes=plain),
     PATH: _lift_path,
 }

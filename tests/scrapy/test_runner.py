@@ -174,7 +174,12 @@ def test_scrapy_without_a_reactor_crawls(
 ) -> None:
     """TWISTED_REACTOR_ENABLED = False: two workers share a crawl, redirects and retries in it."""
     site = start_site(pages=40, redirect_every=7, flaky_every=5, latency_s=0.02)
-    project = make_project([site.start_url], redis_url=redis_url, settings={"TWISTED_REACTOR_ENABLED": False})
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        # A run name: a worker that is late finds the run finished, and does not start the next one.
+        settings={"TWISTED_REACTOR_ENABLED": False, "DQ_RUN_NAME": "only"},
+    )
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
     assert project.count() == dict.fromkeys(site.paths, 1)

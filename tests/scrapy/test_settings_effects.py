@@ -109,7 +109,7 @@ def test_a_feed_per_worker_survives_a_kill(
     redis_url: str, make_project: MakeProject, start_site: StartSite, start_proxy: Callable[[str], RedisProxy]
 ) -> None:
     """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked stands in a feed file."""
-    site = start_site(pages=150, latency_s=0.02)
+    site = start_site(pages=150, latency_s=0.05)
     project = make_project(
         [site.start_url],
         redis_url=redis_url,
@@ -270,6 +270,10 @@ class ProjectSpider(TreeSpider):
         self.record(self.settings["CASE"], page_path(response))
         for _ in range(2):
             yield from response.follow_all(css="a", callback=self.parse)
+            yield response.follow("/linked-by-all?s=0", self.leaf)
+
+    def leaf(self, response):
+        self.record(self.settings["CASE"], "/linked-by-all")
 """
 
 
@@ -292,13 +296,16 @@ def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
         settings = {"CASE": case, "SCHEDULER": scheduler, "DUPEFILTER_CLASS": dupefilter}
         settings["DQ_CRAWL"] = f"%(spider)s-{case}"
         changed += [settings] if case == "alone" else [settings, settings]
-    site = start_site(pages=13, fan_out=3, latency_s=0.02)
-    project = make_project([site.start_url], redis_url=redis_url, spider=TWICE)
+    site = start_site(pages=13, fan_out=3, latency_s=0.1)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=TWICE, settings={"CONCURRENT_REQUESTS": 2}
+    )
     script = start_script(project, CRAWLERS.format(changed=changed))
     assert script.wait(30) == 0
     for case in ("ours", "default", "alone"):
-        assert project.count(case) == dict.fromkeys(site.paths, 1), case
-    assert project.count("none") == {f"/p/{k}": 1 if k == 0 else 2 if k < 4 else 4 for k in range(13)}
+        assert project.count(case) == dict.fromkeys(site.paths | {"/linked-by-all"}, 1), case
+    unfiltered = {f"/p/{k}": 1 if k == 0 else 2 if k < 4 else 4 for k in range(13)}
+    assert project.count("none") == unfiltered | {"/linked-by-all": 2 * sum(unfiltered.values())}
     said = "DUPEFILTER_CLASS = scrapy.dupefilters.BaseDupeFilter: duplicates are not shared between workers"
     assert script.text.count(said) == 2
     assert script.text.count("scrapy_dq.DupeFilter without scrapy_dq.Scheduler") == 1

@@ -280,9 +280,10 @@ def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpide
 @pytest.mark.parametrize(
     "url", ["http://exa mple.com/ä?ö=%zz", "http://x\xa0y/?é", "http://a..é/", "http://a/?%FF%FEa%00"]
 )
-def test_a_url_is_not_made_safe_twice(url: str, encoding: str, codec: Codec) -> None:
+@pytest.mark.parametrize("cls", [Request, TokenRequest])
+def test_a_url_is_not_made_safe_twice(cls: Any, url: str, encoding: str, codec: Codec) -> None:
     """safe_url_string() changes some safe URLs again: spaces in hosts, queries of UTF-16 pages."""
-    request = Request(url, encoding=encoding)
+    request = cls(url, encoding=encoding)
     again = codec.decode(codec.encode(request))
     assert (again.url, again.meta) == (request.url, {})
 
@@ -341,6 +342,15 @@ def test_a_sitemap_spiders_requests_are_stored() -> None:
     codec = Codec(spider)
     request = Request(URL, callback=spider._parse_sitemap)
     assert codec.decode(codec.encode(request)).callback == spider._parse_sitemap
+
+
+@pytest.mark.parametrize(
+    "callback", [SPIDER.parse, SPIDER._parse, SPIDER.parse_book, SPIDER.private(), SPIDER.parse_class]
+)
+def test_a_spiders_methods_are_stored_by_name(callback: Any) -> None:
+    """Its own, those that Scrapy's classes define as callbacks, private ones, class methods."""
+    again = SHARED.decode(SHARED.encode(Request(URL, callback=callback, errback=callback)))
+    assert (again.callback, again.errback) == (callback, callback)
 
 
 def test_a_callback_comes_back_bound_to_this_workers_spider(spider: BookSpider) -> None:
@@ -503,6 +513,14 @@ def test_a_request_class_that_is_found_by_no_name_is_refused(codec: Codec) -> No
 
     with pytest.raises(CannotEncode, match="Local is not a class that another worker finds"):
         codec.encode(Local(URL))
+
+
+def test_of_two_request_classes_with_one_name_the_newer_is_stored(codec: Codec) -> None:
+    """After a module was loaded again; an entry cannot say which it means."""
+    older, newer = (type("Twice", (Request,), {"__module__": __name__}) for _ in range(2))
+    assert type(codec.decode(codec.encode(newer(URL)))) is newer
+    with pytest.raises(CannotEncode, match=r"Twice is not a class that another worker finds"):
+        codec.encode(older(URL))
 
 
 def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None:

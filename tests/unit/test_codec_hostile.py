@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pickle
 import random
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property, partialmethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -41,6 +43,14 @@ class BookSpider(Spider):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.assigned = self.parse_book
+
+    @cached_property
+    def cached_trap(self) -> Any:
+        touched.append("cached_trap")
+        return self.parse_book
+
+    class_trap = classmethod(property(lambda cls: touched.append("class_trap")))  # type: ignore[arg-type]
+    partial_trap = partialmethod(parse_book, None)
 
     @property
     def trap(self) -> Any:
@@ -282,6 +292,9 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
         "log",
         "logger",
         "trap",
+        "cached_trap",
+        "class_trap",
+        "partial_trap",
         "static",
         "assigned",
         "Inner",
@@ -305,6 +318,18 @@ def test_a_callback_resolves_to_nothing_but_a_callback(name: Any, codec: Codec) 
     for key in (CALLBACK, CALLBACK + 1):
         why = reason(pack({1: URL, key: name}), codec)
         assert "the spider 'books' has no callback" in why
+
+
+def test_a_method_that_comes_from_python_itself_is_no_callback() -> None:
+    """Of a mixin such as threading.Thread; a mixin of any other package may define callbacks."""
+
+    class Encoding(BookSpider, json.JSONEncoder):
+        pass
+
+    codec = Codec(Encoding())
+    assert codec.decode(pack({1: URL, CALLBACK: "parse_book"})).callback
+    for name in ("encode", "default", "iterencode"):
+        assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
 
 
 def test_a_renamed_callback_is_named_in_the_reason(codec: Codec) -> None:
@@ -342,7 +367,12 @@ def test_a_renamed_callback_is_named_in_the_reason(codec: Codec) -> None:
 @pytest.mark.parametrize("meta", [{}, {"verbatim_url": True}])
 def test_a_url_that_is_not_allowed_is_refused(url: Any, meta: Any, codec: Codec) -> None:
     """Other schemes, however written, and what would break a request line."""
-    assert reason(pack({1: url, META: meta}), codec)
+    assert reason(pack({1: url, META: meta}), codec).startswith(("url: ", "ValueError: Missing scheme"))
+
+
+def test_a_scheme_may_be_written_in_capitals(codec: Codec) -> None:
+    """Which of them a URL has is not a question of case."""
+    assert codec.decode(pack({1: "HTTP://example.com/"})).url == "HTTP://example.com/"
 
 
 @pytest.mark.parametrize(
@@ -353,7 +383,11 @@ def test_a_url_that_is_not_allowed_is_refused(url: Any, meta: Any, codec: Codec)
         {b"X": [b"1\n"]},
         {b"X": [b"\0"]},
         {b"X": [b"1", b"\r"]},
+        {b"X": [b"1\r\n"], b"Y": [b"2"]},
+        {b"X\n": [], b"Y": []},
         {b"X": b"1"},
+        {b"X": {}},
+        {b"X": {b"1": b"2"}},
         {b"X": ["1"]},
         {"X": [b"1"]},
         {b"X": [1]},
@@ -411,6 +445,27 @@ def test_a_method_is_a_token(method: Any, codec: Codec) -> None:
 def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None:
     """Unknown attributes and wrong types, before any constructor sees them."""
     assert reason(pack(fields), codec)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({META: {}}, "it has no url"),
+        ([URL], "a dict should stand here, not a list"),
+        ({1: URL, BODY: "text"}, "body: a bytes should stand here, not a str"),
+        ({1: URL, 14: 1}, "attribute 14: this version does not know it"),
+        ({1: b"http://a/"}, "url: a URL is a str without control characters"),
+        ({1: URL, META: {"x": extension(TUPLE, "abc")}}, "meta: the extension 2 is no list"),
+        (
+            {1: URL, META: {"x": extension(OBJECT, [f"{__name__}:Color", "X"])}},
+            "meta: Color has no member 'X'",
+        ),
+        ({1: URL, META: {"x": extension(99, 1)}}, "meta: the extension 99 is unknown to this version"),
+    ],
+)
+def test_the_reason_says_what_is_wrong_with_which_attribute(fields: Any, why: str, codec: Codec) -> None:
+    """Someone looks at the dead letter and wonders."""
+    assert reason(pack(fields), codec) == why
 
 
 @pytest.mark.parametrize(

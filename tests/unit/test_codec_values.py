@@ -113,6 +113,15 @@ class Point(NamedTuple):
     y: Any = 0
 
 
+class LoosePoint(Point):
+    pass
+
+
+class StrictPoint(Point):
+    def __new__(cls, *args: Any) -> Any:
+        raise AssertionError("a constructor was run")
+
+
 Pair = namedtuple("Pair", "a b")
 Renamed = namedtuple("AnotherName", "a")
 
@@ -354,6 +363,8 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
     Item.__init__(item)
     Item.__setitem__(item, "title", "t")
     assert dict(there_and_back(item, codec)) == {"title": "t"}
+    point = tuple.__new__(StrictPoint, (1, 2))
+    assert there_and_back(point, codec) == point
 
 
 def test_a_cached_property_is_computed_again(codec: Codec) -> None:
@@ -377,6 +388,12 @@ def item_with_more() -> BookItem:
     return item
 
 
+def point_with_more() -> LoosePoint:
+    point = LoosePoint(1)
+    point.more = 1  # type: ignore[attr-defined]
+    return point
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -396,6 +413,7 @@ def item_with_more() -> BookItem:
         (local_dataclass(), "<locals>.Local'"),
         (dataclass_with_more(), "'more' is no field"),
         (item_with_more(), "'_more' is no field"),
+        (point_with_more(), "attributes that are no fields"),
         (Guarded(1), "'value' of Guarded is a property"),
         (Listing(), "built on a type that keeps more than fields"),
         (Unset(), "'a' is not set"),
@@ -493,6 +511,19 @@ def test_shared_parts_do_not_explode(codec: Codec) -> None:
     for _ in range(50):
         value = [value, value]
     assert "DQ_MAX_ENTRY_BYTES = 1,048,576" in refused(value, codec)
+
+
+def test_the_bound_is_of_one_entry_not_of_all() -> None:
+    """A crawl encodes millions."""
+    codec = Codec(BookSpider(), max_bytes=1000)
+    for _ in range(5):
+        assert there_and_back(list(range(100)), codec)
+
+
+def test_a_class_that_its_module_replaced_is_refused(codec: Codec) -> None:
+    """It would come back as its successor."""
+    stale = dataclass(type("Cached", (), {"__module__": __name__, "__annotations__": {"a": "int"}}))
+    assert "another class" in refused(stale(1), codec)
 
 
 @dataclass(eq=False)

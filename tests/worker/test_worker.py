@@ -363,6 +363,65 @@ async def test_a_fenced_worker_in_the_middle_of_a_crawl_loses_no_entry(crawl: Cr
         assert (state()["done"], state()["phase"]) == (crawl.size, "finished")
 
 
+async def test_a_fenced_workers_buffer_is_not_started(crawl: Crawl, state: State) -> None:
+    """Leases that it has not begun with are others' now: to start them would be a repeat for nothing."""
+    crawl.fan_out = crawl.size
+    async with Engine(crawl, concurrency=1) as frozen, Engine(crawl, concurrency=0) as other:
+        frozen.open_gate.clear()
+        frozen.capacity = 10
+        frozen.seed()
+        other.seed([])
+        ends = asyncio.gather(frozen.run(), other.run())
+        await until(lambda: len(entries(state(), frozen.worker.id)) >= 8, "leases are buffered")
+        frozen.capacity = 0
+        await fence_and_drain(other, frozen.worker.id)
+        await until(lambda: frozen.counts["rejoin"], "it rejoined")
+        frozen.slots = 10
+        frozen.take()
+        assert (len(frozen.works), crawl.started) == (1, {0: 1})
+        other.slots = other.capacity = 10
+        frozen.open_gate.set()
+        other.take()
+        await ends
+        assert crawl.started == crawl.once | {0: 2}
+        assert state()["done"] == crawl.size
+
+
+@pytest.mark.parametrize("start", ["failed", "exhausted"])
+@pytest.mark.parametrize("then", ["the run is over", "the next run has begun"])
+async def test_a_worker_that_was_away_while_the_run_ended_ends_too(
+    crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, start: str, then: str
+) -> None:
+    """It was taken for dead and others did its work: it stores nothing any more, says so, and ends."""
+    crawl.size = 2
+    async with Engine(crawl, url=proxy.url) as away:
+        away.open_gate.clear()
+        away.put(0)
+        away.worker.seeded(failed=start == "failed")
+        running = asyncio.ensure_future(away.run())
+        await until(lambda: away.worker.census.in_flight == 2, "it works, and knows of two in flight")
+        proxy.refuse()
+        async with Engine(crawl) as other:
+            await fence_and_drain(other, away.worker.id)
+            other.seed([])
+            await other.run()
+        if then == "the next run has begun":
+            async with Engine(crawl, join=False) as next_one:
+                await next_one.join()
+        before = state()
+        away.put(1000, parent=b"of a work there")
+        away.open_gate.set()
+        proxy.pass_through()
+        await running
+        assert not away.worker.pending
+        assert not away.put(1001)
+        await away.stop()
+        assert state() == before
+        assert away.told_lost == 0
+    [line] = messages(caplog, logging.ERROR)
+    assert "1 requests that it found late are not stored" in line
+
+
 async def test_an_undrained_former_self_is_reclaimed(crawl: Crawl, state: State) -> None:
     """Fenced and not drained, because the reclaimer died: the worker drains its own former id, and ends."""
     crawl.size = 1
@@ -499,6 +558,38 @@ async def test_a_redis_that_comes_back_older_costs_repeats_and_no_entry(
         assert a.counts["rejoin"] + b.counts["rejoin"] >= 1
         with server.client() as client:
             assert peek(client, crawl_name).phase == "finished"
+
+
+@pytest.mark.parametrize("forgotten", ["a seed", "a child"])
+async def test_what_redis_forgets_is_stored_again_by_who_put_it(
+    crawl: Crawl, client: redis.Redis, state: State, forgotten: str
+) -> None:
+    """Confirmed and then rolled back, while its parent, which would yield it again, is not run again."""
+    crawl.size = 2
+    async with Engine(crawl, concurrency=1, work_s=0.2 if forgotten == "a child" else 0) as engine:
+        engine.open_gate.clear()
+        engine.slots = int(
+            forgotten == "a child"
+        )  # or the seed is at work, and known here, before it is forgotten
+        if forgotten == "a child":
+            engine.put(0)
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: len(engine.works) == engine.slots, "the parent is at work")
+        await next_exchange(engine)
+        snapshot = stored.dump(client, crawl.name)
+        stored_before = engine.counts["put"]
+        if forgotten == "a seed":
+            engine.put(0)
+        await until(lambda: engine.counts["put"] > stored_before, "it is confirmed")
+        stored.roll_back(client, crawl.name, snapshot)
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        engine.slots = 1
+        engine.take()
+        engine.worker.seeded()
+        engine.open_gate.set()
+        await running
+        assert set(crawl.done) == {0, 1}
+        assert state()["phase"] == "finished"
 
 
 async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
