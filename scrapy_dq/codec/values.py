@@ -18,7 +18,7 @@ from uuid import UUID
 import msgpack
 from msgpack import ExtType
 
-from scrapy_dq.classes import Classes, Unfit
+from scrapy_dq.codec.classes import Classes, Unfit
 
 MAX_DEPTH = 64
 """Containers within containers. What is nested deeper, or contains itself, is refused both ways."""

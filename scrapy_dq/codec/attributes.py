@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-from scrapy_dq.classes import Unfit
+from scrapy_dq.codec.classes import Unfit
 
 Check = Callable[[Any], Any]
 """Return the value, in plain types; raise Unfit, or anything else."""

@@ -14,11 +14,11 @@ from typing import Any
 
 from scrapy import Request, Spider
 
-from scrapy_dq import attributes
-from scrapy_dq.attributes import DEFAULTS, KEYS
-from scrapy_dq.callbacks import Callbacks
-from scrapy_dq.classes import Classes, Unfit
-from scrapy_dq.values import Values
+from scrapy_dq.codec import attributes
+from scrapy_dq.codec.attributes import DEFAULTS, KEYS
+from scrapy_dq.codec.callbacks import Callbacks
+from scrapy_dq.codec.classes import Classes, Unfit
+from scrapy_dq.codec.values import Values
 
 FORMAT = 1
 """The first byte of every entry. Another layout, or another meaning of a key, takes another format."""

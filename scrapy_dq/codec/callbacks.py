@@ -11,7 +11,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_dq.classes import Unfit
+from scrapy_dq.codec.classes import Unfit
 
 SCRAPY_CALLBACKS = frozenset({"parse", "_parse", "_callback", "_errback", "_parse_sitemap", "initialized"})
 """What Scrapy's own spiders give to their requests: Spider, CrawlSpider, SitemapSpider, InitSpider."""
