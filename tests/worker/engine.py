@@ -86,8 +86,10 @@ class Engine:
         self.crawl = crawl
         self.slots = self.capacity = concurrency
         self.work_s = work_s
-        self.open_gate = asyncio.Event()
-        self.open_gate.set()
+        self.may_put, self.may_end = asyncio.Event(), asyncio.Event()
+        """Cleared by a test, all work stops before it puts children, or before it ends."""
+        self.may_put.set()
+        self.may_end.set()
         self.works: dict[bytes, asyncio.Task[None]] = {}
         self.dropped: list[Put] = []
         self.counts: Counter[str] = Counter()
@@ -164,9 +166,10 @@ class Engine:
         self.crawl.started[number] += 1
         self.crawl.attempts[number] = max(self.crawl.attempts[number], lease.attempts)
         await asyncio.sleep(self.work_s)
+        await self.may_put.wait()
         for child in self.crawl.children(number):
             self.put(child, lease.entry_id)
-        await self.open_gate.wait()
+        await self.may_end.wait()
         self.crawl.done[number] += 1
         del self.works[lease.entry_id]
         self.worker.ack(lease.entry_id)
