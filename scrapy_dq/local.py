@@ -29,7 +29,8 @@ class LocalQueue:
         return request in self._parents
 
     def push(self, request: Request, parents: Iterable[bytes]) -> None:
-        self._queue.push(request, -request.priority)
+        priority = request.priority if isinstance(request.priority, int) else 0
+        self._queue.push(request, -priority)
         self._parents[request] = frozenset(parents)
         self._holds.update(self._parents[request])
 

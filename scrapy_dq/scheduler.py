@@ -6,6 +6,7 @@ import logging
 import os
 from collections import Counter, OrderedDict
 from hashlib import blake2b
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider, signals
@@ -111,7 +112,7 @@ class Scheduler(BaseScheduler):
         except Exception:
             # An exception from here would hang the engine and lose what the callback yields next.
             logger.exception("Unexpected error while storing %s: it stays in this worker", request)
-            self._local.push(request, {*self._leases.values(), *self._waiting})
+            self._push_local(request, {*self._leases.values(), *self._waiting})
             return True
 
     def next_request(self) -> Request | None:
@@ -139,8 +140,8 @@ class Scheduler(BaseScheduler):
         if self._session.filtered(request):
             self._count_duplicate(request)
             return False
-        admission, token = self._admission(request, parent_id)
-        if admission is Admission.SEEN and token in self._sent:
+        fingerprint = self._shared_fingerprint(request)
+        if fingerprint in self._sent:
             self._count_duplicate(request)
             return False
         if not local:
@@ -150,39 +151,54 @@ class Scheduler(BaseScheduler):
                 self._warn_unencodable(request, error)
                 local = True
         if local:
-            if admission is Admission.SEEN:
-                self._remember(token)
             self._keep_local(request)
-            return True
-        entry_id = token if admission is Admission.ID else next(self._ids)
-        start = bool(request.meta.get("is_start_request"))
-        put = Put(entry_id, admission, token, request.priority, start, payload, parent_id, request)
-        if not self._session.worker.put(put):
-            return False
-        if admission is Admission.SEEN:
-            self._remember(token)
-        self._stats.inc_value(stats.ENQUEUED)
-        self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+        else:
+            entry_id, admission, token = self._admission(request, fingerprint, parent_id, payload)
+            start = bool(request.meta.get("is_start_request"))
+            priority = int(index(request.priority))
+            put = Put(entry_id, admission, token, priority, start, payload, parent_id, request)
+            if not self._session.worker.put(put):
+                return False
+            self._stats.inc_value(stats.ENQUEUED)
+            self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+        if fingerprint is not None:
+            self._remember(fingerprint)
         return True
 
-    def _admission(self, request: Request, parent_id: bytes | None) -> tuple[Admission, bytes]:
+    def _shared_fingerprint(self, request: Request) -> bytes | None:
+        """Return what `seen` goes by; None for a request that is not filtered by the frontier."""
+        shared = self._session.shares_seen and not request.dont_filter
+        return self._fingerprint(request) if shared else None
+
+    def _admission(
+        self, request: Request, fingerprint: bytes | None, parent_id: bytes | None, payload: bytes
+    ) -> tuple[bytes, Admission, bytes]:
+        """Return entry id, and what makes the put new."""
+        if fingerprint is not None:
+            return next(self._ids), Admission.SEEN, fingerprint
         meta = request.meta
         if not request.dont_filter:
-            if self._session.shares_seen:
-                return Admission.SEEN, self._fingerprint(request)
-            return Admission.ID, next(self._ids)
-        if meta.get("is_start_request") and not meta.get("dq_seeded") and self._config.seed_once:
-            fingerprint = self._fingerprint(request)
-            self._seeds[fingerprint] += 1
-            return Admission.SEED, fingerprint + self._seeds[fingerprint].to_bytes(4, "big")
-        if parent_id is None:
-            return Admission.ID, next(self._ids)
-        # A parent that runs again yields this child again: the same id, and the second one is dropped.
-        fingerprint = self._fingerprint(request)
+            parent_id = None  # somebody else's DUPEFILTER_CLASS let it pass
+        elif meta.get("is_start_request") and not meta.get("dq_seeded") and self._config.seed_once:
+            seed = self._fingerprint(request)
+            self._seeds[seed] += 1
+            return next(self._ids), Admission.SEED, seed + self._seeds[seed].to_bytes(4, "big")
+        entry_id = next(self._ids) if parent_id is None else self._child_id(request, parent_id, payload)
+        return entry_id, Admission.ID, entry_id
+
+    def _child_id(self, request: Request, parent_id: bytes, payload: bytes) -> bytes:
+        """Return the id that this child has again when its parent runs again; the second one is dropped.
+
+        Two children are the same only if all of them is: a callback may yield them in another order. A
+        redirect or retry is its parent's only one, and carries the latency of this very download.
+        """
+        followed = self._session.settlement.followed(request)
+        child = self._fingerprint(request) if followed else payload
+        name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()
         siblings = self._children.setdefault(parent_id, Counter())
-        siblings[fingerprint] += 1
-        ordinal = siblings[fingerprint].to_bytes(4, "big")
-        return Admission.ID, blake2b(parent_id + ordinal + fingerprint, digest_size=ENTRY_ID_BYTES).digest()
+        siblings[name] += 1
+        ordinal = siblings[name].to_bytes(4, "big")
+        return blake2b(name + ordinal, digest_size=ENTRY_ID_BYTES).digest()
 
     def _remember(self, fingerprint: bytes) -> None:
         self._sent[fingerprint] = None
@@ -211,6 +227,12 @@ class Scheduler(BaseScheduler):
             parents: set[bytes] = set()
         else:
             parents = self._possible_parents(request)
+        self._push_local(request, parents)
+
+    def _push_local(self, request: Request, parents: set[bytes]) -> None:
+        if request in self._local or request in self._leases:
+            # A callback yielded its own request again: the engine's set holds one object only once.
+            request = request.copy()
         self._local.push(request, parents)
         self._stats.inc_value(stats.ENQUEUED_LOCAL)
         self._stats.inc_value(stats.SCRAPY_ENQUEUED)
@@ -261,9 +283,9 @@ class Scheduler(BaseScheduler):
 
     def release_unfinished(self) -> None:
         """The grace of a shutdown is over: give back every lease that is still at work."""
+        # They stay in _leases: what their callbacks still yield has a parent, and is not doubled.
         for entry_id in (*self._leases.values(), *self._waiting):
             self._session.worker.release(entry_id)
-        self._leases.clear()
         self._waiting.clear()
 
     def put_dropped(self, put: Put) -> None:

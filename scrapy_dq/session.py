@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import uuid
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -182,6 +183,9 @@ class Session:
         self.settlement.wake()
 
     def run_finished(self) -> None:
+        if self.worker.over:
+            # A spider that is kept open (DontCloseSpider) would go on to feed a run that takes nothing.
+            self.settlement.close_spider("finished")
         self.settlement.wake()
 
     def frontier_lost(self) -> None:
@@ -222,12 +226,11 @@ class Session:
             what = f"{verb}; {_counts(census)}. SCHEDULER_FLUSH_ON_START = True starts afresh"
         logger.info("Crawl %r at %s: %s", name, self._connection.target, what)
         if joined.spider_args != crawl.spider_args:
+            names = _differing(joined.spider_args, crawl.spider_args)
             logger.warning(
-                "This run was started with the spider arguments %s, this worker has %s. If these are "
-                "different crawls, give each a name of its own with DQ_CRAWL, for example "
-                "'%%(spider)s-%%(category)s'",
-                joined.spider_args,
-                crawl.spider_args,
+                "This run was started with other spider arguments (-a): %s. If these are different crawls, "
+                "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
+                ", ".join(names),
             )
 
     def _watch_progress(self, since: float, done: int) -> None:
@@ -273,11 +276,21 @@ def _names(crawler: Crawler, spider: Spider) -> dict[str, str]:
     return names
 
 
+def _differing(stored: str, ours: str) -> list[str]:
+    """Return the names of the spider arguments that are not the same."""
+    try:
+        first, second = dict(json.loads(stored)), dict(json.loads(ours))
+    except (TypeError, ValueError):
+        return ["unknown"]
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+
+
 def _spider_args() -> dict[str, str]:
-    """Return the `-a NAME=VALUE` arguments of the command line, if there are any."""
+    """Return the `-a NAME=VALUE` arguments of the command line, each value as a digest: it may be secret."""
     given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
     given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
-    return dict(pair.split("=", 1) for pair in given if "=" in pair)
+    pairs = (pair.split("=", 1) for pair in given if "=" in pair)
+    return {name: blake2b(value.encode(), digest_size=6).hexdigest() for name, value in pairs}
 
 
 def _dupefilter(crawler: Crawler) -> BaseDupeFilter:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from scrapy_dq.frontier.model import Order
 
@@ -86,6 +87,14 @@ def _text(setting: Setting, value: Any) -> str:
     return value
 
 
+def _url(setting: Setting, value: Any) -> str:
+    url = urlsplit(_text(setting, value))
+    # An unescaped / ? or # in a password ends the host there: a part of it would be printed as the port.
+    if url.scheme in ("redis", "rediss") and "@" in url.path + url.query + url.fragment:
+        raise setting.wrong(value, "a URL whose user and password are percent-encoded (/ is %2F, # is %23)")
+    return str(value)
+
+
 def _choice(setting: Setting, value: Any) -> str:
     if value not in setting.choices:
         near = difflib.get_close_matches(str(value), setting.choices, 1)
@@ -128,7 +137,7 @@ SETTINGS = (
     Setting("DQ_REDIS_SERVER", "redis_server", "", _text),
     Setting("SCHEDULER_PERSIST", "persist", False, _boolean),
     Setting("SCHEDULER_FLUSH_ON_START", "flush_on_start", False, _boolean),
-    Setting("REDIS_URL", "redis_url", "", _text),
+    Setting("REDIS_URL", "redis_url", "", _url),
     Setting("REDIS_HOST", "redis_host", "", _text),
     Setting("REDIS_PORT", "redis_port", 6379, _integer, "", 1, 65_535),
     Setting("REDIS_DB", "redis_db", 0, _integer, "", 0, 1_000_000),

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mutable
 from enum import Enum
 from operator import attrgetter
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request, __version__
 from scrapy.crawler import Crawler
@@ -70,6 +70,7 @@ class Settlement:
         self._settled = settled
         self._interrupted: set[Request] = set()
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
+        self._followed: WeakSet[Request] = WeakSet()
         engine: Any = crawler.engine
         for part, fits in _PARTS.items():
             try:
@@ -104,6 +105,10 @@ class Settlement:
     def parent_of(self, request: Request) -> Request | None:
         """Return the request whose callback yielded, or whose download became, *request*; None: unknown."""
         return self._parents.get(request)
+
+    def followed(self, request: Request) -> bool:
+        """Tell whether *request* is a redirect or a retry: what a download became."""
+        return request in self._followed
 
     def wake(self) -> None:
         """Have the engine ask for requests, or find out that it is idle."""
@@ -153,6 +158,7 @@ class Settlement:
         def handle_downloader_output(result: Any, request: Request) -> Any:
             if isinstance(result, Request):
                 self._parents[result] = request
+                self._followed.add(result)
             return original(result, request)
 
         self._engine._handle_downloader_output = handle_downloader_output

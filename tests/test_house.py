@@ -18,7 +18,14 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LUA = sorted(PACKAGE.rglob("*.lua"))
 
 MAY_IMPORT_REDIS = {"connection.py", "embedded/server.py"}
-ENGINE_INSIDES = {"_slot", "nextcall", "inprogress", "handle_spider_error", "handle_spider_output_async"}
+ENGINE_INSIDES = {
+    "_slot",
+    "nextcall",
+    "inprogress",
+    "handle_spider_error",
+    "handle_spider_output_async",
+    "_handle_downloader_output",
+}
 # Lua that is part of a script, but makes no move.
 NO_MOVE = {"entry.lua", "keys.lua", "member.lua", "state.lua"}
 NO_MOVE_KINDS = ("order_", "seen_")

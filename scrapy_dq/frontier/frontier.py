@@ -217,7 +217,7 @@ def pack_moves(moves: Sequence[Move]) -> bytes:
 
 def _packed(move: Move) -> tuple[Any, ...]:
     if isinstance(move, Put):
-        priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, move.priority))
+        priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, int(move.priority)))
         return (1, int(move.admission), move.token, move.entry_id, priority, int(move.start), move.payload)
     if isinstance(move, Ack):
         return (2, move.entry_id)

@@ -136,6 +136,11 @@ class Heartbeat:
         except FrontierUnavailable:
             self._observer.missed()
             return
+        except Exception:
+            # Without this thread the worker would be fenced again and again.
+            logger.exception("Unexpected error in the heartbeat; trying again")
+            self._observer.missed()
+            return
         beats.pop(worker_id, None)
         silent, dead = self._observer.observe(beats, time.monotonic())
         if silent and not self._stop.is_set():

@@ -41,7 +41,19 @@ def certainly_dead(other: dict[str, Any], own: dict[str, Any]) -> bool:
     if not isinstance(pid, int) or pid <= 0:
         return False
     start = _start_time(pid)
+    if not start:  # gone, or hidden from us (hidepid)
+        return not _exists(pid)
     return start != other.get("pid_start") or _is_zombie(pid)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _read(path: str) -> str:

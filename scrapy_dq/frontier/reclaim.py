@@ -31,6 +31,7 @@ class Reclaimer:
         self._max_attempts = max_attempts
         self._reclaimed = reclaimed
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancelled = False
 
     async def reclaim(self, worker_id: str, epoch: str, run: int, why: str) -> None:
         """Fence *worker_id* and move its leases to quarantine.
@@ -69,11 +70,12 @@ class Reclaimer:
             self._spawn("local", self.reclaim_local(epoch, run, set(silent) - {own_id}))
 
     def cancel(self) -> None:
+        self._cancelled = True
         for task in self._tasks.values():
             task.cancel()
 
     def _spawn(self, name: str, work: Any) -> None:
-        if name in self._tasks:
+        if name in self._tasks or self._cancelled:
             work.close()
             return
         task = asyncio.get_running_loop().create_task(self._guard(work))

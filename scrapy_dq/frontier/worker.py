@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapy_dq.frontier.dialogue import Dialogue, Listener
 from scrapy_dq.frontier.frontier import Frontier, Identity
@@ -23,6 +23,7 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     FrontierError,
+    FrontierUnavailable,
     Joined,
     Lease,
     Move,
@@ -35,6 +36,9 @@ from scrapy_dq.frontier.pace import Pace
 from scrapy_dq.frontier.reclaim import Reclaimer
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+JOIN_PATIENCE_S = 5.0
+"""How long a start that gets no answer is repeated before it gives up."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,11 @@ class Worker:
         return self._dialogue.census
 
     @property
+    def over(self) -> bool:
+        """The run is finished for good: nothing is put any more."""
+        return self._dialogue.over
+
+    @property
     def lost(self) -> bool:
         """The frontier is gone; the crawl cannot go on."""
         return self._dialogue.lost
@@ -177,10 +186,13 @@ class Worker:
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started.
         """
-        joined = await self._dialogue.join(new_epoch)
+        # Idempotent by its id: a reply that a busy Redis is late with is no reason to refuse.
+        deadline = time.monotonic() + JOIN_PATIENCE_S
+        joined = await self._until(deadline, lambda: self._dialogue.join(new_epoch))
         if joined.status is Status.FINISHED:
             return joined
-        await self._reclaimer.reclaim_local(self.epoch, self.run)
+        with suppress(FrontierError):  # the heartbeat does it again; to raise would leave a ghost behind
+            await self._reclaimer.reclaim_local(self.epoch, self.run)
         self._heartbeat.start(self.id, self.epoch)
         self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.id}")
         return joined
@@ -215,11 +227,11 @@ class Worker:
             self._heartbeat.stop()
             self._reclaimer.cancel()
 
-    async def _until(self, deadline: float, call: Callable[[], Awaitable[None]]) -> None:
+    async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
                 return await call()
-            except FrontierError:
+            except FrontierUnavailable:
                 self._listener.counted("error", 1)
                 if time.monotonic() >= deadline:
                     raise
@@ -233,10 +245,10 @@ class Worker:
 
     async def _speak_on(self) -> None:
         while not (self._closing or self._dialogue.lost or self._dialogue.over):
-            await self._until_due()
-            if self._closing:
-                break
             try:
+                await self._until_due()
+                if self._closing:
+                    break
                 if self._capacity() <= 0:
                     self._release_buffer()
                 await self._speak()

@@ -44,6 +44,9 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def handle_error(self, *args):
+        pass  # a killed worker resets its connections
+
 
 server = Server(("127.0.0.1", 0), partial(Handler, directory=sys.argv[1]))
 print(server.server_port, flush=True)
@@ -71,7 +74,7 @@ class PagesSpider(TreeSpider):
 
     def parse(self, response):
         root = response.urljoin("/")
-        page = f"{response.status} {urldefrag(response.url).url}".replace(" ", ":", 1)
+        page = f"{response.status}:{urldefrag(response.url).url}"
         self.record("start", page)
         if response.status == 200 and isinstance(response, TextResponse):
             hrefs = response.css("a::attr(href)").getall()

@@ -29,9 +29,13 @@ StartSite = Callable[..., TreeSite]
 ENDINGS = """\
 from urllib.parse import urlsplit
 import scrapy
+from scrapy.core.engine import ExecutionEngine
 from scrapy_dq import Scheduler
 from support.tree_spider import Record, TreeSpider
 from tree_project.settings import CLOSED_PORT, SPIDER_NAME
+
+# Scrapy looks for requests every 5 s by itself; here only when it is woken.
+ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 600
 
 class RecordingScheduler(Scheduler):
     def __init__(self, crawler):

@@ -144,6 +144,8 @@ class Project:
         if package and package.submodule_search_locations:
             path.append(str(Path(package.submodule_search_locations[0]).parent))
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+        # A test that rewrites a module within a second, to the same length, would be served the old code.
+        environ["PYTHONDONTWRITEBYTECODE"] = "1"
         environ.pop("SCRAPY_SETTINGS_MODULE", None)
         return environ
 

@@ -516,7 +516,7 @@ def test_shared_parts_do_not_explode(codec: Codec) -> None:
 def test_the_bound_is_of_one_entry_not_of_all() -> None:
     """A crawl encodes millions."""
     codec = Codec(BookSpider(), max_bytes=1000)
-    for _ in range(5):
+    for _ in range(20):
         assert there_and_back(list(range(100)), codec)
 
 

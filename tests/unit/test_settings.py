@@ -19,6 +19,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 # What a setting without a range of its own takes, by the function that parses it.
 KINDS = {
     "_text": "a string", "_boolean": "True or False", "_texts": "a list of strings", "_mapping": "a dict",
+    "_url": "a string",
 }  # fmt: skip
 
 
@@ -131,6 +132,15 @@ def test_a_bad_value_is_refused(name: str, value: Any) -> None:
     assert allowed(BY_NAME[name]) in message
     if name not in ("REDIS_URL", "REDIS_PARAMS"):
         assert f"= {value!r}:" in message
+
+
+@pytest.mark.parametrize("url", ["redis://:123/45@db", "redis://bob:99#x@db", "rediss://:1?2@db:6379"])
+def test_a_password_that_would_be_cut_is_refused_and_not_shown(url: str) -> None:
+    """An unescaped / ? or # ends the host: the password's beginning would stand in the log as a port."""
+    with pytest.raises(ConfigError) as refusal:
+        read(REDIS_URL=url)
+    assert "percent-encoded" in str(refusal.value)
+    assert url not in str(refusal.value)
 
 
 def test_ranges_are_written_in_full() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.frontier import identity as identity_module
 from scrapy_dq.frontier.identity import certainly_dead, new_worker_id, own_identity
 from support.waiting import wait_until
 
@@ -111,3 +112,10 @@ def _stat(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
+
+
+def test_a_process_that_proc_hides_from_us_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With /proc mounted hidepid, another user's living worker looks like none: only the TTL judges it."""
+    own = own_identity()
+    monkeypatch.setattr(identity_module, "_stat", lambda pid: [])
+    assert not certainly_dead(own, own)

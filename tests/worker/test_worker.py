@@ -13,7 +13,7 @@ import redis
 
 from scrapy_dq.frontier import keys, outage, pace
 from scrapy_dq.frontier.frontier import Identity, pack_moves
-from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Status
+from scrapy_dq.frontier.model import Admission, Status
 from scrapy_dq.frontier.overview import peek
 from scrapy_dq.frontier.scripts import Script
 from support import stored
@@ -220,17 +220,13 @@ async def test_lost_replies_of_exchanges_lose_and_double_nothing(
         proxy.drop_connections()
 
 
-async def test_a_lost_reply_of_join_is_said_and_join_can_be_repeated(
-    crawl: Crawl, proxy: RedisProxy, state: State
-) -> None:
-    """The second call of the same worker registers nobody else."""
+async def test_a_join_whose_reply_is_lost_is_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
+    """A busy Redis is no reason not to start; the repeat registers nobody else."""
     async with Engine(crawl, url=proxy.url, join=False) as engine:
         fault = proxy.cut_next_reply("EVALSHA", containing=sha("join"))
-        with pytest.raises(FrontierUnavailable):
-            await engine.join()
-        assert fault.fired
-        assert set(state()["members"]) == {engine.worker.id}
         await engine.join()
+        assert fault.fired
+        assert engine.counts["error"] == 1
         assert set(state()["members"]) == {engine.worker.id}
         engine.seed()
         await engine.run()

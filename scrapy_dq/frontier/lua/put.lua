@@ -9,13 +9,14 @@ local admit = {
   function(token) return redis.call('SADD', key.admitted, token) == 1 end,
 }
 local function put(admission, token, id, priority, start, payload)
+  -- All that can fail comes before the token: an error after it would make the repeat a known put.
+  local rank = string.format('%.0f', order_rank(priority, start))
+  local element = struct.pack('>I8', state.sequence + 1) .. id .. payload
   if not admit[admission](token) then return false end
   state.sequence = state.sequence + 1
   state.waiting = state.waiting + 1
   state.phase = 'open'
-  local rank = string.format('%.0f', order_rank(priority, start))
-  local length = redis.call('RPUSH', backlog_key(rank),
-    struct.pack('>I8', state.sequence) .. id .. payload)
+  local length = redis.call('RPUSH', backlog_key(rank), element)
   if length == 1 then redis.call('ZADD', key.bands, rank, rank) end
   return true
 end

@@ -1,0 +1,102 @@
+"""Requests as no tutorial has them: none is lost, none hangs the crawl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from support.project import Project
+from support.tree_site import TreeSite
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+
+HEAD = """\
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def leaf(self, response):
+        self.record("done", page_path(response))
+
+"""
+
+PRIORITIES = (
+    HEAD
+    + """\
+    def parse(self, response):
+        yield scrapy.Request(response.urljoin("/true?s=0"), self.leaf, priority=True)
+        none = scrapy.Request(response.urljoin("/none?s=0"), self.leaf)
+        none.priority = None
+        yield none
+        yield scrapy.Request(response.urljoin("/huge?s=0"), self.leaf, priority=2**70)
+        yield scrapy.Request(response.urljoin("/plain?s=0"), self.leaf)
+"""
+)
+
+POLLING = (
+    HEAD
+    + """\
+    def parse(self, response):
+        self.polls = 0
+        yield scrapy.Request(
+            response.urljoin("/poll?s=0"), self.poll, meta={"dq_local": True}, dont_filter=True
+        )
+
+    def poll(self, response):
+        self.polls += 1
+        self.record("poll", page_path(response))
+        if self.polls < 4:
+            yield response.request
+"""
+)
+
+JARS = (
+    HEAD
+    + """\
+    async def start(self):
+        yield scrapy.Request(self.start_urls[0], dont_filter=True)
+
+    def parse(self, response):
+        for jar in range(3):
+            yield scrapy.Request(
+                response.urljoin("/same?s=0"), self.same, dont_filter=True, cb_kwargs={"jar": jar}
+            )
+
+    def same(self, response, jar):
+        self.record("done", f"jar-{jar}")
+"""
+)
+
+
+def test_a_priority_of_another_type_loses_nothing(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """True counts as 1; None cannot be stored and stays in the worker; what is too large is clamped."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=PRIORITIES)
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    assert project.count() == dict.fromkeys(["/true?s=0", "/none?s=0", "/huge?s=0", "/plain?s=0"], 1)
+    assert "Redis does not answer" not in worker.text
+
+
+def test_a_local_request_may_yield_itself_again(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Polling with `yield response.request`: each time is crawled, and the parent is acked at the end."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=POLLING)
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    assert sum(project.count("poll").values()) == 4
+    assert worker.stats["dq/acked"] == 1
+
+
+def test_unfiltered_children_that_differ_in_more_than_the_page_stay_separate(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Three requests for one URL, told apart by their arguments: all three are crawled."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=JARS)
+    assert project.run_worker(timeout_s=30).close_reason == "finished"
+    assert project.count() == dict.fromkeys(["jar-0", "jar-1", "jar-2"], 1)
