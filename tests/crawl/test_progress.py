@@ -25,12 +25,14 @@ def test_the_progress_of_all_workers_is_logged(
     first, second = project.start_workers(2)
     assert project.wait(60) == ["finished", "finished"]
     line = r"together: ([\d.]+) pages/s, (\d+) done, \d+ waiting, \d+ in flight, (\d) workers"
+    last = []
     for worker in (first, second):
         found = re.findall(line, worker.text)
         assert max(float(speed) for speed, _, _ in found) > 0
         assert max(int(workers) for _, _, workers in found) == 2
         done = [int(count) for _, count, _ in found]
         assert done == sorted(done)
-        # More than this worker did alone: the count is the crawl's.
-        assert done[-1] > worker.stats["dq/acked"] * 0.8
         assert 0 < done[-1] <= 120
+        last.append(done[-1])
+    # The count is the crawl's, not the worker's own.
+    assert max(last) > min(worker.stats["dq/acked"] for worker in (first, second))
