@@ -83,7 +83,7 @@ class Session:
         self._crawler = crawler
         self._stats = crawler.stats
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
-        self._connection = Connection(config, Path(data_path("dq")))
+        self._connection = Connection(config, _data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
         self.codec = Codec(
@@ -265,6 +265,15 @@ def _need_asyncio() -> None:
             "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default), or use Scrapy's "
             "reactor-less mode"
         ) from None
+
+
+def _data_dir() -> Path:
+    """Return the folder of the embedded Redis, in Scrapy's data directory."""
+    try:
+        return Path(data_path("dq"))
+    except FileExistsError:
+        # Scrapy makes .scrapy without expecting that a worker beside us makes it at the same moment.
+        return Path(data_path("dq"))
 
 
 def _names(crawler: Crawler, spider: Spider) -> dict[str, str]:
