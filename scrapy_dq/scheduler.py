@@ -7,7 +7,7 @@ import os
 from collections import Counter, OrderedDict
 from hashlib import blake2b
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
@@ -59,9 +59,9 @@ class Scheduler(BaseScheduler):
         self._opened = False
         self._local = LocalQueue()
         self._leases: dict[Request, bytes] = {}
-        self._waiting: dict[bytes, Outcome] = {}  # done, but a local request may be their child
+        self._waiting: dict[bytes, _Ending] = {}  # done, but a local request may be their child
         self._sent: OrderedDict[bytes, None] = OrderedDict()
-        self._seeds: Counter[bytes] = Counter()
+        self._seeds: Counter[int] = Counter()
         self._children: dict[bytes, Counter[bytes]] = {}
         self._ids = _entry_ids()
         self._asked_if_idle = False
@@ -181,8 +181,9 @@ class Scheduler(BaseScheduler):
             parent_id = None  # somebody else's DUPEFILTER_CLASS let it pass
         elif meta.get("is_start_request") and not meta.get("dq_seeded") and self._config.seed_once:
             seed = self._fingerprint(request)
-            self._seeds[seed] += 1
-            return next(self._ids), Admission.SEED, seed + self._seeds[seed].to_bytes(4, "big")
+            key = int.from_bytes(seed[:8], "big")  # half the memory; there may be millions
+            self._seeds[key] += 1
+            return next(self._ids), Admission.SEED, seed + self._seeds[key].to_bytes(4, "big")
         entry_id = next(self._ids) if parent_id is None else self._child_id(request, parent_id, payload)
         return entry_id, Admission.ID, entry_id
 
@@ -257,11 +258,13 @@ class Scheduler(BaseScheduler):
         self._leases[request] = lease.entry_id
         return request
 
-    def settled(self, request: Request, outcome: Outcome) -> None:
+    def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Settlement's call: *request* has left the engine."""
         if request in self._local:
             if outcome is Outcome.INTERRUPTED:
                 return  # the spider is closing: close() releases its parents, which yield it anew
+            if outcome is Outcome.FAILED:
+                self._stats.inc_value(stats.FAILED)
             for free in self._local.done(request):
                 if free in self._waiting:
                     self._settle(free, self._waiting.pop(free))
@@ -269,17 +272,21 @@ class Scheduler(BaseScheduler):
         entry_id = self._leases.pop(request, None)
         if entry_id is None:
             return
-        if self._local.holds(entry_id) and outcome is Outcome.DONE:
-            self._waiting[entry_id] = outcome
+        ending = _Ending(outcome, reason, request.url)
+        if self._local.holds(entry_id) and outcome is not Outcome.INTERRUPTED:
+            self._waiting[entry_id] = ending
         else:
-            self._settle(entry_id, outcome)
+            self._settle(entry_id, ending)
 
-    def _settle(self, entry_id: bytes, outcome: Outcome) -> None:
+    def _settle(self, entry_id: bytes, ending: _Ending) -> None:
         self._children.pop(entry_id, None)
-        if outcome is Outcome.DONE:
-            self._session.worker.ack(entry_id)
+        worker = self._session.worker
+        if ending.outcome is Outcome.DONE:
+            worker.ack(entry_id)
+        elif ending.outcome is Outcome.FAILED:
+            worker.fail(entry_id, ending.reason, ending.url)
         else:
-            self._session.worker.release(entry_id)
+            worker.release(entry_id)
 
     def release_unfinished(self) -> None:
         """The grace of a shutdown is over: give back every lease that is still at work."""
@@ -291,14 +298,26 @@ class Scheduler(BaseScheduler):
     def put_dropped(self, put: Put) -> None:
         """The frontier knew *put* already."""
         request = put.source
-        if not isinstance(request, Request):
-            return
+        if request is None:  # it waited in a long outbox
+            try:
+                request = self._session.codec.decode(put.payload)
+            except CannotDecode:
+                self._stats.inc_value(stats.DUPLICATES)
+                return
         if put.admission is Admission.SEED:
             self._stats.inc_value(stats.SEEDS_KNOWN)
             logger.debug("Start request admitted already in this run: %s", request)
         else:
             self._count_duplicate(request)
         self._crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self._spider)
+
+
+class _Ending(NamedTuple):
+    """How the work on a lease ended."""
+
+    outcome: Outcome
+    reason: str
+    url: str
 
 
 def _entry_ids() -> Any:

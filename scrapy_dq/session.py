@@ -54,13 +54,14 @@ _COUNTERS = {
     "ack": stats.ACKED,
     "release": stats.RELEASED,
     "bury": stats.BURIED,
+    "fail": stats.FAILED,
 }
 
 
 class Settler(Protocol):
     """The scheduler, as a session sees it."""
 
-    def settled(self, request: Request, outcome: Outcome) -> None: ...
+    def settled(self, request: Request, outcome: Outcome, reason: str) -> None: ...
     def release_unfinished(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
 
@@ -123,7 +124,8 @@ class Session:
             self.settlement = Settlement(self._crawler, scheduler.settled)
             client = await self._connection.open()
             where = f" {self.config.crawl!r} at {self._connection.target}"
-            frontier = Frontier(client, self.config.crawl, self.config.order)
+            config = self.config
+            frontier = Frontier(client, config.crawl, config.order, config.keep_failed)
             if self.config.flush_on_start:
                 gone = await flush(frontier, self.config.worker_ttl_s)
                 logger.info("Crawl %r flushed: %s", self.config.crawl, _counts(gone))
@@ -144,7 +146,11 @@ class Session:
             keep_seen=config.persist,
         )
         options = WorkerOptions(
-            config.worker_ttl_s, config.stall_timeout_s, config.rollback_horizon_s, config.max_attempts
+            config.worker_ttl_s,
+            config.stall_timeout_s,
+            config.rollback_horizon_s,
+            config.max_attempts,
+            config.spill_dir,
         )
         self.worker = Worker(
             frontier, crawl, options, self, connect=self._connection.blocking, capacity=self._capacity
@@ -163,7 +169,7 @@ class Session:
                 timer.cancel()
         try:
             if self.opened:
-                await self.worker.stop(self.config.shutdown_grace_s)
+                await self.worker.stop(self._time_left())
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
@@ -208,6 +214,13 @@ class Session:
                 self._grace = loop.call_later(self.config.shutdown_grace_s, release)
             return 0
         return 0 if self.settlement.paused else self._concurrency
+
+    def _time_left(self) -> float:
+        """Return what is left of the grace; enough for one more try if it is over."""
+        left = self.config.shutdown_grace_s
+        if self._grace is not None:
+            left = self._grace.when() - asyncio.get_running_loop().time()
+        return max(left, self.config.redis_timeout_s)
 
     # What is logged.
 

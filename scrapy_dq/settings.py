@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -87,6 +88,14 @@ def _text(setting: Setting, value: Any) -> str:
     return value
 
 
+def _folder(setting: Setting, value: Any) -> str:
+    if isinstance(value, (str, os.PathLike)):
+        folder = os.fspath(value)
+        if not folder or (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+            return str(folder)
+    raise setting.wrong(value, "a folder that is there and can be written to")
+
+
 def _url(setting: Setting, value: Any) -> str:
     url = urlsplit(_text(setting, value))
     # An unescaped / ? or # in a password ends the host there: a part of it would be printed as the port.
@@ -127,9 +136,11 @@ SETTINGS = (
     Setting("DQ_STALL_TIMEOUT", "stall_timeout_s", 300.0, _number, "s", 1, 86_400),
     Setting("DQ_SHUTDOWN_GRACE", "shutdown_grace_s", 8.0, _number, "s", 0, 3600),
     Setting("DQ_MAX_ATTEMPTS", "max_attempts", 3, _integer, "", 1, 100),
+    Setting("DQ_KEEP_FAILED", "keep_failed", 10_000, _integer, "requests", 0, 10_000_000),
     Setting("DQ_ROLLBACK_HORIZON", "rollback_horizon_s", 10.0, _number, "s", 1, 600),
     Setting("DQ_MAX_ENTRY_BYTES", "max_entry_bytes", 1_048_576, _integer, "bytes", 1024, 4_194_304),
     Setting("DQ_LOCAL_SEEN", "local_seen", 100_000, _integer, "fingerprints", 0, 100_000_000),
+    Setting("DQ_SPILL_DIR", "spill_dir", "", _folder),
     Setting("DQ_URL_SCHEMES", "url_schemes", ("http", "https"), _texts),
     Setting("DQ_TYPES", "types", (), _texts),
     Setting("DQ_LOG_INTERVAL", "log_interval_s", 60.0, _number, "s", 0, 86_400),
@@ -158,9 +169,11 @@ class Config:
     stall_timeout_s: float = 300.0
     shutdown_grace_s: float = 8.0
     max_attempts: int = 3
+    keep_failed: int = 10_000
     rollback_horizon_s: float = 10.0
     max_entry_bytes: int = 1_048_576
     local_seen: int = 100_000
+    spill_dir: str = ""
     url_schemes: tuple[str, ...] = ("http", "https")
     types: tuple[str, ...] = ()
     log_interval_s: float = 60.0

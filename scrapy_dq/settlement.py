@@ -17,7 +17,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request, __version__
 from scrapy.crawler import Crawler
-from scrapy.exceptions import CloseSpider
+from scrapy.exceptions import CloseSpider, IgnoreRequest
+from twisted.python.failure import Failure
+
+from scrapy_dq.text import printable
 
 
 class UnsupportedScrapy(RuntimeError):
@@ -28,7 +31,9 @@ class Outcome(Enum):
     """How a request ended."""
 
     DONE = "done"
-    """Callback or errback and pipelines are through, whatever they raised."""
+    """Callback or errback and pipelines are through."""
+    FAILED = "failed"
+    """It could not be downloaded and no errback handled that, or its callback or errback raised."""
     INTERRUPTED = "interrupted"
     """CloseSpider was raised in the middle of its callback: the rest of its output was dropped."""
 
@@ -59,16 +64,22 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
     "_handle_downloader_output": callable,
     "scraper.handle_spider_error": callable,
     "scraper.handle_spider_output_async": callable,
+    "scraper.call_spider_async": callable,
 }
 """What is used of the engine, and how to tell that it is what we know."""
 
 
 class Settlement:
-    """Watches one crawler's engine; `settled(request, outcome)` is called when a request is done."""
+    """Watches one crawler's engine; `settled(request, outcome, reason)` is called when a request is done.
 
-    def __init__(self, crawler: Crawler, settled: Callable[[Request, Outcome], None]) -> None:
+    The reason is that of a failure, else empty.
+    """
+
+    def __init__(self, crawler: Crawler, settled: Callable[[Request, Outcome, str], None]) -> None:
         self._settled = settled
         self._interrupted: set[Request] = set()
+        self._failed: dict[Request, str] = {}
+        self._not_downloaded: dict[Request, BaseException] = {}
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
         self._followed: WeakSet[Request] = WeakSet()
         engine: Any = crawler.engine
@@ -125,19 +136,43 @@ class Settlement:
             self._engine.close_spider(self._engine.spider, reason)
 
     def _left(self, request: Request) -> None:
-        interrupted = request in self._interrupted
-        self._interrupted.discard(request)
-        self._settled(request, Outcome.INTERRUPTED if interrupted else Outcome.DONE)
+        reason = self._failed.pop(request, "")
+        self._not_downloaded.pop(request, None)
+        if request in self._interrupted:
+            self._interrupted.discard(request)
+            self._settled(request, Outcome.INTERRUPTED, "")
+        else:
+            self._settled(request, Outcome.FAILED if reason else Outcome.DONE, reason)
+
+    def _note_failure(self, request: Request, what: str, error: BaseException) -> None:
+        if request in self._slot.inprogress:
+            self._failed.setdefault(request, printable(f"{what}: {type(error).__name__}: {error}"))
 
     def _wrap_errors(self, scraper: Any) -> None:
         original = scraper.handle_spider_error
 
-        def handle_spider_error(failure: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(failure.value, CloseSpider) and request in self._slot.inprogress:
+        def handle_spider_error(failure: Any, request: Any, response: Any, *more: Any, **named: Any) -> Any:
+            if not isinstance(failure.value, CloseSpider):
+                what = "errback" if isinstance(response, Failure) else "callback"
+                self._note_failure(request, what, failure.value)
+            elif request in self._slot.inprogress:
                 self._interrupted.add(request)
-            return original(failure, request, *args, **kwargs)
+            return original(failure, request, response, *more, **named)
 
         scraper.handle_spider_error = handle_spider_error
+
+        original_call = scraper.call_spider_async
+
+        # The errback's turn; an exception of a spider middleware comes this way, too, and may be handled yet.
+        async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await original_call(result, request, *args, **kwargs)
+            except Exception as error:
+                if error is self._not_downloaded.get(request):
+                    self._note_failure(request, "download", error)
+                raise
+
+        scraper.call_spider_async = call_spider_async
 
     def _wrap_output(self, scraper: Any) -> None:
         original = scraper.handle_spider_output_async
@@ -150,15 +185,16 @@ class Settlement:
 
         scraper.handle_spider_output_async = handle_spider_output_async
 
-
     def _wrap_download(self) -> None:
         original = self._engine._handle_downloader_output
 
-        # A redirect or a retry: a downloader middleware answered with another request.
         def handle_downloader_output(result: Any, request: Request) -> Any:
             if isinstance(result, Request):
+                # A redirect or a retry: a downloader middleware answered with another request.
                 self._parents[result] = request
                 self._followed.add(result)
+            elif isinstance(result, Failure) and result.value and not isinstance(result.value, IgnoreRequest):
+                self._not_downloaded[request] = result.value
             return original(result, request)
 
         self._engine._handle_downloader_output = handle_downloader_output

@@ -24,6 +24,7 @@ ENGINE_INSIDES = {
     "inprogress",
     "handle_spider_error",
     "handle_spider_output_async",
+    "call_spider_async",
     "_handle_downloader_output",
 }
 # Lua that is part of a script, but makes no move.

@@ -19,6 +19,7 @@ from scrapy_dq.codec.attributes import DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes, Unfit
 from scrapy_dq.codec.values import Values
+from scrapy_dq.text import printable
 
 FORMAT = 1
 """The first byte of every entry. Another layout, or another meaning of a key, takes another format."""
@@ -248,4 +249,4 @@ def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
 
 def _reason(error: Exception) -> str:
     text = str(error) if isinstance(error, Unfit) else traceback.format_exception_only(type(error), error)[-1]
-    return "".join(char if char.isprintable() else "?" for char in text.strip()[:500])
+    return printable(text)

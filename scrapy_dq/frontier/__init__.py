@@ -4,7 +4,7 @@ Knows Redis; knows nothing of Scrapy.
 """
 
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.overview import Overview, peek
+from scrapy_dq.frontier.overview import Failed, Overview, failed, peek
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
 
-__all__ = ["Frontier", "Overview", "Worker", "WorkerOptions", "peek"]
+__all__ = ["Failed", "Frontier", "Overview", "Worker", "WorkerOptions", "failed", "peek"]

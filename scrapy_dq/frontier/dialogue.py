@@ -15,7 +15,8 @@ from scrapy_dq.frontier.frontier import Frontier, Identity, pack_moves
 from scrapy_dq.frontier.identity import new_worker_id
 from scrapy_dq.frontier.leases import Leases
 from scrapy_dq.frontier.model import Census, Joined, Move, Put, Receipt, Status
-from scrapy_dq.frontier.outbox import Outbox, PutLog
+from scrapy_dq.frontier.outbox import Outbox
+from scrapy_dq.frontier.put_log import PutLog
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Dialogue:
         identity: dict[str, Any],
         listener: Listener,
         rollback_horizon_s: float,
+        spill_dir: str = "",
     ) -> None:
         self._frontier = frontier
         self._crawl = crawl
@@ -76,7 +78,7 @@ class Dialogue:
         self.seq = 1
         self.seeding = 1
         self.census = Census()
-        self.outbox = Outbox()
+        self.outbox = Outbox(spill_dir)
         self.leases = Leases()
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
@@ -131,6 +133,9 @@ class Dialogue:
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:
+            for move in sent.prefix:
+                if isinstance(move, Put):
+                    move.fresh = False  # it may have been applied by a try whose reply was lost
             self._begin_rejoin()
         elif receipt.applied:
             self._accept(sent, receipt)
@@ -140,6 +145,8 @@ class Dialogue:
         elif sent.prefix:
             self._begin_rejoin()
         elif not self.outbox:
+            # The run ended without us: what is in the buffer was reclaimed, and done by others.
+            self.leases.keep(())
             self._finish()
         return 0, 0
 
@@ -158,7 +165,9 @@ class Dialogue:
         self.seq += 1
         self._log.retire(sent.sent_at)
         for position in receipt.dropped:
-            self._listener.put_dropped(sent.prefix[position])  # type: ignore[arg-type]
+            put = sent.prefix[position]
+            if isinstance(put, Put) and put.fresh:
+                self._listener.put_dropped(put)
         for move in sent.prefix:
             self._listener.counted(type(move).__name__.lower(), 1)
             if isinstance(move, Put):
@@ -205,7 +214,7 @@ class Dialogue:
         self.outbox.replay(self._log.take(), answer.owned)
 
     def _close_run(self) -> None:
-        dropped = sum(isinstance(move, Put) for move in self.outbox)
+        dropped = self.outbox.puts
         if dropped:
             logger.error(
                 "The run is over, finished by others while this worker was away: %d requests that it found "

@@ -16,6 +16,7 @@ from redis.exceptions import (
 )
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.errors import describe, explain
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -23,6 +24,7 @@ from scrapy_dq.frontier.model import (
     Ack,
     Bury,
     Census,
+    Fail,
     FrontierRefused,
     FrontierUnavailable,
     Joined,
@@ -62,8 +64,9 @@ class Frontier:
     (Redis or its data cannot serve; nothing was changed).
     """
 
-    def __init__(self, client: Any, crawl: str, order: Order) -> None:
+    def __init__(self, client: Any, crawl: str, order: Order, keep_failed: int = 10_000) -> None:
         self.crawl = crawl
+        self._keep_failed = keep_failed
         self.order = order
         self._client = client
         self._key = keys.meta(crawl)
@@ -135,8 +138,9 @@ class Frontier:
         Source: lua/exchange.lua
         """
         reply = await self._call(
-            "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES, moves
-        )
+            "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES,
+            self._keep_failed, moves,
+        )  # fmt: skip
         status = Status(reply[0].decode())
         if len(reply) == 1:
             return Receipt(status)
@@ -193,7 +197,7 @@ class Frontier:
         try:
             return parse_beats(self._scripts["beat"].call_blocking(client, self._key, worker_id, epoch))
         except (RedisError, OSError) as error:
-            raise FrontierUnavailable(describe(error)) from error
+            raise FrontierUnavailable(explain(error)) from error
 
     async def _call(self, transition: str, *args: Any) -> Any:
         try:
@@ -205,7 +209,7 @@ class Frontier:
                 f"+@write +@scripting +time +info"
             ) from error
         except (RedisError, OSError, TimeoutError) as error:
-            raise FrontierUnavailable(describe(error)) from error
+            raise FrontierUnavailable(explain(error)) from error
         refuse(reply)
         return reply
 
@@ -225,6 +229,8 @@ def _packed(move: Move) -> tuple[Any, ...]:
         return (3, move.entry_id)
     if isinstance(move, Bury):
         return (4, move.entry_id, move.reason)
+    if isinstance(move, Fail):
+        return (5, move.entry_id, move.reason, move.label)
     raise TypeError(f"not a move: {move!r}")
 
 
@@ -271,8 +277,3 @@ _FIELDS = {
     "order": "DQ_ORDER",
     "seen_kind": "kind of seen",
 }
-
-
-def describe(error: BaseException) -> str:
-    """Return what to print of an error from Redis: its text, or its type if it has none."""
-    return str(error).strip() or type(error).__name__

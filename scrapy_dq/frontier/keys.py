@@ -25,6 +25,7 @@ KEYS = (
     Key("returned", "zset", "while something that came back waits"),
     Key("quarantine", "zset", "while a suspect waits"),
     Key("dead", "hash", "until the next run starts"),
+    Key("failed", "list", "until the next run starts; the newest DQ_KEEP_FAILED"),
     Key("backlog:<rank>", "list", "while something of this rank waits"),
     Key("worker:<id>", "hash", "while the worker is registered"),
     Key("in-flight:<id>", "hash", "while the worker holds leases"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from scrapy_dq.frontier.model import Ack, Bury, Lease, Move, Release
+from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Release
 
 
 class Leases:
@@ -45,7 +45,7 @@ class Leases:
         self._running.add(lease.entry_id)
         return lease
 
-    def settle(self, move: Ack | Release | Bury) -> bool:
+    def settle(self, move: Ack | Release | Bury | Fail) -> bool:
         """Note the end of a lease; False if there is nothing to tell Redis.
 
         A lease that was reclaimed from us is somebody else's: their ack counts, not ours.

@@ -70,7 +70,9 @@ class Put:
     parent: bytes | None = None
     """Entry id of the lease whose callback yielded it; None when nobody holds one for it."""
     source: Any = field(default=None, repr=False, compare=False)
-    """What the caller wants back if the put is dropped as a duplicate; never sent."""
+    """What the caller wants back if the put is dropped as a duplicate; never sent, may be gone by then."""
+    fresh: bool = field(default=True, compare=False)
+    """Never confirmed before: if it is known, it is a duplicate. A put of the log is known to itself."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,28 @@ class Bury:
     reason: str
 
 
-Move = Put | Ack | Release | Bury
+@dataclass(slots=True)
+class Fail:
+    """A lease ends without success: it counts as settled, and is kept for a later retry."""
+
+    entry_id: bytes
+    reason: str
+    label: str
+    """What to show of it where payloads cannot be read: the URL."""
+
+
+Move = Put | Ack | Release | Bury | Fail
+
+
+def size_of(move: Move) -> int:
+    """Return about how many bytes *move* takes in an exchange."""
+    if isinstance(move, Put):
+        return len(move.payload) + len(move.token) + ENTRY_ID_BYTES + 16
+    if isinstance(move, Bury):
+        return ENTRY_ID_BYTES + len(move.reason)
+    if isinstance(move, Fail):
+        return ENTRY_ID_BYTES + len(move.reason) + len(move.label)
+    return ENTRY_ID_BYTES
 
 
 @dataclass(slots=True)
@@ -119,6 +142,8 @@ class Census:
     workers: int = 0
     seeding: int = 0
     """Workers whose `start()` is not exhausted; counted only while nothing waits."""
+    failed: int = 0
+    """Requests of this run that failed for good; the newest of them are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,22 +23,23 @@ class Outage:
         longest: float = min(FIRST_S * 2 ** min(self._tries - 1, 10), LONGEST_S)
         return longest * random.uniform(0.7, 1.0)
 
-    def began(self, error: Exception, unconfirmed: int) -> None:
+    def began(self, error: Exception) -> None:
+        """Note a try that failed; *error* says why, in a sentence without a full stop."""
         if self._since is None:
             self._since = time.monotonic()
             logger.warning(
-                "Redis does not answer (%s). The crawl goes on from what this worker holds; "
-                "%d moves are kept and handed in when it is back",
+                "%s. The crawl goes on from what this worker holds; what it finds is kept and handed in when "
+                "Redis serves again",
                 error,
-                unconfirmed,
             )
 
-    def ended(self, unconfirmed: int) -> None:
+    def ended(self, kept: int) -> None:
+        """Note an answer; *kept* moves are still to be handed in."""
         self._tries = 0
         if self._since is not None:
             logger.info(
                 "Redis is back after %.1f s; %d moves were kept meanwhile",
                 time.monotonic() - self._since,
-                unconfirmed,
+                kept,
             )
             self._since = None

@@ -1,23 +1,19 @@
-"""The outbox: a worker's ordered log of moves that are not confirmed yet, and the log of those that are."""
+"""The outbox: a worker's ordered log of moves that are not confirmed yet."""
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import islice
 
-from scrapy_dq.frontier.model import (
-    ENTRY_ID_BYTES,
-    MAX_EXCHANGE_BYTES,
-    MAX_MOVES,
-    Bury,
-    Move,
-    Put,
-)
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Move, Put, size_of
+from scrapy_dq.frontier.spill import Spill
 
-logger = logging.getLogger(__name__)
-LOG_LIMIT_BYTES = 64 * 1024 * 1024
+MEMORY_MOVES = 20_000
+MEMORY_BYTES = 16 * 1024 * 1024
+"""Moves and bytes that are held in memory; what comes on top waits on disk."""
+CHUNK_MOVES = MAX_MOVES
+CHUNK_BYTES = MAX_EXCHANGE_BYTES
 
 
 class Outbox:
@@ -25,23 +21,32 @@ class Outbox:
 
     Children stand before the ack of their parent, so a parent is never forgotten before its
     children are stored.
+
+    The oldest moves are in memory (`_head`), those after them on disk, in chunks (`_spill`), and the
+    newest in memory again (`_tail`) until they make a chunk. Without an outage all are in `_head`.
     """
 
-    def __init__(self) -> None:
-        self._moves: deque[Move] = deque()
-        self._bytes = 0
-        self._parentless = 0
+    def __init__(self, spill_dir: str = "") -> None:
+        self._head: deque[Move] = deque()
+        self._head_bytes = 0
+        self._spill = Spill(spill_dir)
+        self._tail: list[Move] = []
+        self._tail_bytes = 0
+        # What was on disk at a replay: so many chunks, in which only these leases may still be settled.
+        self._filters: list[tuple[int, Collection[bytes]]] = []
+        self._count = self._puts = self._parentless = self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._moves)
-
-    def __iter__(self) -> Iterator[Move]:
-        return iter(self._moves)
+        return self._count
 
     @property
     def full(self) -> bool:
         """More than one exchange would carry."""
-        return len(self._moves) >= MAX_MOVES or self._bytes >= MAX_EXCHANGE_BYTES
+        return self._count >= MAX_MOVES or self._bytes >= MAX_EXCHANGE_BYTES
+
+    @property
+    def puts(self) -> int:
+        return self._puts
 
     @property
     def parentless(self) -> int:
@@ -49,16 +54,27 @@ class Outbox:
         return self._parentless
 
     def append(self, move: Move) -> None:
-        self._moves.append(move)
-        self._bytes += _size(move)
-        self._parentless += _is_parentless(move)
+        size = size_of(move)
+        self._account(move, 1)
+        if isinstance(move, Put) and self._count > MAX_MOVES:
+            move.source = None  # it is large, and can be decoded again
+        if not self._tail and not self._spill and not self._memory_full:
+            self._head.append(move)
+            self._head_bytes += size
+            return
+        self._tail.append(move)
+        self._tail_bytes += size
+        whole = len(self._tail) % CHUNK_MOVES == 0 or self._tail_bytes >= CHUNK_BYTES
+        if whole and self._spill.push(self._tail):
+            self._tail, self._tail_bytes = [], 0
 
     def prefix(self) -> list[Move]:
         """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES."""
+        self._refill()
         total = 0
         taken: list[Move] = []
-        for move in islice(self._moves, MAX_MOVES):
-            total += _size(move)
+        for move in islice(self._head, MAX_MOVES):
+            total += size_of(move)
             if taken and total > MAX_EXCHANGE_BYTES:
                 break
             taken.append(move)
@@ -67,75 +83,67 @@ class Outbox:
     def confirm(self, prefix: Collection[Move]) -> None:
         """Forget a prefix that Redis has applied."""
         for _ in prefix:
-            move = self._moves.popleft()
-            self._bytes -= _size(move)
-            self._parentless -= _is_parentless(move)
+            move = self._head.popleft()
+            self._head_bytes -= size_of(move)
+            self._account(move, -1)
 
     def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
         """Rebuild after a rejoin: log first, and nothing that settles what is not owned any more.
 
         A release that was queued before the rejoin is among these: rejoin gave its lease back.
         """
-        kept = [m for m in self._moves if isinstance(m, Put) or m.entry_id in owned]
-        self.clear()
-        for move in (*log, *kept):
-            self.append(move)
+        if self._spill:
+            # Not read back now: that might take seconds.
+            self._filters.append((len(self._spill), owned))
+        for put in log:
+            self._account(put, 1)
+        self._head = deque((*log, *self._settling_only(self._head, owned)))
+        self._tail = self._settling_only(self._tail, owned)
+        self._head_bytes, self._tail_bytes = _total(self._head), _total(self._tail)
 
     def clear(self) -> None:
-        """Forget everything: the run is over, and nobody takes it."""
-        self._moves.clear()
-        self._bytes = self._parentless = 0
+        """Forget everything: the run is over, and nobody takes it; or the worker leaves."""
+        self._head.clear()
+        self._tail.clear()
+        self._spill.close()
+        self._filters.clear()
+        self._head_bytes = self._tail_bytes = 0
+        self._count = self._puts = self._parentless = self._bytes = 0
+
+    @property
+    def _memory_full(self) -> bool:
+        return len(self._head) >= MEMORY_MOVES or self._head_bytes >= MEMORY_BYTES
+
+    def _refill(self) -> None:
+        while len(self._head) < MAX_MOVES and self._head_bytes < MAX_EXCHANGE_BYTES:
+            if self._spill:
+                moves = self._spill.pop()
+                for _, owned in self._filters:
+                    moves = self._settling_only(moves, owned)
+                self._filters = [(left - 1, owned) for left, owned in self._filters if left > 1]
+            elif self._tail:
+                moves, self._tail, self._tail_bytes = self._tail, [], 0
+            else:
+                break
+            self._head.extend(moves)
+            self._head_bytes += _total(moves)
+
+    def _settling_only(self, moves: Collection[Move], owned: Collection[bytes]) -> list[Move]:
+        kept = []
+        for move in moves:
+            if isinstance(move, Put) or move.entry_id in owned:
+                kept.append(move)
+            else:
+                self._account(move, -1)
+        return kept
+
+    def _account(self, move: Move, sign: int) -> None:
+        self._count += sign
+        self._bytes += sign * size_of(move)
+        if isinstance(move, Put):
+            self._puts += sign
+            self._parentless += sign * (move.parent is None)
 
 
-class PutLog:
-    """Confirmed puts that a Redis which comes back older may have forgotten.
-
-    An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself
-    been accepted; by the clock alone, a freeze followed by a step back of Redis would lose it.
-    """
-
-    def __init__(self, horizon_s: float) -> None:
-        self._horizon_s = horizon_s
-        self._puts: deque[tuple[float, Put]] = deque()
-        self._bytes = 0
-        self._warned = False
-
-    def add(self, put: Put, confirmed_at: float) -> None:
-        put.source = None
-        self._puts.append((confirmed_at, put))
-        self._bytes += _size(put)
-        while self._bytes > LOG_LIMIT_BYTES:
-            if not self._warned:
-                logger.warning(
-                    "More than %d MiB of requests were stored within DQ_ROLLBACK_HORIZON: if Redis now loses "
-                    "its newest data, the oldest of these would not be stored again. A shorter horizon "
-                    "needs less memory",
-                    LOG_LIMIT_BYTES // 2**20,
-                )
-                self._warned = True
-            self._drop()
-
-    def retire(self, sent_at: float) -> None:
-        """Note that an exchange sent at *sent_at* was accepted."""
-        while self._puts and self._puts[0][0] + self._horizon_s <= sent_at:
-            self._drop()
-
-    def take(self) -> list[Put]:
-        """Empty the log and return its puts, oldest first."""
-        puts = [put for _, put in self._puts]
-        self._puts.clear()
-        self._bytes = 0
-        return puts
-
-    def _drop(self) -> None:
-        self._bytes -= _size(self._puts.popleft()[1])
-
-
-def _size(move: Move) -> int:
-    if isinstance(move, Put):
-        return len(move.payload) + len(move.token) + ENTRY_ID_BYTES + 16
-    return ENTRY_ID_BYTES + (len(move.reason) if isinstance(move, Bury) else 0)
-
-
-def _is_parentless(move: Move) -> bool:
-    return isinstance(move, Put) and move.parent is None
+def _total(moves: Collection[Move]) -> int:
+    return sum(map(size_of, moves))

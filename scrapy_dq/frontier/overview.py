@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgpack
+
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.frontier import parse_members, refuse
 from scrapy_dq.frontier.model import Census, Member, Order
@@ -21,6 +23,37 @@ class Overview:
     run: int
     census: Census
     members: list[Member]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A request that failed for good."""
+
+    entry_id: bytes
+    label: str
+    """Its URL."""
+    reason: str
+    at: float
+    """Seconds since 1970 by the clock of Redis."""
+    worker_id: str
+    attempts: int
+    payload: bytes
+    """The stored request, for a later retry."""
+
+
+def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
+    """Return the newest *limit* requests of the run that failed, newest first; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    found = []
+    for record in client.lrange(keys.prefix(crawl) + "failed", 0, limit - 1):
+        entry_id, label, reason, at_ms, worker_id, attempts, _, payload = msgpack.unpackb(record, raw=True)
+        texts = (text.decode("utf-8", "replace") for text in (label, reason, worker_id))
+        label, reason, worker_id = texts
+        found.append(Failed(entry_id, label, reason, at_ms / 1000, worker_id, attempts, payload))
+    return found
 
 
 def peek(client: Any, crawl: str) -> Overview:

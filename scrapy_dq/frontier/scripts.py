@@ -15,7 +15,7 @@ _BASE = ("keys", "order_{order}", "state", "entry")
 _PARTS = {
     "join": ("member",),
     "rejoin": ("release", "member"),
-    "exchange": ("seen_exact", "put", "ack", "release", "bury", "lease", "finish"),
+    "exchange": ("seen_exact", "put", "ack", "release", "bury", "fail", "lease", "finish"),
     "fence": (),
     "drain": ("bury", "member"),
     "leave": ("release", "member"),

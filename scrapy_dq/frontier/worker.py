@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import (
     Ack,
     Bury,
     Census,
+    Fail,
     FrontierError,
     FrontierUnavailable,
     Joined,
@@ -49,6 +50,8 @@ class WorkerOptions:
     stall_timeout_s: float = 300.0
     rollback_horizon_s: float = 10.0
     max_attempts: int = 3
+    spill_dir: str = ""
+    """Folder for moves that are more than memory should hold; "": the system's for temporary files."""
 
 
 class Worker:
@@ -72,12 +75,14 @@ class Worker:
         identity = own_identity()
         self._listener = listener
         self._capacity = capacity
-        self._dialogue = Dialogue(frontier, crawl, identity, listener, options.rollback_horizon_s)
+        self._dialogue = Dialogue(
+            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir
+        )
         self._leases = self._dialogue.leases
         self._pace = Pace()
         self._outage = Outage()
         self._kick = asyncio.Event()
-        self._closing = False
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._reclaimer = Reclaimer(
             frontier, identity, options.max_attempts, lambda n: listener.counted("reclaim", n)
@@ -155,6 +160,10 @@ class Worker:
         """Give a lease back unspent."""
         self._settle(Release(entry_id))
 
+    def fail(self, entry_id: bytes, reason: str, label: str) -> None:
+        """The work on a lease ended without success for good; *label* says what it was."""
+        self._settle(Fail(entry_id, reason, label))
+
     def bury(self, entry_id: bytes, reason: str) -> None:
         """Set a lease aside as a dead letter."""
         self._settle(Bury(entry_id, reason))
@@ -165,7 +174,7 @@ class Worker:
             self._dialogue.seeding = 2 if failed else 0
             self._kick.set()
 
-    def _settle(self, move: Ack | Release | Bury) -> None:
+    def _settle(self, move: Ack | Release | Bury | Fail) -> None:
         if self._leases.settle(move):
             self._append(move)
 
@@ -198,16 +207,17 @@ class Worker:
         return joined
 
     async def stop(self, deadline_s: float) -> None:
-        """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s* of trying.
+        """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
 
         What could not be handed in stays in flight under this worker's id, and is run again.
         """
-        self._closing = True
+        deadline = time.monotonic() + deadline_s
+        self._closing.set()
         self._kick.set()
         if self._task is None:
             return
         await self._task
-        dialogue, deadline = self._dialogue, time.monotonic() + deadline_s
+        dialogue = self._dialogue
         try:
             self._release_buffer()
             while (dialogue.outbox or dialogue.under_way) and not (dialogue.lost or dialogue.over):
@@ -216,16 +226,17 @@ class Worker:
                 await self._until(deadline, dialogue.leave)
         except FrontierError as error:
             logger.error(
-                "Redis could not be reached for %.0f s while closing (%s): %d moves were not stored. "
-                "Nothing is lost: their requests are in flight under worker %s and will be run again",
-                deadline_s,
+                "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost: their "
+                "requests are in flight under worker %s and will be run again",
                 error,
+                deadline_s,
                 len(dialogue.outbox),
                 self.id,
             )
         finally:
             self._heartbeat.stop()
             self._reclaimer.cancel()
+            dialogue.outbox.clear()
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:
@@ -235,7 +246,7 @@ class Worker:
                 self._listener.counted("error", 1)
                 if time.monotonic() >= deadline:
                     raise
-                await asyncio.sleep(self._outage.delay_s())
+                await asyncio.sleep(min(self._outage.delay_s(), max(0.0, deadline - time.monotonic())))
 
     def _release_buffer(self) -> None:
         for entry_id in self._leases.empty_buffer():
@@ -244,26 +255,31 @@ class Worker:
     # Speaking.
 
     async def _speak_on(self) -> None:
-        while not (self._closing or self._dialogue.lost or self._dialogue.over):
+        while not (self._closing.is_set() or self._dialogue.lost or self._dialogue.over):
             try:
                 await self._until_due()
-                if self._closing:
+                if self._closing.is_set():
                     break
                 if self._capacity() <= 0:
                     self._release_buffer()
                 await self._speak()
             except FrontierError as error:
                 self._listener.counted("error", 1)
-                self._outage.began(error, len(self._dialogue.outbox))
-                await asyncio.sleep(self._outage.delay_s())
+                self._outage.began(error)
+                await self._rest()
             except Exception:
                 # Never end silently: without this coroutine the crawl would hang for ever.
                 logger.exception("Unexpected error in an exchange; trying again")
-                await asyncio.sleep(self._outage.delay_s())
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait before the next try; closing ends it."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), self._outage.delay_s())
 
     async def _until_due(self) -> None:
         outbox = self._dialogue.outbox
-        while not self._closing:
+        while not self._closing.is_set():
             due = self._pace.due_at(self._wants(), len(outbox), outbox.full, self.census.waiting)
             pause = due - time.monotonic()
             if pause <= 0:
@@ -273,16 +289,16 @@ class Worker:
                 await asyncio.wait_for(self._kick.wait(), pause)
 
     def _wants(self) -> int:
-        capacity = 0 if self._closing else self._capacity()
+        capacity = 0 if self._closing.is_set() else self._capacity()
         return self._pace.want(capacity, self._leases.running, self._leases.buffered)
 
     async def _speak(self) -> None:
-        began, registered = time.monotonic(), self.id
+        began, registered, kept = time.monotonic(), self.id, len(self._dialogue.outbox)
         wanted, granted = await self._dialogue.speak(self._wants())
         now = time.monotonic()
         self._pace.answered(began, now)
         self._pace.granted(wanted, granted)
-        self._outage.ended(len(self._dialogue.outbox))
+        self._outage.ended(kept)
         self._listener.counted("exchange", 1)
         self._listener.counted("seconds", now - began)
         if self.id != registered:

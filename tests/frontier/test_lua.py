@@ -21,7 +21,7 @@ LUA = {
     for file in files("scrapy_dq.frontier").joinpath("lua").iterdir()
     if file.name.endswith(".lua")
 }
-MOVES = ("put", "ack", "release", "bury", "lease")
+MOVES = ("put", "ack", "release", "bury", "fail", "lease")
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "join": ("id", {}, "epoch", Identity("", "", "")),

@@ -21,7 +21,19 @@ from hypothesis.stateful import (
 
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.frontier import Identity, pack_moves
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Member, Move, Order, Put, Receipt, Release, Status
+from scrapy_dq.frontier.model import (
+    Ack,
+    Admission,
+    Bury,
+    Fail,
+    Member,
+    Move,
+    Order,
+    Put,
+    Receipt,
+    Release,
+    Status,
+)
 from support.live_frontier import LiveFrontier
 from support.redis_server import RedisServer
 from support.reference import ReferenceFrontier
@@ -43,7 +55,7 @@ SOAK = settings(QUICK, max_examples=10 * EXAMPLES)
 # the same choices stay possible, and an example replays.
 WHICH = st.integers(0, 2**16)
 PUTS = ("seen", "seed", "id")
-SETTLE = ("ack", "release", "bury")
+SETTLE = ("ack", "release", "bury", "fail")
 KINDS = (*PUTS, *PUTS, "id", *SETTLE, "again", "foreign ack", "foreign release", "foreign bury")
 LOST = st.sampled_from((False, False, True))
 SEEDING = st.sampled_from((0, 0, 0, 0, 1, 2))
@@ -354,6 +366,8 @@ class FrontierMachine(RuleBasedStateMachine):
             return None
         if kind.endswith("bury"):
             return Bury(entry_id, "no reason")
+        if kind == "fail":
+            return Fail(entry_id, "failed", f"label {which}")
         return Ack(entry_id) if kind.endswith("ack") else Release(entry_id)
 
     def new_name(self, of: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from scrapy_dq.frontier import frontier as frontier_module
 from scrapy_dq.frontier import keys, peek
-from scrapy_dq.frontier.frontier import Frontier, describe, pack_moves, parse_members
+from scrapy_dq.frontier.frontier import Frontier, pack_moves, parse_members
 from scrapy_dq.frontier.model import (
     Admission,
     Census,
@@ -135,6 +135,17 @@ def test_a_key_of_a_foreign_type_changes_nothing(live: LiveFrontier, method: str
     assert live.dump() == before
 
 
+@pytest.mark.parametrize("key", ["backlog:0", "in-flight:worker"])
+def test_a_foreign_key_for_one_rank_or_worker_changes_nothing(live: LiveFrontier, key: str) -> None:
+    """Nor does one of the keys that are made as they are needed: found before the first write."""
+    worker = HandWorker(live, "worker")
+    live.redis.set(keys.prefix(live.crawl) + key, "not ours")
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match=f"{key}' is a string"):
+        worker.exchange(put(3, priority=1), put(4))
+    assert live.dump() == before
+
+
 def test_a_foreign_type_is_explained(live: LiveFrontier) -> None:
     """The message names the key, what it is, what it should be, and the way out."""
     live.redis.set(keys.prefix(live.crawl) + "seen", "not ours")
@@ -192,12 +203,6 @@ def test_a_damaged_identity_is_an_empty_one() -> None:
     """Others are shown with what can be read of them: Redis is shared, and read as from a stranger."""
     (member,) = parse_members([b"worker", b"{not json", b"0", 3, 1])
     assert (member.worker_id, member.identity, member.in_flight) == ("worker", {}, 3)
-
-
-def test_an_error_without_text_is_named() -> None:
-    """A log line never ends in an empty reason."""
-    assert describe(TimeoutError()) == "TimeoutError"
-    assert describe(ValueError(" no ")) == "no"
 
 
 def test_peek_shows_a_crawl_from_outside(live: LiveFrontier) -> None:

@@ -46,9 +46,9 @@ class RecordingScheduler(Scheduler):
         self.record("enqueued", urlsplit(request.url).path)
         return super().enqueue_request(request)
 
-    def settled(self, request, outcome):
+    def settled(self, request, outcome, reason):
         self.record("settled-" + outcome.value, urlsplit(request.url).path)
-        super().settled(request, outcome)
+        super().settled(request, outcome, reason)
 
 class ProjectSpider(TreeSpider):
     name = SPIDER_NAME
@@ -119,13 +119,15 @@ def endings(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             project.close()
 
 
-def test_whatever_becomes_of_a_request_it_is_acked_once(endings: Endings) -> None:
-    """Success, redirect, retry, exceptions, an HTTP error, a failed download: each leaves as done."""
+def test_whatever_becomes_of_a_request_it_is_settled_once(endings: Endings) -> None:
+    """Success, redirect, retry, an HTTP error leave as done; exceptions and a failed download as failed."""
     assert endings.worker.close_reason == "finished"
-    settled = endings.project.count("settled-done")
-    assert settled == endings.project.count("enqueued")
-    assert settled == dict.fromkeys(ONE_ATTEMPT, 1) | dict.fromkeys(TWO_ATTEMPTS, 2)
-    assert endings.worker.stats["dq/acked"] == settled.total()
+    done, failed = endings.project.count("settled-done"), endings.project.count("settled-failed")
+    assert done + failed == endings.project.count("enqueued")
+    assert done + failed == dict.fromkeys(ONE_ATTEMPT, 1) | dict.fromkeys(TWO_ATTEMPTS, 2)
+    assert failed == dict.fromkeys(("/raises", "/raises-late", "/gone", "/gone-errback-raises"), 1)
+    assert endings.worker.stats["dq/acked"] == done.total()
+    assert endings.worker.stats["dq/failed"] == failed.total()
     assert "dq/released" not in endings.worker.stats
 
 
@@ -141,24 +143,24 @@ def test_a_redirect_is_stored_before_the_redirected_request_leaves(endings: Endi
     assert endings.project.count()["/target"] == 1
 
 
-def test_a_callback_exception_counts_as_done(endings: Endings) -> None:
+def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
     """As under Scrapy's scheduler the page is not run again; what it yielded before is crawled."""
-    assert len(endings.times("settled-done", "/raises")) == 1
+    assert len(endings.times("settled-failed", "/raises")) == 1
     assert endings.worker.stats["spider_exceptions/ValueError"] == 3
-    assert endings.times("enqueued", "/late-child")[0] < endings.times("settled-done", "/raises-late")[0]
+    assert endings.times("enqueued", "/late-child")[0] < endings.times("settled-failed", "/raises-late")[0]
     assert endings.project.count()["/late-child"] == 1
 
 
-def test_a_failed_download_is_done_with_and_without_an_errback(endings: Endings) -> None:
-    """A refused connection ends in an ack; the output of an errback is stored before it."""
-    assert len(endings.times("settled-done", "/gone")) == 2  # the second one is its retry
+def test_a_failed_download_fails_unless_an_errback_handles_it(endings: Endings) -> None:
+    """A refused connection ends the request; the output of an errback is stored before its ack."""
+    assert len(endings.times("settled-done", "/gone")) == 1  # the first attempt: a retry took its place
     child, item = endings.times("enqueued", "/errback-child"), endings.times("item", "/item-of-errback")
     parent = endings.times("settled-done", "/gone-with-errback")
     assert len(child) == len(item) == 1
     assert parent[0] < child[0] < parent[1]
     assert item[0] < parent[1]
     assert endings.project.count()["/errback-child"] == 1
-    assert len(endings.times("settled-done", "/gone-errback-raises")) == 2
+    assert len(endings.times("settled-failed", "/gone-errback-raises")) == 1
 
 
 SLOW_PIPELINE = """\
@@ -349,6 +351,7 @@ BROKEN_ENGINES = {
     "engine.paused": {"paused": ...},
     "engine.scraper.handle_spider_error": {"scraper.handle_spider_error": ...},
     "engine.scraper.handle_spider_output_async": {"scraper.handle_spider_output_async": ...},
+    "engine.scraper.call_spider_async": {"scraper.call_spider_async": ...},
     "engine.close_spider": {"close_spider": ...},
     "engine._handle_downloader_output": {"_handle_downloader_output": ...},
 }
@@ -360,7 +363,9 @@ def make_engine() -> SimpleNamespace:
 
     return SimpleNamespace(
         _slot=SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=call), closing=None),
-        scraper=SimpleNamespace(handle_spider_error=call, handle_spider_output_async=call),
+        scraper=SimpleNamespace(
+            handle_spider_error=call, handle_spider_output_async=call, call_spider_async=call
+        ),
         paused=False,
         close_spider=call,
         _handle_downloader_output=call,
@@ -378,7 +383,7 @@ def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
             holder = getattr(holder, step)
         delattr(holder, name) if value is ... else setattr(holder, name, value)
     with pytest.raises(UnsupportedScrapy) as refused:
-        Settlement(SimpleNamespace(engine=engine), lambda request, outcome: None)
+        Settlement(SimpleNamespace(engine=engine), lambda *_: None)
     message = str(refused.value)
     assert f"no {part}" in message
     assert f"Scrapy {scrapy.__version__}" in message
@@ -389,7 +394,7 @@ def test_a_complete_engine_is_accepted_and_tells_who_leaves() -> None:
     """The double of the test above has all that is needed: what leaves its set is reported, as done."""
     engine = make_engine()
     left: list[tuple[str, Outcome]] = []
-    Settlement(SimpleNamespace(engine=engine), lambda r, outcome: left.append((r.url, outcome)))
+    Settlement(SimpleNamespace(engine=engine), lambda r, outcome, reason: left.append((r.url, outcome)))
     request = scrapy.Request("http://example.com")
     engine._slot.inprogress.add(request)
     engine._slot.inprogress.remove(request)
@@ -399,7 +404,7 @@ def test_a_complete_engine_is_accepted_and_tells_who_leaves() -> None:
 def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
     """What a downloader middleware answers with has a parent, also while other requests are under way."""
     engine = make_engine()
-    settlement = Settlement(SimpleNamespace(engine=engine), lambda request, outcome: None)
+    settlement = Settlement(SimpleNamespace(engine=engine), lambda *_: None)
     old, new = scrapy.Request("http://example.com/old"), scrapy.Request("http://example.com/new")
     engine._handle_downloader_output(new, old)
     assert settlement.parent_of(new) is old

@@ -17,6 +17,7 @@ from scrapy_dq.frontier.model import (
     Ack,
     Admission,
     Bury,
+    Fail,
     Move,
     Order,
     Put,
@@ -60,6 +61,10 @@ def bury(n: int, reason: str = "undecodable") -> Bury:
     return Bury(entry_id(n), reason)
 
 
+def fail(n: int, reason: str = "not downloaded") -> Fail:
+    return Fail(entry_id(n), reason, f"http://localhost/{n}")
+
+
 def numbers(receipt: Receipt) -> list[int]:
     """Return the numbers of the entries leased by *receipt*, in its order."""
     return [int(lease.entry_id) for lease in receipt.leases]
@@ -73,7 +78,7 @@ class LiveFrontier:
         self.order = order
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-        self.frontier = Frontier(self._client, crawl, order)
+        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED)
         self.redis = redis.Redis.from_url(url)
         """To look at the keys, past the frontier."""
 

@@ -14,6 +14,7 @@ from scrapy_dq.frontier.model import (
     Admission,
     Bury,
     Census,
+    Fail,
     Joined,
     Lease,
     Move,
@@ -64,7 +65,7 @@ class ReferenceFrontier:
         self.epoch: str | None = None
         self.turn = 0
         self._clear_run()
-        self.run, self.phase, self.done, self.dead = 0, "absent", 0, {}
+        self.run, self.phase, self.done, self.dead, self.failed = 0, "absent", 0, {}, []
         self.crawl = Identity("", "", "")
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
@@ -185,7 +186,8 @@ class ReferenceFrontier:
     def census(self, seeding: int = 0) -> Census:
         in_flight = sum(len(worker.leases) for worker in self.members.values())
         counts = (len(self.backlog), in_flight, self.done, len(self.dead))
-        return Census(*counts, len(self.tokens[Admission.SEEN]), len(self.members), seeding)
+        seen, workers = len(self.tokens[Admission.SEEN]), len(self.members)
+        return Census(*counts, seen, workers, seeding, len(self.failed))
 
     def count_seeding(self) -> int:
         return sum(worker.seeding == 1 for worker in self.members.values())
@@ -203,7 +205,8 @@ class ReferenceFrontier:
 
     def _next_run(self, keep_seen: bool) -> None:
         self._clear_run(keep_seen)
-        self.run, self.phase, self.done, self.dead = self.run + 1, "open", 0, {}
+        self.run, self.phase, self.done = self.run + 1, "open", 0
+        self.dead, self.failed = {}, []
 
     def _apply(self, me: Worker, worker_id: str, move: Move) -> bool:
         if isinstance(move, Put):
@@ -223,6 +226,8 @@ class ReferenceFrontier:
             self.backlog[move.entry_id] = entry
         elif isinstance(move, Bury):
             self.dead[move.entry_id] = (worker_id, entry.attempts, entry.payload)
+        elif isinstance(move, Fail):
+            self.failed.append((move.entry_id, move.label, move.reason, worker_id, entry.payload))
         return True
 
     def _place(self, put: Put) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from support.reference import ReferenceFrontier
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
+KEEP_FAILED = 5
+"""How many failed requests the frontiers of these tests keep."""
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases"}
 
@@ -106,6 +108,8 @@ def stored_state(client: redis.Redis, crawl: str, order: Order) -> State:
             Admission.ID: plain["admitted"],
         },
         "dead": {entry_id: _dead_letter(record) for entry_id, record in plain["dead"].items()},
+        "failed": [_failed(record) for record in plain["failed"]],
+        "count of failed": int(meta.get(b"failed", 0)),
     }
 
 
@@ -132,6 +136,8 @@ def reference_state(reference: ReferenceFrontier) -> State:
         },
         "tokens": reference.tokens,
         "dead": reference.dead,
+        "failed": reference.failed[: -KEEP_FAILED - 1 : -1],
+        "count of failed": len(reference.failed),
     }
 
 
@@ -180,6 +186,11 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
         tuple(granted[i : i + 12] for i in range(0, len(granted), 12)),
         [worker[b"quarantined"]] if worker[b"quarantined"] else [],
     )
+
+
+def _failed(record: bytes) -> tuple[bytes, str, str, str, bytes]:
+    entry_id, label, reason, _, worker_id, _, _, payload = msgpack.unpackb(record, raw=True)
+    return entry_id, label.decode(), reason.decode(), worker_id.decode(), payload
 
 
 def _dead_letter(record: bytes) -> tuple[str, int, bytes]:

@@ -19,7 +19,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 # What a setting without a range of its own takes, by the function that parses it.
 KINDS = {
     "_text": "a string", "_boolean": "True or False", "_texts": "a list of strings", "_mapping": "a dict",
-    "_url": "a string",
+    "_url": "a string", "_folder": "a folder that is there and can be written to",
 }  # fmt: skip
 
 
@@ -52,7 +52,11 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_SHUTDOWN_GRACE", 0, 0.0),
     ("DQ_MAX_ATTEMPTS", "7", 7),
     ("DQ_MAX_ATTEMPTS", 7.0, 7),
+    ("DQ_KEEP_FAILED", 0, 0),
     ("DQ_ROLLBACK_HORIZON", 600, 600.0),
+    ("DQ_SPILL_DIR", "/", "/"),
+    ("DQ_SPILL_DIR", Path("/"), "/"),
+    ("DQ_SPILL_DIR", "", ""),
     ("DQ_MAX_ENTRY_BYTES", 1024, 1024),
     ("DQ_LOCAL_SEEN", 0, 0),
     ("DQ_URL_SCHEMES", ["http", "s3"], ("http", "s3")),
@@ -104,7 +108,10 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_SHUTDOWN_GRACE", -1),
     ("DQ_MAX_ATTEMPTS", 0),
     ("DQ_MAX_ATTEMPTS", 2.5),
+    ("DQ_KEEP_FAILED", -1),
     ("DQ_ROLLBACK_HORIZON", 601),
+    ("DQ_SPILL_DIR", "/not/there"),
+    ("DQ_SPILL_DIR", 1),
     ("DQ_MAX_ENTRY_BYTES", 4_194_305),
     ("DQ_LOCAL_SEEN", -1),
     ("DQ_URL_SCHEMES", [b"http"]),

@@ -1,23 +1,27 @@
-"""The outbox and the log of confirmed puts, by themselves."""
+"""The outbox by itself: prefixes, replay, and what goes to disk."""
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from scrapy_dq.frontier import outbox as module
+from scrapy_dq.frontier import spill
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
     MAX_MOVES,
     Ack,
     Admission,
     Bury,
+    Fail,
     Move,
     Put,
     Release,
 )
-from scrapy_dq.frontier.outbox import Outbox, PutLog
+from scrapy_dq.frontier.outbox import Outbox
 
 PARENT = b"p" * 12
 
@@ -43,7 +47,7 @@ def test_an_exchange_takes_a_prefix_in_the_order_of_the_moves() -> None:
     outbox = filled(*moves)
     assert outbox.prefix() == moves
     outbox.confirm(moves[:3])
-    assert outbox.prefix() == list(outbox) == [put(3)]
+    assert outbox.prefix() == [put(3)]
     assert len(outbox) == 1
 
 
@@ -95,45 +99,140 @@ def test_a_replay_puts_the_log_first_and_drops_what_settles_others_leases() -> N
     expected: list[Move] = [
         put(5), put(6), put(10), Ack(kept), put(11, payload=b"xy"), Bury(kept, "why"), Release(kept),
     ]  # fmt: skip
-    assert list(outbox) == expected
+    assert outbox.prefix() == expected
     outbox.confirm(expected)
     assert (len(outbox), outbox.parentless, outbox._bytes) == (0, 0, 0)
 
 
-def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
-    """Not by the clock: only an accepted exchange that was sent a whole horizon after the confirmation."""
-    log = PutLog(horizon_s=10)
-    log.add(put(1), confirmed_at=100.0)
-    log.add(put(2), confirmed_at=105.0)
-    log.retire(sent_at=109.9)
-    log.retire(sent_at=110.0)
-    log.add(put(3), confirmed_at=111.0)
-    assert log.take() == [put(2), put(3)]
-    assert log.take() == []
+# Beyond memory.
 
 
-def test_a_logged_put_lets_go_of_its_source() -> None:
-    """The request itself is not kept in memory for the horizon."""
-    log = PutLog(10)
-    logged = put(1)
-    logged.source = object()
-    log.add(logged, 0.0)
-    assert logged.source is None
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Outbox]:
+    """An outbox that holds 10 moves in memory, and spills chunks of 5 to `tmp_path`."""
+    monkeypatch.setattr(module, "MEMORY_MOVES", 10)
+    monkeypatch.setattr(module, "CHUNK_MOVES", 5)
+    outbox = Outbox(str(tmp_path))
+    yield outbox
+    outbox.clear()
 
 
-def test_the_log_is_bounded_and_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def every_kind(count: int) -> list[Move]:
+    """Return moves of all kinds, each with something of its own in every field."""
+    moves: list[Move] = []
+    for n in range(count):
+        seed = Put(entry_id(n), Admission.SEED, b"t%d" % n, n - 3, n % 2 == 0, b"p%d" % n, None)
+        kinds = (seed, put(n), Ack(entry_id(n)), Release(entry_id(n)), Bury(entry_id(n), f"é {n}"))
+        moves.append((*kinds, Fail(entry_id(n), f"why {n}", f"http://{n}"))[n % 6])
+    return moves
+
+
+def drain(outbox: Outbox, at_once: int) -> list[Move]:
+    taken: list[Move] = []
+    while prefix := outbox.prefix()[:at_once]:
+        outbox.confirm(prefix)
+        taken += prefix
+    return taken
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_what_went_to_disk_comes_back_in_order(tight: Outbox, tmp_path: Path, at_once: int) -> None:
+    """All kinds of moves, also those that are made while others are read back; nothing stays on disk."""
+    moves = every_kind(100)
+    for move in moves[:60]:
+        tight.append(move)
+    assert list(tmp_path.glob("scrapy-dq-outbox-*/moves/q*"))
+    taken = tight.prefix()[:at_once]
+    tight.confirm(taken)
+    for move in moves[60:]:
+        tight.append(move)
+    assert len(tight) == 100 - len(taken)
+    assert taken + drain(tight, at_once) == moves
+    assert (len(tight), tight.puts, tight.parentless, tight._bytes, tight._head_bytes) == (0, 0, 0, 0, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_moves_on_disk_are_counted(tight: Outbox) -> None:
+    """The number of moves, of puts and of parentless puts is that of all places together."""
+    moves = every_kind(60)
+    for move in moves:
+        tight.append(move)
+    puts = [move for move in moves if isinstance(move, Put)]
+    assert (len(tight), tight.puts) == (60, len(puts))
+    assert tight.parentless == sum(put.parent is None for put in puts)
+
+
+def test_a_replay_reaches_what_is_on_disk(tight: Outbox) -> None:
+    """The log stands first; of older moves, on disk too, those that settle lost leases are gone.
+
+    What is put or settled after the replay is none of its business.
+    """
+    kept, gone = entry_id(1), entry_id(2)
+    old: list[Move] = [m for n in range(10, 30) for m in (put(n), Ack(gone), Ack(kept))]
+    for move in old:
+        tight.append(move)
+    tight.replay([put(5)], {kept})
+    new: list[Move] = [Ack(gone), *(put(n) for n in range(40, 60))]
+    for move in new:
+        tight.append(move)
+    assert drain(tight, 4) == [put(5), *(move for move in old if move != Ack(gone)), *new]
+    assert (len(tight), tight._bytes, tight._tail_bytes) == (0, 0, 0)
+
+
+def test_a_long_outbox_lets_go_of_its_sources() -> None:
+    """Requests are large; beyond one exchange only what is sent is kept."""
+    outbox = Outbox()
+    puts = [put(number) for number in range(MAX_MOVES + 2)]
+    for one in puts:
+        one.source = object()
+        outbox.append(one)
+    assert puts[MAX_MOVES - 1].source is not None
+    assert puts[MAX_MOVES].source is puts[MAX_MOVES + 1].source is None
+
+
+def test_a_full_disk_leaves_the_moves_in_memory(
+    tight: Outbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Past the bound the oldest go, with one warning that names DQ_ROLLBACK_HORIZON."""
-    monkeypatch.setattr(module, "LOG_LIMIT_BYTES", 1000)
-    log = PutLog(10)
-    for number in range(30):
-        log.add(put(number, payload=b"x" * 100), 0.0)
-    kept = log.take()
-    assert kept[-1].entry_id == entry_id(29)
-    assert [p.entry_id for p in kept] == [entry_id(n) for n in range(30 - len(kept), 30)]
-    assert 5 <= len(kept) <= 10
-    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "DQ_ROLLBACK_HORIZON" in record.getMessage()
-    log.add(put(30, payload=b"x" * 100), 0.0)  # what was taken does not count any more
-    assert len(log.take()) == 1
+    """In order, with one warning that names DQ_SPILL_DIR; once there is room, they go to disk again."""
+    moves = every_kind(100)
+    for move in moves[:30]:
+        tight.append(move)
+    monkeypatch.setattr(spill, "FREE_BYTES", 2**60)
+    for move in moves[30:60]:
+        tight.append(move)
+    monkeypatch.setattr(spill, "FREE_BYTES", 0)
+    for move in moves[60:]:
+        tight.append(move)
+    assert len(tight._tail) < 5
+    assert drain(tight, 1000) == moves
+    assert ["DQ_SPILL_DIR" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_folder_that_cannot_be_written_leaves_the_moves_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a full disk does."""
+    monkeypatch.setattr(module, "MEMORY_MOVES", 10)
+    outbox = Outbox(str(tmp_path / "not there"))
+    moves = every_kind(MAX_MOVES + 50)
+    for move in moves:
+        outbox.append(move)
+    assert drain(outbox, 1000) == moves
+    assert len(caplog.records) == 1
+
+
+def test_the_folder_of_a_dead_process_is_removed(tight: Outbox, tmp_path: Path) -> None:
+    """By the lock that a process loses with its life."""
+    dead = tmp_path / "scrapy-dq-outbox-dead"
+    (dead / "moves").mkdir(parents=True)
+    (dead / "lock").touch()
+    living = tmp_path / "scrapy-dq-outbox-living"
+    living.mkdir()
+    foreign = tmp_path / "something-else"
+    foreign.mkdir()
+    with FileLock(living / "lock"):
+        for move in every_kind(30):
+            tight.append(move)
+        assert not dead.exists()
+        assert living.exists()
+        assert foreign.exists()

@@ -4,9 +4,8 @@
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
 local function bury_lease(worker_id, id, lease, reason)
-  local now = redis.call('TIME')
   redis.call('HSET', key.dead, id, cmsgpack.pack({
-    reason, now[1] * 1000 + math.floor(now[2] / 1000), worker_id, lease.attempts, lease.place, lease.payload,
+    reason, now_ms(), worker_id, lease.attempts, lease.place, lease.payload,
   }))
 end
 local function bury(worker_id, id, reason)

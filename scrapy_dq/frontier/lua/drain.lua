@@ -11,7 +11,7 @@ if answer then return { answer } end
 local fenced = redis.call('HGET', worker_key(worker_id), 'fenced')
 if not fenced then return { 'ABSENT' } end
 if fenced ~= '1' then return { 'NOT_FENCED' } end
-local wrong = wrong_type()
+local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local moved, buried = 0, 0
 -- Not HSCAN from 0: once the first slots of a large hash are empty it finds nothing, and never ends.

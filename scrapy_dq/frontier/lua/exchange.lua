@@ -1,7 +1,7 @@
 -- exchange: apply a prefix of a worker's outbox, in order, and lease: one atomic step.
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed), held, max_bytes,
---          moves (msgpack: [1, admission, token, id, priority, start, payload] put, [2, id] ack,
---          [3, id] release, [4, id, reason] bury)
+--          keep_failed, moves (msgpack: [1, admission, token, id, priority, start, payload] put, [2, id] ack,
+--          [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, dropped positions (from 0), census, leases | LOST | RESYNC | FINISHED
 -- COST     O(moves + want), at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
@@ -9,8 +9,8 @@
 --          the parents of what was in there are still in flight
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local moves = ARGV[9]
-local PUT, ACK, RELEASE, BURY = 1, 2, 3, 4
+local keep_failed, moves = tonumber(ARGV[9]), ARGV[10]
+local PUT, ACK, RELEASE, BURY, FAIL = 1, 2, 3, 4, 5
 
 load_state()
 local answer = stale(epoch, run)
@@ -44,17 +44,29 @@ if not last_seq or me[2] == '1' then return { 'RESYNC' } end
 if seq ~= last_seq + 1 then return { 'RESYNC' } end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
 if held ~= redis.call('HLEN', in_flight_key(worker_id)) then return { 'RESYNC' } end
-local wrong = wrong_type()
+local place_ranks, ranks = {}, {}
+for i, move in ipairs(moves) do
+  if move[1] == PUT then
+    place_ranks[i] = string.format('%.0f', order_rank(move[5], move[6]))
+    ranks[place_ranks[i]] = true
+  end
+end
+local wrong = wrong_type(worker_id, ranks)
 if wrong then return wrong end
 
+-- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}
 for i, move in ipairs(moves) do
+  if move[1] == PUT and not put(move[2], move[3], move[4], place_ranks[i], move[7]) then
+    dropped[#dropped + 1] = i - 1
+  end
+end
+for _, move in ipairs(moves) do
   local kind = move[1]
-  if kind == PUT then
-    if not put(move[2], move[3], move[4], move[5], move[6], move[7]) then dropped[#dropped + 1] = i - 1 end
-  elseif kind == ACK then ack(worker_id, move[2])
+  if kind == ACK then ack(worker_id, move[2])
   elseif kind == RELEASE then release(worker_id, move[2])
   elseif kind == BURY then bury(worker_id, move[2], move[3])
+  elseif kind == FAIL then fail(worker_id, move[2], move[3], move[4], keep_failed)
   end
 end
 local leases = {}

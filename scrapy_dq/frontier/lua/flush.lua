@@ -13,5 +13,5 @@ end
 load_state()
 local waiting, in_flight, seen = state.waiting, state.in_flight, redis.call('SCARD', key.seen)
 clear_run(false)
-redis.call('UNLINK', key.meta, key.dead)
+redis.call('UNLINK', key.meta, key.dead, key.failed)
 return { 'OK', waiting, in_flight, seen }

@@ -14,6 +14,7 @@ local key = {
   returned = prefix .. 'returned',
   quarantine = prefix .. 'quarantine',
   dead = prefix .. 'dead',
+  failed = prefix .. 'failed',
 }
 local function backlog_key(rank) return prefix .. 'backlog:' .. rank end
 local function worker_key(id) return prefix .. 'worker:' .. id end
@@ -21,14 +22,23 @@ local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 
 local key_types = {
   meta = 'hash', members = 'set', beats = 'hash', seen = 'set', seeds = 'set', admitted = 'set',
-  bands = 'zset', returned = 'zset', quarantine = 'zset', dead = 'hash',
+  bands = 'zset', returned = 'zset', quarantine = 'zset', dead = 'hash', failed = 'list',
 }
 -- A script has no roll-back: a key of a wrong type must be found before the first write.
-local function wrong_type()
+local function is_wrong(name, expected)
+  local actual = redis.call('TYPE', name).ok
+  if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
+end
+local function wrong_type(worker_id, ranks)
   for name, expected in pairs(key_types) do
-    local actual = redis.call('TYPE', key[name]).ok
-    if actual ~= 'none' and actual ~= expected then
-      return { 'WRONG_TYPE', key[name], actual, expected }
-    end
+    local wrong = is_wrong(key[name], expected)
+    if wrong then return wrong end
+  end
+  for rank in pairs(ranks or {}) do
+    local wrong = is_wrong(backlog_key(rank), 'list')
+    if wrong then return wrong end
+  end
+  if worker_id then
+    return is_wrong(worker_key(worker_id), 'hash') or is_wrong(in_flight_key(worker_id), 'hash')
   end
 end

@@ -8,7 +8,7 @@ local worker_id = ARGV[1]
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
-local wrong = wrong_type()
+local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local ids = redis.call('HKEYS', in_flight_key(worker_id))
 for _, id in ipairs(ids) do release(worker_id, id) end

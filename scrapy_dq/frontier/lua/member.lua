@@ -25,7 +25,8 @@ local function clear_run(keep_seen)
 end
 local function next_run(keep_seen)
   clear_run(keep_seen)
-  redis.call('UNLINK', key.dead)
+  redis.call('UNLINK', key.dead, key.failed)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
+  state.failed = 0
   redis.call('HSET', key.meta, 'run', state.run)
 end

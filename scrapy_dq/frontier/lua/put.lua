@@ -1,5 +1,5 @@
 -- put: nowhere -> backlog, if its token is new; finished -> open again.
--- ARGS     admission (1 seen, 2 seeds, 3 admitted), token, id, priority, start, payload
+-- ARGS     admission (1 seen, 2 seeds, 3 admitted), token, id, rank, payload
 -- RETURNS  true | false (known: nothing changed)
 -- COST     O(log bands)
 -- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
@@ -8,9 +8,8 @@ local admit = {
   function(token) return redis.call('SADD', key.seeds, token) == 1 end,
   function(token) return redis.call('SADD', key.admitted, token) == 1 end,
 }
-local function put(admission, token, id, priority, start, payload)
+local function put(admission, token, id, rank, payload)
   -- All that can fail comes before the token: an error after it would make the repeat a known put.
-  local rank = string.format('%.0f', order_rank(priority, start))
   local element = struct.pack('>I8', state.sequence + 1) .. id .. payload
   if not admit[admission](token) then return false end
   state.sequence = state.sequence + 1

@@ -6,7 +6,7 @@
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, keep_seen = ARGV[6], ARGV[7] == '1', ARGV[8] == '1'
 
-local wrong = wrong_type()
+local wrong = wrong_type(old_id)
 if wrong then return wrong end
 load_state()
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end

@@ -1,0 +1,37 @@
+"""What an error from Redis means, and what to do about it: each is an outage, none is an end."""
+
+from __future__ import annotations
+
+from redis.exceptions import ResponseError
+
+# (what its text or its type's name holds, what it means). redis-py cuts the code off some texts, and
+# Redis 6.2 hides them inside "Error running script".
+_CAUSES = (
+    (("OOM ", "OutOfMemory", "used memory > 'maxmemory'"),
+     "Redis's memory is full: raise its maxmemory, or free some"),
+    (("MISCONF",), "Redis cannot write to its disk: free some of it, and see Redis's log"),
+    (("NOREPLICAS",), "Redis has not the replicas that min-replicas-to-write demands"),
+    (("READONLY", "ReadOnly"), "this Redis is a read-only replica: name its master in REDIS_URL"),
+    (("LOADING", "BusyLoading"), "Redis is loading its data"),
+    (("MASTERDOWN", "MasterDown"), "this Redis is a replica that has lost its master"),
+    (("CLUSTERDOWN", "ClusterDown"), "the Redis Cluster is down"),
+    (("TRYAGAIN", "TryAgain"), "the Redis Cluster is moving this crawl's keys"),
+    (("BUSY ", "Busy running a script"), "Redis is busy with somebody's script"),
+    (("max number of clients", "MaxConnections"), "Redis takes no more clients: raise its maxclients"),
+)  # fmt: skip
+
+
+def describe(error: BaseException) -> str:
+    """Return what to print of an error from Redis: its text, or its type if it has none."""
+    return str(error).strip() or type(error).__name__
+
+
+def explain(error: BaseException) -> str:
+    """Return one sentence without a full stop: what *error* means, and the error itself."""
+    text = f"{type(error).__name__} {error}"
+    for marks, meaning in _CAUSES:
+        if any(mark in text for mark in marks):
+            return f"{meaning} ({describe(error)})"
+    if isinstance(error, ResponseError):
+        return f"Redis answers with an error ({describe(error)})"
+    return f"Redis does not answer ({describe(error)})"

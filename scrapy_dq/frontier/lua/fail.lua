@@ -1,0 +1,17 @@
+-- fail: in-flight -> gone, without success; counted, and kept among the newest that failed.
+-- ARGS     worker_id, id, reason, label, keep
+-- RETURNS  true | false (not held)
+-- COST     O(1)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function fail(worker_id, id, reason, label, keep)
+  local lease = take_lease(worker_id, id)
+  if not lease then return false end
+  state.failed = state.failed + 1
+  if keep > 0 then
+    redis.call('LPUSH', key.failed, cmsgpack.pack({
+      id, label, reason, now_ms(), worker_id, lease.attempts, lease.place, lease.payload,
+    }))
+    redis.call('LTRIM', key.failed, 0, keep - 1)
+  end
+  return true
+end

@@ -1,0 +1,56 @@
+"""The log of confirmed puts, for a Redis that comes back older."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from scrapy_dq.frontier.model import Put, size_of
+
+logger = logging.getLogger(__name__)
+LOG_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class PutLog:
+    """Confirmed puts that a Redis which comes back older may have forgotten.
+
+    An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself
+    been accepted; by the clock alone, a freeze followed by a step back of Redis would lose it.
+    """
+
+    def __init__(self, horizon_s: float) -> None:
+        self._horizon_s = horizon_s
+        self._puts: deque[tuple[float, Put]] = deque()
+        self._bytes = 0
+        self._warned = False
+
+    def add(self, put: Put, confirmed_at: float) -> None:
+        put.source = None
+        put.fresh = False
+        self._puts.append((confirmed_at, put))
+        self._bytes += size_of(put)
+        while self._bytes > LOG_LIMIT_BYTES:
+            if not self._warned:
+                logger.warning(
+                    "More than %d MiB of requests were stored within DQ_ROLLBACK_HORIZON: if Redis now loses "
+                    "its newest data, the oldest of these would not be stored again. A shorter horizon "
+                    "needs less memory",
+                    LOG_LIMIT_BYTES // 2**20,
+                )
+                self._warned = True
+            self._drop()
+
+    def retire(self, sent_at: float) -> None:
+        """Note that an exchange sent at *sent_at* was accepted."""
+        while self._puts and self._puts[0][0] + self._horizon_s <= sent_at:
+            self._drop()
+
+    def take(self) -> list[Put]:
+        """Empty the log and return its puts, oldest first."""
+        puts = [put for _, put in self._puts]
+        self._puts.clear()
+        self._bytes = 0
+        return puts
+
+    def _drop(self) -> None:
+        self._bytes -= size_of(self._puts.popleft()[1])

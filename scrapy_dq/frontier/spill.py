@@ -1,0 +1,124 @@
+"""Moves that wait on disk: what an outbox holds beyond its share of memory while Redis is away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from filelock import FileLock, Timeout
+from queuelib import FifoDiskQueue
+
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release
+
+logger = logging.getLogger(__name__)
+PREFIX = "scrapy-dq-outbox-"
+LOCK = "lock"
+FREE_BYTES = 64 * 1024 * 1024
+"""What is left free on the disk: a write that is cut short would break the queue."""
+_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail)
+_FIELDS = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
+
+
+class Spill:
+    """Chunks of moves in a disk queue, first in, first out; in a folder of its own, made when it is needed.
+
+    It does not outlive its process: the requests whose work is in it are in flight under the worker's
+    id, and are run again. What a killed process leaves behind, the next one to spill removes.
+
+    Args:
+        parent: the folder to make it in; "" for the system's folder of temporary files.
+    """
+
+    def __init__(self, parent: str = "") -> None:
+        self._parent = Path(parent or tempfile.gettempdir())
+        self._folder: Path | None = None
+        self._lock: FileLock | None = None
+        self._queue: FifoDiskQueue | None = None
+        self._warned = False
+
+    def __len__(self) -> int:
+        """Return how many chunks wait."""
+        return len(self._queue) if self._queue is not None else 0
+
+    def push(self, moves: Sequence[Move]) -> bool:
+        """Store a chunk; False, after one warning, if the disk does not take it."""
+        chunk = msgpack.packb([_lower(move) for move in moves])
+        try:
+            if self._queue is None:
+                self._open()
+            assert self._queue is not None
+            free = shutil.disk_usage(self._parent).free
+            if free < len(chunk) + FREE_BYTES:
+                raise OSError(f"only {free // 2**20} MiB are free")
+            self._queue.push(chunk)
+        except (OSError, Timeout) as error:
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "Requests that wait for Redis cannot be moved to disk in %s (%s): they stay in memory. "
+                    "DQ_SPILL_DIR names another folder",
+                    self._parent,
+                    error,
+                )
+            return False
+        return True
+
+    def pop(self) -> list[Move]:
+        """Return the oldest chunk; its puts have lost their `source`."""
+        assert self._queue is not None
+        moves = [_lift(move) for move in msgpack.unpackb(self._queue.pop(), use_list=False)]
+        if not self._queue:
+            self.close()
+        return moves
+
+    def close(self) -> None:
+        """Remove the folder and what is in it."""
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _open(self) -> None:
+        _sweep(self._parent)
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
+        self._lock = FileLock(self._folder / LOCK, timeout=0)
+        self._lock.acquire()
+        self._queue = FifoDiskQueue(self._folder / "moves")
+        logger.info("What waits for Redis is more than memory should hold: it goes to %s", self._folder)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove our user's folders whose process is gone: nobody holds their lock."""
+    for folder in parent.glob(PREFIX + "*"):
+        with suppress(OSError, Timeout):
+            # Without a lock file its owner may be about to make one.
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and (folder / LOCK).exists():
+                with FileLock(folder / LOCK, timeout=0):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lower(move: Move) -> tuple[Any, ...]:
+    kind = type(move)
+    return (_KINDS.index(kind), *(getattr(move, name) for name in _FIELDS[kind]))
+
+
+def _lift(stored: Sequence[Any]) -> Move:
+    kind = _KINDS[stored[0]]
+    values = dict(zip(_FIELDS[kind], stored[1:], strict=True))
+    if kind is Put:
+        values["admission"] = Admission(values["admission"])
+    move: Move = kind(**values)
+    return move

@@ -1,0 +1,8 @@
+"""Text for logs and reasons, made from what anybody may have written."""
+
+from __future__ import annotations
+
+
+def printable(text: str, limit: int = 500) -> str:
+    """Return *text* in one line of at most *limit* characters, with ? for what cannot be printed."""
+    return "".join(char if char.isprintable() else "?" for char in text.strip()[:limit])

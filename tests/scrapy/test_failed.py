@@ -1,0 +1,150 @@
+"""Requests that fail for good are counted and kept, with what a person needs to retry them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import Overview, failed
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import free_port
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project], Overview]
+
+SPIDER = """\
+import scrapy
+from scrapy.exceptions import IgnoreRequest
+from support.tree_spider import TreeSpider
+from tree_project.settings import DOWN, SITE, SPIDER_NAME
+
+
+class Drop:
+    def process_request(self, request, spider=None):
+        if "dropped" in request.url:
+            raise IgnoreRequest("not wanted")
+
+
+class Rescue:
+    def process_spider_input(self, response, spider=None):
+        if "refused" in response.url:
+            raise ValueError("this page is not for us")
+
+    def process_spider_exception(self, response, exception, spider=None):
+        if "rescued" in response.url:
+            return []
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        def page(path, callback=None, **more):
+            return scrapy.Request(SITE + path, callback, **more)
+
+        yield page("/fine?s=0", self.parse)
+        yield page("/raises?s=0", self.parse_raising)
+        yield page("/raises-late?s=0", self.parse_raising_late)
+        yield page("/raises-async?s=0", self.parse_raising_async)
+        yield page("/rescued?s=0", self.parse_raising)
+        yield page("/refused-rescued?s=0", self.parse)
+        yield page("/refused?s=0", self.parse)
+        yield page("/ignored?status=404", self.parse)
+        yield page("/dropped?s=0", self.parse)
+        yield page("/with-local-child?s=0", self.parse_with_local_child)
+        yield scrapy.Request(DOWN + "/down", self.parse)
+        yield scrapy.Request(DOWN + "/down-handled", self.parse, errback=self.handle)
+        yield scrapy.Request(DOWN + "/down-raised-again", self.parse, errback=self.pass_on)
+        yield scrapy.Request(DOWN + "/down-errback-raises", self.parse, errback=self.raise_another)
+
+    def parse_raising(self, response):
+        raise ValueError("no \\x00 price\\n" + "x" * 1000)
+
+    def parse_raising_late(self, response):
+        yield scrapy.Request(SITE + "/child?s=0", self.parse)
+        raise KeyError("price")
+
+    async def parse_raising_async(self, response):
+        yield {"path": "/an-item"}
+        raise RuntimeError("async")
+
+    def parse_with_local_child(self, response):
+        yield scrapy.Request(SITE + "/local-child?s=0", lambda response: 1 / 0)
+
+    def handle(self, failure):
+        self.record("done", "/handled")
+
+    def pass_on(self, failure):
+        return failure
+
+    def raise_another(self, failure):
+        raise LookupError("in the errback")
+"""
+FAILED = {
+    "/raises": "callback: ValueError: no ? price?xxx",
+    "/raises-late": "KeyError: 'price'",
+    "/raises-async": "RuntimeError: async",
+    "/refused": "ValueError: this page is not for us",
+    "/down": "download: ",
+    "/down-raised-again": "download: ",
+    "/down-errback-raises": "errback: LookupError: in the errback",
+}
+MIDDLEWARES = {
+    "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Drop": 500},
+    "SPIDER_MIDDLEWARES": {"tree_project.spiders.spider.Rescue": 500},
+}
+
+
+@pytest.fixture
+def project(redis_url: str, start_site: StartSite, make_project: MakeProject) -> Project:
+    site = start_site(pages=1)
+    down = f"http://127.0.0.1:{free_port()}"
+    settings = {"DOWN": down, "SITE": site.url(""), "RETRY_ENABLED": False, **MIDDLEWARES}
+    return make_project([], redis_url=redis_url, spider=SPIDER, settings=settings)
+
+
+def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, look: Look) -> None:
+    """With URL, reason, time, worker and the request itself; what was handled or dropped is not among it."""
+    worker = project.run_worker()
+    assert worker.close_reason == "finished"
+    census = look(project).census
+    # The two that had a child, and 14 - 7 that did not fail, and a child.
+    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 14 - len(FAILED) + 1)
+    with connect_url(redis_url) as client:
+        kept = failed(client, project.name)
+    reasons = {urlsplit(one.label).path: one.reason for one in kept}
+    assert reasons.keys() == FAILED.keys()
+    for path, part in FAILED.items():
+        assert part in reasons[path]
+        assert len(reasons[path]) <= 500
+    assert all(abs(time.time() - one.at) < 60 for one in kept)
+    assert len({one.worker_id for one in kept}) == 1
+    assert str(worker.pid) in kept[0].worker_id
+    assert all(one.label.encode() in one.payload for one in kept)
+    # One more than are kept: the local child, which has no lease, is only counted.
+    assert worker.stats["dq/failed"] == len(FAILED) + 1
+    assert project.count() == {"/fine?s=0": 1, "/child?s=0": 1, "/handled": 1}
+
+
+def test_only_the_newest_are_kept(project: Project, redis_url: str, look: Look) -> None:
+    """DQ_KEEP_FAILED says how many; all are counted."""
+    project.run_worker(settings={"DQ_KEEP_FAILED": 2, "CONCURRENT_REQUESTS": 1})
+    assert look(project).census.failed == len(FAILED)
+    with connect_url(redis_url) as client:
+        assert len(failed(client, project.name)) == 2
+
+
+def test_the_next_run_starts_without_failures(project: Project, redis_url: str, look: Look) -> None:
+    """Those of the last one are seen until then."""
+    project.run_worker(settings={"DQ_KEEP_FAILED": 2})
+    assert look(project).census.failed == len(FAILED)
+    project.run_worker(settings={"DQ_KEEP_FAILED": 0})
+    assert look(project).census.failed == len(FAILED)
+    with connect_url(redis_url) as client:
+        assert failed(client, project.name) == []

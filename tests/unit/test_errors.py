@@ -1,0 +1,55 @@
+"""What is said of an error from Redis."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    ConnectionError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from scrapy_dq.frontier.errors import describe, explain
+
+SCRIPT_6 = "Error running script (call to f_ab): @user_script:12: @user_script: 12: "
+# As they come from Redis 6.2, 7.0 and 8, and as redis-py hands them on.
+ERRORS = [
+    (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), "memory is full"),
+    (ResponseError(SCRIPT_6 + "-OOM command not allowed when used memory > 'maxmemory'. "), "memory is full"),
+    (ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), "write to its disk"),
+    (ResponseError(SCRIPT_6 + "-MISCONF Errors writing to the AOF file: No space left"), "write to its disk"),
+    (ResponseError("NOREPLICAS Not enough good replicas to write."), "min-replicas-to-write"),
+    (ReadOnlyError("You can't write against a read only replica."), "read-only replica"),
+    (ResponseError(SCRIPT_6 + "-READONLY You can't write against a read only replica."), "read-only replica"),
+    (BusyLoadingError("Redis is loading the dataset in memory"), "loading its data"),
+    (MasterDownError("Link with MASTER is down and replica-serve-stale-data is 'no'."), "lost its master"),
+    (ClusterDownError("CLUSTERDOWN Hash slot not served"), "Cluster is down"),
+    (TryAgainError("TRYAGAIN Multiple keys request during rehashing of slot"), "moving this crawl's keys"),
+    (ResponseError("BUSY Redis is busy running a script."), "busy with somebody's script"),
+    (ConnectionError("max number of clients reached"), "maxclients"),
+    (ResponseError("WRONGTYPE Operation against a key"), "answers with an error"),
+    (ConnectionError("Error 111 connecting to localhost:6379. Connection refused."), "does not answer"),
+    (TimeoutError("Timeout reading from socket"), "does not answer"),
+    (OSError(), "does not answer (OSError)"),
+]
+
+
+@pytest.mark.parametrize(("error", "meaning"), ERRORS)
+def test_an_error_is_explained_in_one_sentence(error: Exception, meaning: str) -> None:
+    """It says what is wrong, and holds the error's own words."""
+    sentence = explain(error)
+    assert meaning in sentence
+    assert describe(error) in sentence
+    assert not sentence.endswith(".")
+
+
+def test_an_error_without_text_is_named() -> None:
+    """A log line never ends in an empty reason."""
+    assert describe(TimeoutError()) == "TimeoutError"
+    assert describe(ValueError(" no ")) == "no"

@@ -1,0 +1,59 @@
+"""The log of confirmed puts, by itself."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from scrapy_dq.frontier import put_log as module
+from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.frontier.put_log import PutLog
+
+
+def entry_id(number: int) -> bytes:
+    return b"%012d" % number
+
+
+def put(number: int, *, payload: bytes = b"") -> Put:
+    return Put(entry_id(number), Admission.ID, entry_id(number), 0, False, payload)
+
+
+def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
+    """Not by the clock: only an accepted exchange that was sent a whole horizon after the confirmation."""
+    log = PutLog(horizon_s=10)
+    log.add(put(1), confirmed_at=100.0)
+    log.add(put(2), confirmed_at=105.0)
+    log.retire(sent_at=109.9)
+    log.retire(sent_at=110.0)
+    log.add(put(3), confirmed_at=111.0)
+    assert log.take() == [put(2), put(3)]
+    assert log.take() == []
+
+
+def test_a_logged_put_lets_go_of_its_source() -> None:
+    """The request itself is not kept in memory for the horizon."""
+    log = PutLog(10)
+    logged = put(1)
+    logged.source = object()
+    log.add(logged, 0.0)
+    assert logged.source is None
+    assert not logged.fresh  # known to itself: that makes no duplicate
+
+
+def test_the_log_is_bounded_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Past the bound the oldest go, with one warning that names DQ_ROLLBACK_HORIZON."""
+    monkeypatch.setattr(module, "LOG_LIMIT_BYTES", 1000)
+    log = PutLog(10)
+    for number in range(30):
+        log.add(put(number, payload=b"x" * 100), 0.0)
+    kept = log.take()
+    assert kept[-1].entry_id == entry_id(29)
+    assert [p.entry_id for p in kept] == [entry_id(n) for n in range(30 - len(kept), 30)]
+    assert 5 <= len(kept) <= 10
+    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "DQ_ROLLBACK_HORIZON" in record.getMessage()
+    log.add(put(30, payload=b"x" * 100), 0.0)  # what was taken does not count any more
+    assert len(log.take()) == 1
