@@ -42,8 +42,6 @@ if state.phase == 'finished' then
 end
 if not last_seq or me[2] == '1' then return { 'RESYNC' } end
 if seq ~= last_seq + 1 then return { 'RESYNC' } end
--- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
-if held ~= redis.call('HLEN', in_flight_key(worker_id)) then return { 'RESYNC' } end
 local place_ranks, ranks = {}, {}
 for i, move in ipairs(moves) do
   if move[1] == PUT then
@@ -53,6 +51,8 @@ for i, move in ipairs(moves) do
 end
 local wrong = wrong_type(worker_id, ranks)
 if wrong then return wrong end
+-- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
+if held ~= redis.call('HLEN', in_flight_key(worker_id)) then return { 'RESYNC' } end
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}
