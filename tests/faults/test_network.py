@@ -1,0 +1,99 @@
+"""The network between the workers and Redis loses replies, or everything: each request is processed once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from support import outages
+from support.fault_crawl import FaultCrawl
+from support.fault_spiders import GATHERED, start_together
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+RESUMES_WITHIN_S = 3.0
+
+
+@pytest.mark.parametrize("exchanges", [100, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_no_lost_reply_loses_or_doubles_a_page(
+    exchanges: int,
+    fault_redis: RedisServer,
+    start_proxy: Callable[[str], RedisProxy],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """One reply in ten is cut after Redis has applied the command: every page is processed exactly once."""
+    proxy = start_proxy(fault_redis.url)
+    crawl = fault_crawl(
+        fault_redis,
+        through=proxy.url,
+        site={"pages": exchanges * 4, "latency_s": 0.02},
+        settings={"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": 30},
+        spider=GATHERED,
+    )
+    workers = start_together(crawl)
+    proxy.set_loss(0.1)
+
+    verdict = crawl.end(240)
+
+    made = sum(worker.stats["dq/exchanges"] for worker in workers)
+    failed = sum(worker.stats.get("dq/redis_errors", 0) for worker in workers)
+    told = [len(outages.outages(worker)) for worker in workers]
+    figures(verdict, exchanges=made, replies_cut=failed, outages=told)
+    assert made >= exchanges
+    assert failed >= exchanges / 20
+    assert crawl.done == crawl.project.count("item") == dict.fromkeys(crawl.site.paths, 1)
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    for worker in workers:
+        outages.assert_quiet(worker)
+        # Redis has applied what it was sent: a repeat is enough, nobody has to register anew.
+        assert "dq/rejoins" not in worker.stats
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"), [(1, 4.0), pytest.param(3, 10.0, marks=pytest.mark.soak)], ids=["once", "3 times"]
+)
+def test_the_crawl_resumes_after_a_black_hole(
+    times: int,
+    seconds: float,
+    fault_redis: RedisServer,
+    start_proxy: Callable[[str], RedisProxy],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Nothing is answered for longer than the TTL: within 3 s of its end a page is done; none is lost."""
+    proxy = start_proxy(fault_redis.url)
+    crawl = fault_crawl(
+        fault_redis,
+        through=proxy.url,
+        site={"pages": 200 + 200 * times},
+        settings={"CONCURRENT_REQUESTS": 8},
+        spider=GATHERED,
+    )
+    workers = start_together(crawl)
+    resumed_s = []
+    for number in range(times):
+        crawl.wait_for_part(0.05 + 0.35 * number / times)
+        proxy.black_hole()
+        time.sleep(seconds)
+        assert all(worker.text.count(outages.WARNING) == number + 1 for worker in workers)
+        before = crawl.done.total()
+        proxy.pass_through()
+        ended_at = time.monotonic()
+        wait_until(lambda n=before: crawl.done.total() > n, "a page is done", RESUMES_WITHIN_S)
+        resumed_s.append(round(time.monotonic() - ended_at, 2))
+        for worker in workers:
+            wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "the end is told")
+
+    verdict = crawl.end()
+    told = outages.assert_told(workers, times)
+    figures(verdict, black_holes=times, resumed_after_s=resumed_s, kept=[one.kept for one in told])
+    assert not verdict.lost
+    assert verdict.repeats == 0
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    assert all(one.lasted_s < seconds + RESUMES_WITHIN_S for one in told)

@@ -1,0 +1,219 @@
+"""Redis comes back without its newest data: nothing is lost, and only what it forgot is processed twice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+
+import pytest
+
+from support import noted_frontier, outages
+from support.fault_crawl import FaultCrawl, Verdict
+from support.fault_spiders import EXHAUSTED, GATHERED, GO, SLOW_START, start_together
+from support.redis_server import KINDS, Kind, RedisServer, find_binary
+from support.stored import stored_state
+from support.waiting import wait_until
+from support.worker import Worker
+
+
+class Losses:
+    """Takes Redis back in time, and counts what may be processed twice for it."""
+
+    def __init__(self, redis: RedisServer, crawl: FaultCrawl) -> None:
+        self._redis = redis
+        self._crawl = crawl
+        self.count = 0
+        self.may_repeat = 0
+        """Pages done in the time that Redis forgot, and the leases held at its two ends."""
+
+    def lose(self, meanwhile: Callable[[], object]) -> None:
+        """Let Redis lose what it stores during *meanwhile*; wait until all workers have rejoined."""
+        leases, done = self._leases(), self._done()
+        snapshot = self._redis.snapshot()
+        meanwhile()
+        leases += self._leases()
+        self._redis.roll_back(snapshot)
+        self.count += 1
+        for worker in self._crawl.live:
+            wait_until(lambda w=worker: w.text.count(" goes on as ") >= self.count, "it has rejoined")
+        self.may_repeat += leases + self._done() - done
+
+    def _leases(self) -> int:
+        return sum(member.in_flight for member in self._crawl.overview().members)
+
+    def _done(self) -> int:
+        return sum(self._crawl.done.values())
+
+
+def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses) -> Verdict:
+    verdict = crawl.end()
+    for worker in workers:
+        outages.assert_quiet(worker)
+        # Redis is back so soon that a worker need not have missed it.
+        assert len(outages.outages(worker)) <= losses.count
+        assert worker.stats["dq/rejoins"] >= losses.count
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    assert verdict.repeats <= losses.may_repeat
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    return verdict
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(6, marks=pytest.mark.soak)])
+def test_what_redis_forgot_is_stored_again(
+    times: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Redis loses up to 1 s of a crawl: it ends complete, and repeats at most what it did in that second."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 300 + 200 * times, "latency_s": 0.04},
+        settings={"CONCURRENT_REQUESTS": 4},
+        spider=GATHERED,
+    )
+    rng = random.Random(times)
+    workers = start_together(crawl)
+    losses = Losses(fault_redis, crawl)
+    for number in range(times):
+        crawl.wait_for_part(0.05 + 0.35 * number / times)
+        seconds = rng.uniform(0.3, 1.0)
+        losses.lose(lambda s=seconds: time.sleep(s))
+    verdict = assert_nothing_lost(crawl, workers, losses)
+    rejoins = [worker.stats["dq/rejoins"] for worker in workers]
+    figures(verdict, losses=times, may_repeat=losses.may_repeat, rejoins=rejoins)
+
+
+def test_start_requests_that_redis_forgot_are_stored_again(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Redis loses a part of what start() has yielded, while it goes on: each request of it is processed."""
+    pages = 100
+    # start() yields faster than the workers crawl: what Redis forgets is not done yet.
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": pages, "fan_out": 0, "latency_s": 0.15},
+        settings={"CONCURRENT_REQUESTS": 2, "PAGES": pages},
+        spider=SLOW_START,
+    )
+    workers = start_together(crawl)
+    losses = Losses(fault_redis, crawl)
+    crawl.wait_for_part(0.1)
+    losses.lose(lambda: time.sleep(0.7))
+    assert not crawl.project.count(EXHAUSTED), "start() was over"
+    verdict = assert_nothing_lost(crawl, workers, losses)
+    figures(verdict, may_repeat=losses.may_repeat)
+
+
+def test_a_worker_that_redis_forgot_goes_on(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Redis comes back from before the second worker joined: it registers anew, and nothing is lost."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 250, "latency_s": 0.1},
+        settings={"CONCURRENT_REQUESTS": 4},
+        spider=GATHERED,
+    )
+    workers = start_together(crawl, 1)
+    losses = Losses(fault_redis, crawl)
+    crawl.wait_for_part(0.05)
+
+    def second_worker_joins() -> None:
+        workers.extend(crawl.start())
+        wait_until(lambda: crawl.project.count(pids=[workers[1].pid]).total() >= 10, "it has done 10 pages")
+
+    losses.lose(second_worker_joins)
+    verdict = assert_nothing_lost(crawl, workers, losses)
+    figures(verdict, may_repeat=losses.may_repeat)
+
+
+def test_a_frontier_that_redis_forgot_altogether_is_lost(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """Redis comes back without the crawl: all close with frontier_lost; the next crawl is complete."""
+    crawl = fault_crawl(fault_redis, site={"pages": 150}, spider=GATHERED)
+    before = fault_redis.snapshot()
+    workers = start_together(crawl)
+    crawl.wait_for_part(0.1)
+    fault_redis.roll_back(before)
+
+    assert crawl.end(20).reasons == ("frontier_lost", "frontier_lost")
+
+    assert all(len(outages.lines(worker, "CRITICAL")) == 1 for worker in workers)
+    last = crawl.project.run_worker()
+    assert last.close_reason == "finished"
+    assert crawl.project.count(pids=[last.pid]) == dict.fromkeys(crawl.site.paths, 1)
+
+
+def test_a_run_whose_start_redis_forgot_is_started_again(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Redis knows the run before only: the workers go on with theirs, and every page is processed in it."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 100, "latency_s": 0.05},
+        settings={"CONCURRENT_REQUESTS": 4},
+        spider=GATHERED,
+    )
+    (first,) = start_together(crawl, 1)
+    first.wait()
+    tombstone = fault_redis.snapshot()
+    (crawl.project.folder / GO).unlink()
+    workers = start_together(crawl)
+    pids = [worker.pid for worker in workers]
+    wait_until(lambda: crawl.project.count(pids=pids).total() >= 20, "20 pages are done", 30)
+    fault_redis.roll_back(tombstone)
+
+    verdict = crawl.end()
+    done = crawl.project.count(pids=pids)
+    figures(pages=len(done), repeats=done.total() - len(done))
+
+    assert verdict.reasons == ("finished",) * 3
+    assert verdict.leases_left == 0
+    assert set(done) == crawl.site.paths
+    assert crawl.overview().run == 1
+    for worker in workers:
+        outages.assert_quiet(worker)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cuts", [12, pytest.param(100, marks=pytest.mark.soak)])
+def test_an_aof_that_is_cut_anywhere_holds_no_half_transition(
+    cuts: int,
+    kind: Kind,
+    start_redis: Callable[..., RedisServer],
+    crawl_name: str,
+    figures: Callable[..., None],
+) -> None:
+    """What a cut AOF brings back is a state that the crawl has had, the later, the more there is of it."""
+    if find_binary(kind) is None:
+        pytest.skip(f"no redis-server of kind {kind}")
+    redis = start_redis(kind, appendonly=True)
+    live = noted_frontier.NotedFrontier(redis.url, crawl_name)
+    noted_frontier.live_through_all(live)
+    redis.stop()
+    whole = redis.snapshot()
+    size = noted_frontier.aof_of(whole).stat().st_size
+    rng = random.Random(cuts)
+    even = range(0, size + 1, size // (cuts // 2 - 1))
+    offsets = sorted({*even, *rng.sample(range(size), cuts - len(even))})
+
+    found = []
+    for offset in offsets:
+        shortened = noted_frontier.cut(whole, offset)
+        redis.roll_back(shortened)
+        shutil.rmtree(shortened)
+        with redis.client() as client:
+            state = stored_state(client, crawl_name, live.order)
+        assert state in live.states, f"cut after {offset} of {size} bytes"
+        found.append(live.states.index(state))
+    live.close()
+
+    figures(cuts=len(offsets), bytes=size, states=len(live.states), states_found=len(set(found)))
+    assert found == sorted(found)
+    assert len(set(found)) > len(offsets) / 3

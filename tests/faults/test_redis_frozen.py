@@ -1,0 +1,59 @@
+"""Redis stands still for longer than DQ_WORKER_TTL: nobody is taken for dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from support import outages
+from support.fault_crawl import FaultCrawl
+from support.fault_spiders import GATHERED, start_together
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("times", "timeout_s"),
+    [(1, 0.4), pytest.param(3, 0.4, marks=pytest.mark.soak), pytest.param(3, 10.0, marks=pytest.mark.soak)],
+    ids=["once", "3 times", "3 times, and all wait"],
+)
+def test_nobody_is_reclaimed_after_redis_was_frozen(
+    times: int,
+    timeout_s: float,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """SIGSTOP for 2.5 times the TTL, whether or not the workers time out: no page is processed twice."""
+    ttl_s = 1.0
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 200 + 150 * times},
+        settings={"CONCURRENT_REQUESTS": 8, "DQ_WORKER_TTL": ttl_s, "DQ_REDIS_TIMEOUT": timeout_s},
+        spider=GATHERED,
+    )
+    workers = start_together(crawl)
+    for number in range(times):
+        crawl.wait_for_part(0.05 + 0.35 * number / times)
+        # They look at each other's heartbeats for a while before: only then is there a span to grow.
+        time.sleep(ttl_s / 3)
+        fault_redis.suspend()
+        time.sleep(2.5 * ttl_s)
+        before = crawl.done.total()
+        fault_redis.resume()
+        wait_until(lambda n=before: crawl.done.total() > n, "a page is done", 3)
+
+    verdict = crawl.end()
+    told = [len(outages.outages(worker)) for worker in workers]
+    figures(verdict, freezes=times, ttl_s=ttl_s, timeout_s=timeout_s, outages=told)
+    # A busy machine may make Redis late at other times, too; who waits for 10 s notices nothing.
+    assert min(told) >= times if timeout_s < ttl_s else told == [0, 0]
+    for worker in workers:
+        outages.assert_quiet(worker)
+    assert not verdict.lost
+    assert verdict.repeats == 0
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    assert all("dq/rejoins" not in worker.stats for worker in workers)

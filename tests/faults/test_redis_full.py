@@ -1,0 +1,188 @@
+"""Redis has no room left, in memory or on its disk: the crawl pauses, says why, and goes on when there is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from support import outages
+from support.fault_crawl import FaultCrawl, Verdict
+from support.fault_spiders import GATHERED, start_together
+from support.redis_server import KINDS, Kind, RedisServer, find_binary
+from support.small_disk import SmallDisk, small_disk
+from support.waiting import wait_until
+from support.worker import Worker
+
+PAUSE_S = 1.0
+FOREIGN = b"x" * 10_000
+
+
+def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> None:
+    """Wait until the workers have told of outage *number*, and see that no page is done and nobody ends."""
+    for worker in workers:
+        wait_until(lambda w=worker: w.text.count(outages.WARNING) == number, "a warning")
+    # What they held is done meanwhile.
+    time.sleep(PAUSE_S)
+    before = crawl.done.total()
+    time.sleep(PAUSE_S)
+    assert crawl.done.total() == before < crawl.pages
+    assert len(crawl.live) == len(workers)
+    assert not any(worker.close_reason for worker in workers)
+
+
+def assert_complete(crawl: FaultCrawl) -> Verdict:
+    """Wait for the end; nothing was lost or done twice."""
+    verdict = crawl.end()
+    assert crawl.done == crawl.project.count("item") == dict.fromkeys(crawl.site.paths, 1)
+    assert set(verdict.reasons) == {"finished"}
+    assert verdict.leases_left == 0
+    return verdict
+
+
+def binary_of(kind: Kind) -> str:
+    """Return the path of the server of *kind*; skip the test where there is none."""
+    binary = find_binary(kind)
+    if binary is None:
+        pytest.skip(f"no redis-server of kind {kind}")
+    return str(binary)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_a_crawl_waits_until_redis_has_memory_again(
+    times: int,
+    kind: Kind,
+    start_redis: Callable[..., RedisServer],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Beyond maxmemory both workers pause with a warning that says so, and go on when it is raised."""
+    binary_of(kind)
+    server = start_redis(kind, appendonly=True)
+    crawl = fault_crawl(
+        server,
+        site={"pages": 150 + 150 * times, "latency_s": 0.04},
+        settings={"CONCURRENT_REQUESTS": 4},
+        spider=GATHERED,
+    )
+    with server.client() as client:
+        workers = start_together(crawl)
+        for number in range(times):
+            crawl.wait_for_part(0.05 + 0.35 * number / times)
+            client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+            assert_paused(crawl, workers, number + 1)
+            client.config_set("maxmemory", 0)
+            for worker in workers:
+                wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "it goes on")
+
+        verdict = assert_complete(crawl)
+
+    told = outages.assert_told(workers, times, "memory is full")
+    figures(verdict, pauses=times, kept=[one.kept for one in told])
+    assert all("dq/rejoins" not in worker.stats for worker in workers)
+
+
+@contextmanager
+def foreign_keys(server: RedisServer) -> Iterator[None]:
+    """Set keys with a TTL, one after the other, as a cache in the same Redis does."""
+    stop = threading.Event()
+
+    def run() -> None:
+        number = 0
+        with server.client() as client:
+            while not stop.wait(0.002):
+                try:
+                    client.set(f"foreign-{number}", FOREIGN, ex=1000)
+                except redis.ResponseError:  # nothing that may be evicted was found at once
+                    continue
+                number += 1
+
+    thread = threading.Thread(target=run, name="foreign-keys", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
+def test_volatile_ttl_evicts_nothing_of_a_crawl(
+    pages: int,
+    start_redis: Callable[..., RedisServer],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Other keys fill the memory and are evicted: the workers have warned of the policy, and lose nothing."""
+    # Of as many keys as it looks at, Redis takes that with the shortest TTL: a short one of ours would show.
+    policy = ["--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"]
+    server = start_redis(appendonly=True, maxmemory="6mb", args=policy)
+    with server.client() as client:
+        for number in range(500):
+            client.set(f"first-{number}", FOREIGN, ex=2000)
+        crawl = fault_crawl(server, site={"pages": pages}, spider=GATHERED)
+        with foreign_keys(server):
+            workers = start_together(crawl)
+            verdict = assert_complete(crawl)
+        evicted = client.info("stats")["evicted_keys"]
+
+    figures(verdict, evicted=evicted)
+    assert evicted > 100
+    for worker in workers:
+        (warning,) = outages.lines(worker, "WARNING")
+        assert "maxmemory-policy volatile-ttl" in warning
+        outages.assert_quiet(worker)
+
+
+@pytest.fixture
+def mount() -> Iterator[Callable[[Path], SmallDisk]]:
+    """Yield a function that mounts a small disk at a folder; the test is skipped where that is forbidden."""
+    with ExitStack() as disks:
+
+        def at(folder: Path) -> SmallDisk:
+            try:
+                return disks.enter_context(small_disk(folder))
+            except PermissionError as error:
+                pytest.skip(f"no file system can be mounted here: {error}")
+
+        yield at
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
+    times: int,
+    kind: Kind,
+    mount: Callable[[Path], SmallDisk],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """With a full disk both workers pause with a warning that says so, and go on when there is room."""
+    binary = binary_of(kind)
+    crawl = fault_crawl(
+        None,
+        site={"pages": 150 + 150 * times, "latency_s": 0.04},
+        settings={"CONCURRENT_REQUESTS": 4, "DQ_REDIS_SERVER": binary},
+        spider=GATHERED,
+    )
+    disk = mount(crawl.project.folder / ".scrapy" / "dq")
+    workers = start_together(crawl)
+    for number in range(times):
+        crawl.wait_for_part(0.05 + 0.35 * number / times)
+        disk.fill()
+        assert_paused(crawl, workers, number + 1)
+        disk.free()
+        for worker in workers:
+            wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "it goes on")
+
+    verdict = assert_complete(crawl)
+
+    told = outages.assert_told(workers, times, "No space left on device")
+    figures(verdict, pauses=times, kept=[one.kept for one in told])
+    assert all("dq/rejoins" not in worker.stats for worker in workers)

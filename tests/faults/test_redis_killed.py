@@ -1,0 +1,83 @@
+"""Redis is killed with SIGKILL and comes back: the crawl goes on by itself, and Scrapy's loop never waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+
+from support import outages
+from support.fault_crawl import FaultCrawl
+from support.fault_spiders import GATHERED, start_together
+from support.redis_server import RedisServer
+from support.timed_scheduler import TIMED, longest_call_ms
+from support.waiting import wait_until
+
+LONGEST_CALL_MS = 200
+# The longest pause between two tries, and what Redis and the first exchange take.
+NOTICED_WITHIN_S = 4.0
+
+
+def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
+    """Return how many moves these pages make: a put for each of their links, and an ack."""
+    tree = crawl.site.tree
+    first = [int(page.rpartition("/")[2]) * tree.fan_out + 1 for page in pages]
+    return sum(1 + max(0, min(tree.fan_out, tree.pages - link)) for link in first)
+
+
+@pytest.mark.parametrize(
+    "away_s",
+    [(2,), pytest.param((2, 12) * 5, marks=pytest.mark.soak)],
+    ids=lambda away_s: f"{len(away_s)} times",
+)
+def test_the_crawl_goes_on_by_itself_after_redis_was_killed(
+    away_s: Sequence[float],
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """No worker ends, no page is lost, nobody waits; one warning when Redis goes, one line at its return."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 300 + 150 * len(away_s)},
+        settings={"SCHEDULER": TIMED, "CONCURRENT_REQUESTS": 8},
+        spider=GATHERED,
+    )
+    workers = start_together(crawl)
+    # By worker: how many moves it made while Redis was away, for each outage.
+    made: list[list[int]] = [[], []]
+    for number, seconds in enumerate(away_s):
+        # Early: few pages are known yet, and all others hang from them.
+        crawl.wait_for_part(0.05 + 0.35 * number / len(away_s))
+        fault_redis.kill()
+        before = [crawl.project.count(pids=[worker.pid]) for worker in workers]
+        time.sleep(seconds)
+        assert len(crawl.live) == 2
+        for moves, worker, done in zip(made, workers, before, strict=True):
+            moves.append(moves_of(crawl, crawl.project.count(pids=[worker.pid]) - done))
+        fault_redis.start()
+        for worker in workers:
+            wait_until(
+                lambda w=worker, n=number: outages.ended(w) == n + 1, "the end is told", NOTICED_WITHIN_S
+            )
+            assert not worker.close_reason
+
+    verdict = crawl.end()
+    told = outages.assert_told(workers, len(away_s))
+    rejoins = sum(worker.stats.get("dq/rejoins", 0) for worker in workers)
+    longest_ms = longest_call_ms(crawl.project, 2)
+    figures(
+        verdict, kills=len(away_s), longest_call_ms=longest_ms, rejoins=rejoins, kept=[t.kept for t in told]
+    )
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    # What Redis confirmed was written; only an fsync under way at the kill may have kept it from that.
+    assert verdict.repeats == 0 or rejoins
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    assert longest_ms < LONGEST_CALL_MS
+    for one, moves in zip(told, [*made[0], *made[1]], strict=True):
+        assert min(away_s) - 1 < one.lasted_s < max(away_s) + NOTICED_WITHIN_S
+        assert one.kept >= moves
+    assert all(worker.stats["dq/redis_errors"] >= len(away_s) for worker in workers)

@@ -1,0 +1,63 @@
+"""Spiders of the fault tests: all workers begin together, or `start()` takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import scrapy
+
+from support.fault_crawl import FaultCrawl
+from support.tree_spider import TreeSpider
+from support.worker import Worker
+
+GO = "go"
+EXHAUSTED = "exhausted"
+START_PAUSE_S = 0.02
+
+
+class GatheredSpider(TreeSpider):
+    """Waits in start() until the file `go` is there, so that each worker has a part in the crawl."""
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Wait, then yield what TreeSpider does."""
+        while not os.path.exists(GO):  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(0.01)
+        async for request in super().start():
+            yield request
+
+
+class SlowStartSpider(GatheredSpider):
+    """Yields every page of a site without links, one by one, and records `exhausted` at the end."""
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Wait, then yield `/p/0` to `/p/<PAGES - 1>`, beginning with the start URL."""
+        async for root in super().start():
+            for number in range(self.settings.getint("PAGES")):
+                yield scrapy.Request(root.url.replace("/p/0", f"/p/{number}"), dont_filter=True)
+                await asyncio.sleep(START_PAUSE_S)
+        self.record(EXHAUSTED, "-")
+
+
+def spider_source(cls: type[scrapy.Spider]) -> str:
+    """Return the module of a project whose spider is *cls*, a class of this module."""
+    return (
+        f"from support.fault_spiders import {cls.__name__}\n"
+        f"from tree_project.settings import SPIDER_NAME\n\n\n"
+        f"class ProjectSpider({cls.__name__}):\n    name = SPIDER_NAME\n"
+    )
+
+
+GATHERED = spider_source(GatheredSpider)
+SLOW_START = spider_source(SlowStartSpider)
+
+
+def start_together(crawl: FaultCrawl, count: int = 2, **options: Any) -> list[Worker]:
+    """Start *count* workers of a spider of this module, and let go when all have joined."""
+    workers = crawl.start(count, **options)
+    for worker in workers:
+        worker.wait_for_log("] INFO: Crawl '")
+    (crawl.project.folder / GO).touch()
+    return workers

@@ -1,0 +1,72 @@
+"""What a worker's log says of the times when Redis was away, and whether it says what it should not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from support.worker import Worker
+
+# The part that all warnings of an outage share: what comes before it says what is the matter.
+WARNING = "The crawl goes on from what this worker holds"
+NO_ANSWER = "Redis does not answer"
+
+
+class Outage(NamedTuple):
+    """One outage as a worker told it."""
+
+    warning: str
+    lasted_s: float
+    kept: int
+
+
+def lines(worker: Worker, *levels: str) -> list[str]:
+    """Return the log lines of these levels, without date and logger."""
+    return re.findall(rf"^\S+ \S+ \[\S+\] ((?:{'|'.join(levels)}): .*)$", worker.text, re.MULTILINE)
+
+
+def outages(worker: Worker) -> list[Outage]:
+    """Return the outages in the order of the log.
+
+    Raises:
+        AssertionError: one was told twice, or has no end, or an end has no beginning.
+    """
+    told: list[Outage] = []
+    warning = ""
+    for line in lines(worker, "WARNING", "INFO"):
+        if WARNING in line:
+            assert line.startswith("WARNING")
+            assert not warning, f"told twice: {line}"
+            warning = line
+        elif found := re.search(r"Redis is back after ([\d.]+) s; (\d+) moves were kept", line):
+            assert warning, f"no line tells the beginning of: {line}"
+            told.append(Outage(warning, float(found[1]), int(found[2])))
+            warning = ""
+    assert not warning, f"no line tells the end of: {warning}"
+    return told
+
+
+def ended(worker: Worker) -> int:
+    """Return how many ends of outages the log tells so far."""
+    return worker.text.count("Redis is back after")
+
+
+def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:
+    """Assert that each worker's log tells *count* outages, one by one, and holds no error; return all."""
+    every: list[Outage] = []
+    for worker in workers:
+        told = outages(worker)
+        assert len(told) == count, told
+        assert all(says in outage.warning for outage in told), told
+        assert_quiet(worker)
+        every += told
+    return every
+
+
+def assert_quiet(worker: Worker) -> None:
+    """Assert that no error and no traceback is in the log, and nobody was taken for dead."""
+    assert not lines(worker, "ERROR", "CRITICAL")
+    assert "Traceback" not in worker.text
+    assert " is dead (" not in worker.text
+    assert worker.stats.get("dq/reclaimed", 0) == 0

@@ -1,0 +1,68 @@
+"""A file system of a few megabytes, to be filled by a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from support.waiting import wait_until
+
+FILLER = "filler"
+
+
+class SmallDisk:
+    """A tmpfs that is mounted at *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def free_bytes(self) -> int:
+        """How much fits in."""
+        return shutil.disk_usage(self.folder).free
+
+    def fill(self) -> None:
+        """Write until nothing more fits in."""
+        with suppress(OSError), (self.folder / FILLER).open("wb", buffering=0) as filler:
+            while filler.write(b"\0" * 4096):
+                pass
+
+    def free(self) -> None:
+        """Undo `fill`."""
+        (self.folder / FILLER).unlink()
+
+
+@contextmanager
+def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
+    """Mount a tmpfs of *size* at *folder*, for its owner only; at the end kill who works in it, and unmount.
+
+    Raises:
+        PermissionError: this process may not mount.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except FileNotFoundError as error:
+        raise PermissionError("there is no mount command") from error
+    if done.returncode:
+        raise PermissionError(done.stderr.strip())
+    try:
+        yield SmallDisk(folder)
+    finally:
+        # A server whose workers were killed lives on in here, and would keep the disk busy.
+        with suppress(OSError, ValueError):
+            pid = int((folder / "redis.pid").read_text())
+            if os.path.realpath(f"/proc/{pid}/cwd") == str(folder.resolve()):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: _unmounted(folder), f"{folder} can be unmounted")
+
+
+def _unmounted(folder: Path) -> bool:
+    command = ["umount", str(folder)]
+    return not subprocess.run(command, capture_output=True, timeout=10, check=False).returncode
