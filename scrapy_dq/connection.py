@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redis.retry import Retry
 
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 
 logger = logging.getLogger(__name__)
 OLDEST = (6, 2)
 ENSURE_EVERY_S = 2.0
+PATIENCE_S = 5.0
+"""How long a start waits for a Redis that does not answer."""
 _OURS = (
     "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
 )  # fmt: skip
@@ -144,16 +148,7 @@ class Connection:
 
     async def _check(self, client: redis.asyncio.Redis) -> None:
         try:
-            await client.ping()
-            try:
-                info = await client.info()
-            except NoPermissionError:
-                logger.warning(
-                    "Redis at %s does not allow INFO: its version, eviction policy and persistence are "
-                    "not checked",
-                    self.target,
-                )
-                return
+            info = await self._first_answer(client)
         except (AuthenticationError, NoPermissionError) as error:
             raise FrontierRefused(
                 f"Redis at {self.target} denies access ({error}). Check the user and password in "
@@ -166,7 +161,35 @@ class Connection:
                 f"Redis at {self.target} cannot be reached ({error}). Start it, correct REDIS_URL, or leave "
                 f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
             ) from error
-        check_info(info, self.target, embedded=self._embedded is not None)
+        if info is None:
+            logger.warning(
+                "Redis at %s does not allow INFO: its version, eviction policy and persistence are not "
+                "checked",
+                self.target,
+            )
+        else:
+            check_info(info, self.target, embedded=self._embedded is not None)
+
+    async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
+        """Return what INFO says, None if it is not allowed; a Redis that is just starting is waited for."""
+        deadline = time.monotonic() + PATIENCE_S
+        told = False
+        while True:
+            try:
+                await client.ping()
+                return dict(await client.info())
+            except NoPermissionError:
+                await client.ping()  # this may be what is not allowed
+                return None
+            except (AuthenticationError, ResponseError):
+                raise
+            except (RedisError, OSError, TimeoutError) as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    logger.info("%s. Waiting up to %.0f s for it", explain(error), PATIENCE_S)
+                    told = True
+                await asyncio.sleep(0.2)
 
 
 def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from scrapy_dq.frontier.frontier import Frontier, Identity, pack_moves
 from scrapy_dq.frontier.identity import new_worker_id
 from scrapy_dq.frontier.leases import Leases
-from scrapy_dq.frontier.model import Census, Joined, Move, Put, Receipt, Status
+from scrapy_dq.frontier.model import Census, Joined, Move, Parentless, Put, Receipt, Status
 from scrapy_dq.frontier.outbox import Outbox
 from scrapy_dq.frontier.put_log import PutLog
 
@@ -50,7 +50,7 @@ class _Rejoin:
 
     new_id: str
     held: list[bytes]
-    parentless: bool
+    parentless: Parentless
 
 
 class Dialogue:
@@ -187,9 +187,17 @@ class Dialogue:
             self._listener.run_finished()
 
     def _begin_rejoin(self) -> None:
-        parentless = self.outbox.parentless > 0
+        parentless = Parentless.NONE
+        if self.outbox.parentless:
+            parentless = Parentless.WAITING
+        elif self._log.parentless:
+            parentless = Parentless.LOGGED
         self._rejoin = _Rejoin(new_worker_id(self._identity), self.leases.held(), parentless)
-        logger.info("Worker %s is out of step with the frontier: it rejoins", self.id)
+        logger.warning(
+            "Worker %s is out of step with the frontier: it was taken for dead, or Redis has lost its newest "
+            "data. It registers anew, keeps the requests that are still its own, and stores its newest again",
+            self.id,
+        )
 
     async def _register_anew(self, rejoin: _Rejoin) -> None:
         """Register under a new id, keep what is still ours, and queue the log again."""
@@ -204,7 +212,7 @@ class Dialogue:
             return
         self.leases.keep(answer.owned)
         if answer.status is Status.FINISHED:
-            if self.outbox.parentless and not rejoin.parentless:
+            if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
                 self._begin_rejoin()  # it came while this rejoin was under way, and opens the run again
             else:
                 self._close_run()

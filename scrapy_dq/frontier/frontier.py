@@ -32,6 +32,7 @@ from scrapy_dq.frontier.model import (
     Member,
     Move,
     Order,
+    Parentless,
     Put,
     Receipt,
     Rejoined,
@@ -101,13 +102,14 @@ class Frontier:
         epoch: str,
         run: int,
         held: Sequence[bytes],
-        parentless: bool,
+        parentless: Parentless,
         keep_seen: bool,
     ) -> Rejoined:
         """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
 
         Args:
-            parentless: puts are waiting that no lease stands for; they open a finished run again.
+            parentless: puts that no lease stands for; those that wait open a finished run again, those
+                that are logged only one whose keys are still there.
         Source: lua/rejoin.lua
         """
         reply = await self._call(

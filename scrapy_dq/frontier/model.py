@@ -57,6 +57,16 @@ class Admission(IntEnum):
     """By entry id: equal `dont_filter` requests stay separate, a repeated put does not double."""
 
 
+class Parentless(IntEnum):
+    """What a worker that rejoins has of puts that no lease stands for; they may open a finished run again."""
+
+    NONE = 0
+    WAITING = 1
+    """Not confirmed yet: known to it alone."""
+    LOGGED = 2
+    """Confirmed: a Redis that came back older may have forgotten them, and that they opened the run."""
+
+
 @dataclass(slots=True)
 class Put:
     """A new entry on its way to the backlog."""

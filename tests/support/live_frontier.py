@@ -20,6 +20,7 @@ from scrapy_dq.frontier.model import (
     Fail,
     Move,
     Order,
+    Parentless,
     Put,
     Receipt,
     Rejoined,
@@ -150,7 +151,7 @@ class HandWorker:
         new_id: str,
         *,
         held: Collection[int] | None = None,
-        parentless: bool = False,
+        parentless: Parentless = Parentless.NONE,
         run: int | None = None,
     ) -> Rejoined:
         """Rejoin as *new_id*, keeping the entries numbered *held*, or all that it believes to hold."""

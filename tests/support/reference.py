@@ -19,6 +19,7 @@ from scrapy_dq.frontier.model import (
     Lease,
     Move,
     Order,
+    Parentless,
     Put,
     Receipt,
     Rejoined,
@@ -108,13 +109,14 @@ class ReferenceFrontier:
 
     def rejoin(
         self, new_id: str, identity: dict[str, Any], old_id: str, epoch: str, run: int,
-        held: Collection[bytes], parentless: bool, keep_seen: bool,
+        held: Collection[bytes], parentless: Parentless, keep_seen: bool,
     ) -> Rejoined:  # fmt: skip
         if self.epoch != epoch:
             return Rejoined(Status.LOST)
         if new_id in self.members:
             return Rejoined(Status.OK, self.run, frozenset(self.members[new_id].leases))
-        if self.run > run or (self.phase == "finished" and self.run == run and not parentless):
+        reopens = parentless == Parentless.WAITING or (parentless == Parentless.LOGGED and self.members)
+        if self.run > run or (self.phase == "finished" and self.run == run and not reopens):
             return Rejoined(Status.FINISHED)
         if self.phase == "finished" and self.run < run:
             self._next_run(keep_seen)

@@ -588,6 +588,28 @@ async def test_what_redis_forgets_is_stored_again_by_who_put_it(
         assert state()["phase"] == "finished"
 
 
+async def test_a_put_after_the_end_that_redis_forgets_is_stored_again(
+    crawl: Crawl, client: redis.Redis, state: State
+) -> None:
+    """Redis comes back as it was when the run was finished: the run is opened once more."""
+    async with Engine(crawl) as engine:
+        engine.seed()
+        await engine.run()
+        snapshot = stored.dump(client, crawl.name)
+        engine.may_put.clear()  # at work until the end, so that nothing else opens the run
+        engine.slots = 0
+        stored_before = engine.counts["put"]
+        engine.put(1000)
+        await until(lambda: engine.counts["put"] > stored_before, "it is confirmed")
+        stored.roll_back(client, crawl.name, snapshot)
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        engine.slots = 4
+        engine.may_put.set()
+        await engine.run()
+        assert crawl.done == crawl.once | {1000: 1}
+        assert (state()["phase"], state()["run"]) == ("finished", 0)
+
+
 async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
     crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
