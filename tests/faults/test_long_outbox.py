@@ -1,0 +1,148 @@
+"""A worker finds much more than Redis takes: no call waits, memory is bounded, nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scrapy_dq.frontier.outbox import MEMORY_MOVES
+from support.fault_crawl import FaultCrawl
+from support.outages import assert_told
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+MIB = 2**20
+
+BROAD = """\
+import asyncio, os, time
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def parse(self, response):
+        path = page_path(response)
+        if path == "/p/0":
+            self.record("start", path)
+            while not os.path.exists("go"):
+                await asyncio.sleep(0.01)
+            began = time.monotonic()
+        for request in response.follow_all(css="a", callback=self.parse):
+            yield request
+        if path == "/p/0":
+            self.record("yielded", f"{time.monotonic() - began:.1f}")
+        yield {"path": path}
+        self.record("done", path)
+"""
+
+# While the downloader is busy, Scrapy takes from start() without a pause: one that never waits stops the loop.
+MANY_STARTS = """\
+import asyncio
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+    custom_settings = {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 5, "RETRY_ENABLED": False}
+
+    async def start(self):
+        self.record("start", "-")
+        for number in range(self.settings.getint("STARTS")):
+            yield scrapy.Request(self.start_urls[0] + f"?s=0&n={number}", dont_filter=True)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        self.record("exhausted", "-")
+"""
+
+
+@pytest.mark.parametrize("links", [1500, pytest.param(5000, marks=pytest.mark.soak)])
+def test_a_callback_yields_many_links_while_redis_is_away(
+    links: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """It is not held up, and all of them are crawled once Redis is back: each once."""
+    redis = fault_redis
+    site = {"pages": links + 1, "fan_out": links, "latency_s": 0.0}
+    crawl = fault_crawl(redis, site=site, spider=BROAD, settings={"CONCURRENT_REQUESTS_PER_DOMAIN": 32})
+    (worker,) = crawl.start()
+    wait_until(lambda: crawl.project.count("start"), "the callback begins", 20)
+    redis.kill()
+
+    (crawl.project.folder / "go").touch()
+    wait_until(lambda: crawl.project.count("yielded"), "all links are yielded", 30)
+    wait_until(lambda: "The crawl goes on" in worker.text, "the outage is told", 10)
+    redis.start()
+
+    verdict = crawl.end(120)
+    (yielded_s,) = crawl.project.count("yielded")
+    figures(verdict, links=links, yielded_s=yielded_s)
+    assert not verdict.lost
+    assert (verdict.repeats, verdict.reasons, verdict.leases_left) == (0, ("finished",), 0)
+    (outage,) = assert_told([worker], 1)
+    assert outage.kept >= links
+
+
+@pytest.mark.parametrize("starts", [60_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_many_start_requests_while_redis_is_slow(
+    starts: int,
+    fault_redis: RedisServer,
+    start_proxy: Callable[[str], RedisProxy],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """What Redis has not taken yet is on disk; memory grows by what a start request costs by itself."""
+    proxy = start_proxy(fault_redis.url)
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    crawl = fault_crawl(
+        fault_redis,
+        through=proxy.url,
+        site={"pages": 1, "latency_s": 0},
+        spider=MANY_STARTS,
+        settings={"STARTS": starts, "DQ_SPILL_DIR": str(spill), "DQ_WORKER_TTL": 30},
+    )
+    proxy.set_delay(0.5)
+    (worker,) = crawl.start()
+    process = psutil.Process(worker.pid)
+    wait_until(lambda: crawl.project.count("start"), "start() begins", 30)
+    base = peak = process.memory_info().rss
+    on_disk = 0
+    deadline = time.monotonic() + 60 + starts / 1000
+    while not crawl.project.count("exhausted"):
+        assert time.monotonic() < deadline, "start() hangs"
+        peak = max(peak, process.memory_info().rss)
+        on_disk = max(on_disk, sum(file.stat().st_size for file in spill.glob("*/moves/q*")))
+        time.sleep(0.1)
+    behind = starts - crawl.overview().census.waiting
+    assert behind > MEMORY_MOVES
+    assert on_disk > (behind - 2 * MEMORY_MOVES) * 100
+    proxy.set_delay(0)
+
+    def stored() -> int:
+        census = crawl.overview().census
+        return census.waiting + census.in_flight + census.done
+
+    while stored() < starts:
+        assert time.monotonic() < deadline, "not all are stored"
+        peak = max(peak, process.memory_info().rss)
+        time.sleep(0.05)
+    wait_until(lambda: not list(spill.iterdir()), "the disk is given back")
+    worker.terminate()
+    worker.wait(30)
+    grown = peak - base
+    figures(None, starts=starts, behind=behind, on_disk_mib=on_disk // MIB, grown_mib=grown // MIB)
+    assert stored() == starts
+    assert worker.close_reason == "shutdown"
+    # The outbox and what the log keeps for DQ_ROLLBACK_HORIZON; about 80 bytes a start request to tell
+    # apart those that are equal.
+    assert grown < 250 * MIB + 120 * starts

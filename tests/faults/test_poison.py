@@ -1,0 +1,132 @@
+"""A page that kills its worker, whoever crawls it: it is buried, and no other page is blamed for it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import msgpack
+import pytest
+import redis
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier.keys import prefix
+from support.fault_crawl import FaultCrawl
+from support.outages import lines
+from support.redis_server import RedisServer
+
+MAX_DEATHS = 5
+PAGE = re.compile(rb"/p/(\d+)")
+
+POISON = """\
+import os
+import signal
+
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class PoisonedSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        if page_path(response) == self.settings["POISON"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().parse(response)
+"""
+
+
+def charges(client: redis.Redis, crawl: str) -> dict[str, int]:
+    """Return the attempts charged to each page that is in quarantine or in flight at this moment."""
+    name = prefix(crawl)
+    pipe = client.pipeline(transaction=True)
+    pipe.zrange(name + "quarantine", 0, -1)
+    for worker_id in client.smembers(name + "members"):
+        pipe.hvals(f"{name}in-flight:{worker_id.decode()}")
+    quarantine, *in_flight = pipe.execute()
+    # A place of 16 bytes; in quarantine the id of 12; then a byte: 128 for a suspect, and the attempts.
+    entries = [member[28:] for member in quarantine] + [lease[16:] for held in in_flight for lease in held]
+    found = ((PAGE.search(entry), entry[0] % 128) for entry in entries)
+    return {page[0].decode(): attempts for page, attempts in found if page and attempts}
+
+
+class Supervisor:
+    """Keeps two workers running until the crawl is finished, and watches who is charged meanwhile."""
+
+    def __init__(self, crawl: FaultCrawl) -> None:
+        self.deaths = 0
+        self.charged: Counter[str] = Counter()
+        """The most attempts that each page was seen with."""
+        self._crawl = crawl
+
+    def run(self, timeout_s: float) -> None:
+        """Start workers, and another one for each that dies; TimeoutError after *timeout_s*."""
+        deadline = time.monotonic() + timeout_s
+        watched = self._crawl.start(2)
+        with connect_url(self._crawl.redis_url) as client:
+            while watched:
+                self.charged |= Counter(charges(client, self._crawl.project.name))
+                for worker in [w for w in watched if not w.running]:
+                    watched.remove(worker)
+                    if worker.wait(0) == -signal.SIGKILL:
+                        self.deaths += 1
+                        self._crawl.killed.add(worker.pid)
+                        assert self.deaths <= MAX_DEATHS, self.charged
+                        watched += self._crawl.start()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not finished after {self.deaths} deaths; {self.charged}")
+                time.sleep(0.01)
+
+
+def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
+    """Return reason and page of each dead letter. Source: lua/bury.lua"""
+    with connect_url(crawl.redis_url) as client:
+        records = [msgpack.unpackb(r, raw=True) for r in client.hvals(prefix(crawl.project.name) + "dead")]
+    pages = [PAGE.search(payload) for *_, payload in records]
+    return [
+        (reason.decode(), page[0].decode() if page else "")
+        for (reason, *_), page in zip(records, pages, strict=True)
+    ]
+
+
+# Leaves: what hangs from a page that is never parsed cannot be found.
+@pytest.mark.parametrize(
+    ("pages", "poison"),
+    [(300, 199), *(pytest.param(1_000, leaf, marks=pytest.mark.soak) for leaf in (250, 640, 999))],
+)
+def test_a_page_that_kills_its_worker_is_buried_and_no_other(
+    pages: int,
+    poison: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """After at most five deaths it is the one dead letter; every other page is done, and none was charged."""
+    path = f"/p/{poison}"
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": pages},
+        settings={"POISON": path, "DQ_WORKER_TTL": 30},
+        spider=POISON,
+    )
+    supervisor = Supervisor(crawl)
+
+    supervisor.run(90)
+
+    verdict, overview = crawl.verdict(), crawl.overview()
+    figures(verdict, deaths=supervisor.deaths, charged=dict(supervisor.charged))
+    assert verdict.lost == {path}
+    assert set(crawl.project.count("item")) == crawl.site.paths - {path}
+    assert set(supervisor.charged) <= {path}
+    # The first death charges nobody, the next three charge the page.
+    assert supervisor.deaths == 4
+    assert dead_letters(crawl) == [("its worker died 3 times while it was the suspect", path)]
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    assert (overview.phase, overview.members) == ("finished", [])
+    assert (overview.census.done, overview.census.dead) == (pages - 1, 1)
+    for worker in crawl.project.workers:
+        assert not lines(worker, "ERROR", "CRITICAL")

@@ -1,0 +1,193 @@
+"""Workers that hang: frozen from outside, or blocked by their own callback. Only who hangs loses leases."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+
+from support.fault_crawl import FaultCrawl
+from support.fault_spiders import GATHERED, start_together
+from support.outages import assert_quiet, lines
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+from support.worker import Worker
+
+TTL_S = 1.5
+# Few at a time: the crawl has to last until the frozen worker is back.
+SITE = {"latency_s": 0.1}
+SETTINGS = {"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": TTL_S}
+
+# In a worker that is told so, a few callbacks block everything else in their process, and at the worst
+# moment: an exchange is under way, whose answer nobody reads.
+BLOCKING = """\
+import asyncio
+import os
+import time
+
+from support.fault_spiders import GatheredSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class BlockingSpider(GatheredSpider):
+    name = SPIDER_NAME
+    calls = 0
+
+    async def parse(self, response):
+        self.calls += 1
+        block = str(self.calls) in os.environ.get("BLOCK_AT", "").split()
+        for output in super().parse(response):
+            yield output
+        if block:
+            dialogue = self.crawler.engine._slot.scheduler._session.worker._dialogue
+            while dialogue.under_way:
+                await asyncio.sleep(0)
+            while not dialogue.under_way:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            self.record("blocked", "-")
+            time.sleep(float(os.environ["BLOCK_S"]))
+            self.record("unblocked", "-")
+"""
+
+
+def reclaimed(workers: list[Worker]) -> int:
+    return sum(worker.stats.get("dq/reclaimed", 0) for worker in workers)
+
+
+def pages_of(crawl: FaultCrawl, worker: Worker) -> int:
+    return crawl.project.count("done", pids=[worker.pid]).total()
+
+
+def wait_for_pages_of(crawl: FaultCrawl, worker: Worker, more: int = 10) -> None:
+    """Wait until *worker* has done so many pages from now on."""
+    wanted = pages_of(crawl, worker) + more
+    wait_until(lambda: pages_of(crawl, worker) >= wanted, f"worker {worker.pid} works", 20)
+
+
+def assert_reclaimed_and_back(crawl: FaultCrawl, worker: Worker, times: int) -> None:
+    """Assert that *worker* was fenced and rejoined so often, and that one other log tells of each time."""
+    rejoined = re.findall(r"Worker (\S+) goes on as (\S+) with 0 leases", worker.text)
+    assert len(rejoined) == times == worker.stats.get("dq/rejoins", 0)
+    for old_id, _ in rejoined:
+        told = [w for w in crawl.project.workers if f"Worker {old_id} is dead (its heartbeat" in w.text]
+        assert len(told) == 1
+        assert told != [worker]
+
+
+def assert_finished(
+    crawl: FaultCrawl, workers: list[Worker], figures: Callable[..., None], **more: int
+) -> None:
+    verdict = crawl.end()
+    back = reclaimed(workers)
+    figures(verdict, reclaimed=back, **more)
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    assert verdict.repeats <= back
+    assert set(verdict.reasons) == {"finished"}
+    assert verdict.leases_left == 0
+    overview = crawl.overview()
+    assert (overview.phase, overview.members, overview.census.dead) == ("finished", [], 0)
+    for worker in workers:
+        assert not lines(worker, "ERROR", "CRITICAL")
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
+    times: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """SIGSTOP for twice the TTL: others have its requests; after SIGCONT it rejoins and takes its share."""
+    crawl = fault_crawl(
+        fault_redis, site=SITE | {"pages": 150 + 200 * times}, settings=SETTINGS, spider=GATHERED
+    )
+    workers = start_together(crawl, 2)
+    frozen_times = dict.fromkeys(workers, 0)
+    for number in range(times):
+        zombie, other = workers[number % 2], workers[1 - number % 2]
+        wait_for_pages_of(crawl, zombie)
+        zombie.suspend()
+        frozen_at = time.monotonic()
+        frozen_times[zombie] += 1
+        other.wait_for_log("is dead (its heartbeat stands still)", 2 * TTL_S)
+        time.sleep(max(0.0, frozen_at + 2 * TTL_S - time.monotonic()))
+        zombie.resume()
+        wait_until(lambda z=zombie: z.text.count(" goes on as ") == frozen_times[z], "the zombie rejoins", 5)
+        wait_for_pages_of(crawl, zombie)
+        # Nobody has finished meanwhile: it is the same run that it goes on with.
+        assert len(crawl.done) < crawl.pages
+
+    assert_finished(crawl, workers, figures, freezes=times)
+    for worker in workers:
+        assert_reclaimed_and_back(crawl, worker, frozen_times[worker])
+        assert not lines(worker, "WARNING")
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_a_callback_that_blocks_is_no_death(
+    times: int,
+    fault_redis: RedisServer,
+    start_proxy: Callable[[str], RedisProxy],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """time.sleep() in a callback for twice the TTL: nothing is reclaimed, no page is processed twice.
+
+    Longer than DQ_REDIS_TIMEOUT, too: Redis has answered all the time, and nobody says that it has not.
+    """
+    proxy = start_proxy(fault_redis.url)
+    proxy.set_delay(0.02)  # the answer comes while the callback blocks
+    crawl = fault_crawl(
+        fault_redis,
+        through=proxy.url,
+        site=SITE | {"pages": 200 * times},
+        settings=SETTINGS,
+        spider=BLOCKING,
+    )
+    environ = {"BLOCK_AT": "20 50" if times == 2 else "20", "BLOCK_S": str(2 * TTL_S)}
+    (blocking,) = crawl.start(environ=environ)
+    workers = [blocking, *start_together(crawl, 1)]
+
+    assert_finished(crawl, workers, figures, blocks=times)
+    assert crawl.project.count("unblocked") == {"-": times}
+    assert crawl.verdict().repeats == 0
+    for worker in workers:
+        assert_quiet(worker)
+        assert not lines(worker, "WARNING")
+        assert "dq/rejoins" not in worker.stats
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_a_callback_that_blocks_for_ever_loses_its_leases(
+    times: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Blocked beyond DQ_STALL_TIMEOUT: the worker says so, others have its requests, and it comes back."""
+    crawl = fault_crawl(
+        fault_redis,
+        site=SITE | {"pages": 150 + 200 * times},
+        # What Redis answers meanwhile is read late: that is another test's matter.
+        settings=SETTINGS | {"DQ_STALL_TIMEOUT": 1, "DQ_REDIS_TIMEOUT": 10},
+        spider=BLOCKING,
+    )
+    environ = {"BLOCK_AT": "20 50" if times == 2 else "20", "BLOCK_S": "4"}
+    (blocking,) = crawl.start(environ=environ)
+    workers = [blocking, *start_together(crawl, 1)]
+    blocking.wait_for_log("longer than DQ_STALL_TIMEOUT: this worker stops its heartbeat")
+    # The thread says it, while the callback still blocks.
+    assert crawl.project.count("blocked") != crawl.project.count("unblocked")
+
+    assert_finished(crawl, workers, figures, blocks=times)
+    assert crawl.project.count("unblocked") == {"-": times}
+    assert len(lines(blocking, "WARNING")) == times
+    assert lines(workers[1], "WARNING") == []
+    assert_reclaimed_and_back(crawl, blocking, times)
+    assert_reclaimed_and_back(crawl, workers[1], 0)
+    assert pages_of(crawl, blocking) > 20

@@ -1,0 +1,221 @@
+"""Workers are stopped, politely or not, in the middle of slow pages and callbacks: nothing is lost."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier.keys import prefix
+from support.fault_crawl import FaultCrawl
+from support.outages import lines
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+from support.worker import Worker
+
+AT_ONCE_S = 1.0
+CONCURRENCY = 4
+
+# Pages are slow only for a worker that is told so: the next crawl need not wait for them again.
+SLOW_PAGES = """\
+import asyncio
+
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class SlowPagesSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        for number in range(self.settings.getint("PAGES")):
+            url = self.start_urls[0].replace("/p/0", f"/p/{number}")
+            yield scrapy.Request(url, dont_filter=True)
+
+
+class SlowDownload:
+    def __init__(self, page_s):
+        self.page_s = page_s
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler.settings.getfloat("PAGE_S"))
+
+    async def process_request(self, request, spider=None):
+        await asyncio.sleep(self.page_s)
+"""
+
+# The root stops the crawl after some of its links, if its worker is told so.
+CLOSES_ITSELF = """\
+from scrapy.exceptions import CloseSpider
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ClosesItselfSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        stop_after = self.settings.getint("STOP_AFTER")
+        for number, output in enumerate(super().parse(response)):
+            if page_path(response) == "/p/0" and number == stop_after > 0:
+                raise CloseSpider("enough")
+            yield output
+"""
+
+
+def suspects_and_dead_letters(crawl: FaultCrawl) -> int:
+    """Return how many entries have been with a worker that died."""
+    with connect_url(crawl.redis_url) as client:
+        name = prefix(crawl.project.name)
+        return client.zcard(name + "quarantine") + client.hlen(name + "dead")
+
+
+def in_flight(crawl: FaultCrawl) -> int:
+    return crawl.overview().census.in_flight
+
+
+def stored(crawl: FaultCrawl) -> int:
+    census = crawl.overview().census
+    return census.waiting + census.in_flight
+
+
+def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
+    (last,) = crawl.start()
+    assert last.wait(60) == 0
+    assert last.close_reason == "finished"
+    assert re.search("(resumed|joined) run 0", last.text)
+    assert not lines(last, "WARNING", "ERROR", "CRITICAL")
+    overview = crawl.overview()
+    assert (overview.phase, overview.members, overview.census.dead) == ("finished", [], 0)
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    return last
+
+
+@pytest.mark.parametrize(
+    ("page_s", "grace_s", "killed_after_s", "times"),
+    [(6, 2, 2.5, 1), pytest.param(30, 8, 10, 3, marks=pytest.mark.soak)],
+)
+def test_a_container_that_is_killed_after_its_grace_loses_nothing(
+    page_s: float,
+    grace_s: float,
+    killed_after_s: float,
+    times: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Leases not started are back 1 s after SIGTERM, others after DQ_SHUTDOWN_GRACE; none is charged."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 24, "fan_out": 0},
+        settings={
+            "PAGES": 24,
+            "CONCURRENT_REQUESTS": CONCURRENCY,
+            "DQ_SHUTDOWN_GRACE": grace_s,
+            "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.SlowDownload": 1},
+        },
+        spider=SLOW_PAGES,
+    )
+    back_s: list[tuple[float, float]] = []
+    for _ in range(times):
+        (worker,) = crawl.start(settings={"PAGE_S": page_s})
+        wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
+        wait_until(lambda: stored(crawl) == 24, "all start requests are stored")
+        stopped_at = time.monotonic()
+        worker.terminate()
+        wait_until(lambda: in_flight(crawl) <= CONCURRENCY, "the buffer is back", AT_ONCE_S)
+        buffer_s = time.monotonic() - stopped_at
+        assert in_flight(crawl) == CONCURRENCY
+        wait_until(lambda: in_flight(crawl) == 0, "started leases are back", grace_s + 1 - buffer_s)
+        back_s.append((round(buffer_s, 2), round(time.monotonic() - stopped_at, 2)))
+        assert crawl.overview().census.waiting == 24
+        assert suspects_and_dead_letters(crawl) == 0
+        # Scrapy waits for its downloads, however long they take.
+        time.sleep(max(0.0, stopped_at + killed_after_s - time.monotonic()))
+        assert worker.running
+        assert not lines(worker, "WARNING", "ERROR", "CRITICAL")
+        crawl.kill(worker)
+
+    last = assert_the_next_crawl_finishes(crawl)
+
+    verdict = crawl.verdict()
+    figures(verdict, stops=times, back_s=back_s)
+    assert all(grace_s - 0.1 < started_s < grace_s + 1 for _, started_s in back_s)
+    assert crawl.leases_at_kills == 0
+    assert last.stats.get("dq/reclaimed", 0) == 0
+    assert crawl.project.count("done") == dict.fromkeys(crawl.site.paths, 1)
+    assert verdict.leases_left == 0
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_a_second_sigterm_loses_nothing(
+    times: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """A worker that is told twice ends without grace; what it held is run again by the next."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 24 * times, "fan_out": 11, "latency_s": 0.4},
+        settings={"CONCURRENT_REQUESTS": CONCURRENCY},
+    )
+    held = 0
+    for number in range(times):
+        (worker,) = crawl.start()
+        crawl.wait_for_part(0.05 + 0.35 * number / times)
+        worker.terminate()
+        worker.wait_for_log("Received SIGTERM, shutting down")
+        held += in_flight(crawl)
+        worker.terminate()
+        worker.wait(3)
+        crawl.killed.add(worker.pid)
+        assert "Received SIGTERM twice" in worker.text
+        assert crawl.overview().phase == "open"
+
+    assert_the_next_crawl_finishes(crawl)
+
+    verdict = crawl.verdict()
+    figures(verdict, stops=times, leases_at_stops=held)
+    assert not verdict.lost
+    assert verdict.repeats <= held
+    assert verdict.leases_left == 0
+
+
+@pytest.mark.parametrize(
+    "stops",
+    [(40,), pytest.param((40, 1, 99), marks=pytest.mark.soak)],
+    ids=lambda stops: f"{len(stops)} times",
+)
+def test_a_callback_that_closes_the_spider_is_run_again(
+    stops: Sequence[int],
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """CloseSpider in the middle of a callback drops the rest of its links; the next crawl finds all 100."""
+    crawl = fault_crawl(
+        fault_redis, site={"pages": 101, "fan_out": 100, "latency_s": 0.02}, spider=CLOSES_ITSELF
+    )
+    for stop_after in stops:
+        (worker,) = crawl.start(settings={"STOP_AFTER": stop_after})
+        assert worker.wait(30) == 0
+        assert worker.close_reason == "enough"
+        assert not re.search("ERROR|Traceback", worker.text)
+        assert "/p/0" not in crawl.done
+        overview = crawl.overview()
+        assert (overview.phase, overview.members, overview.census.in_flight) == ("open", [], 0)
+        # The root, and the links that it had yielded so far.
+        assert overview.census.waiting + len(crawl.done) == 1 + max(stops[: stops.index(stop_after) + 1])
+
+    assert_the_next_crawl_finishes(crawl)
+
+    verdict = crawl.verdict()
+    figures(verdict, stops=len(stops))
+    assert crawl.project.count("done") == dict.fromkeys(crawl.site.paths, 1)
+    assert verdict.leases_left == 0

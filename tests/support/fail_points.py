@@ -1,0 +1,98 @@
+"""Fail points: a worker kills itself with SIGKILL at a chosen place in the package, on the n-th pass."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any, NamedTuple
+
+from scrapy.crawler import Crawler
+
+from scrapy_dq import Scheduler
+from scrapy_dq.frontier import reclaim
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.worker import Worker
+from scrapy_dq.session import Session
+from support.tree_spider import ItemRecord
+
+EXTENSIONS = {"EXTENSIONS": {"support.fail_points.FailPoint": 0}}
+"""The settings of a project whose workers may have a fail point."""
+FEW_LEASES = 2
+"""What one step of a reclaim moves in a worker with a fail point: there are several, then."""
+_ENVIRON = "FAIL_POINT"
+
+
+class Place(NamedTuple):
+    """Before a call of *method*, or after its return."""
+
+    cls: type
+    method: str
+    after: bool = False
+
+
+PLACES = {
+    "before the exchange is sent": Place(Frontier, "exchange"),
+    # Redis has applied it; the worker has not looked at the answer.
+    "after the exchange": Place(Frontier, "exchange", after=True),
+    # Leases are in the buffer, and the engine has taken none of them.
+    "after the lease": Place(Session, "leases_arrived"),
+    # The callback, or start(), has yielded a request and is not through.
+    "inside the callback": Place(Scheduler, "enqueue_request"),
+    "in the middle of start()": Place(Scheduler, "enqueue_request"),
+    "inside a pipeline": Place(ItemRecord, "process_item"),
+    "between fence and drain": Place(Frontier, "drain"),
+    "between two steps of the drain": Place(Frontier, "drain", after=True),
+    "as the close begins": Place(Worker, "stop"),
+    "before the leave": Place(Frontier, "leave"),
+    "after the leave": Place(Frontier, "leave", after=True),
+}
+
+
+def fail_at(place: str, on_pass: int = 1) -> dict[str, str]:
+    """Return what, in a worker's environment, kills it at *place* on pass number *on_pass*."""
+    assert place in PLACES
+    return {_ENVIRON: f"{on_pass} {place}"}
+
+
+class FailPoint:
+    """The extension that puts the fail point into its process, if the environment names one."""
+
+    def __init__(self) -> None:
+        on_pass, _, place = os.environ.get(_ENVIRON, "").partition(" ")
+        if place:
+            reclaim.DRAIN_LIMIT = FEW_LEASES
+            _wrap(PLACES[place], int(on_pass))
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> FailPoint:
+        """Build it. Extensions are built before the spider opens. Source: scrapy/middleware.py"""
+        return cls()
+
+
+def _wrap(place: Place, on_pass: int) -> None:
+    original = getattr(place.cls, place.method)
+    passes = 0
+
+    def passed(after: bool) -> None:
+        nonlocal passes
+        passes += after is place.after
+        if passes == on_pass:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        passed(after=False)
+        result = original(*args, **kwargs)
+        passed(after=True)
+        return result
+
+    @wraps(original)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        passed(after=False)
+        result = await original(*args, **kwargs)
+        passed(after=True)
+        return result
+
+    setattr(place.cls, place.method, call_async if iscoroutinefunction(original) else call)
