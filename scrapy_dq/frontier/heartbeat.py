@@ -14,6 +14,8 @@ from scrapy_dq.frontier.model import FrontierUnavailable
 
 logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
+BLOCKED_S = 0.4
+"""An event loop that is so much late was blocked: timeouts that end then say nothing about Redis."""
 LONGEST_INTERVAL_S = 1.0
 """A dead process on the same machine is found after two intervals, whatever the TTL."""
 
@@ -88,6 +90,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._worker = ("", "")
         self._pulse = 0.0
+        self._blocked_at = 0.0
 
     def start(self, worker_id: str, epoch: str) -> None:
         """Beat for *worker_id* from now on; called again after a rejoin."""
@@ -97,6 +100,10 @@ class Heartbeat:
             self._pulse = time.monotonic()
             self._thread = threading.Thread(target=self._run, name="scrapy-dq-heartbeat", daemon=True)
             self._thread.start()
+
+    def blocked_since(self, moment: float) -> bool:
+        """Tell whether the event loop has been found blocked after *moment* (monotonic seconds)."""
+        return self._blocked_at > moment
 
     def stop(self) -> None:
         """Stop beating, without waiting for the thread: it may be in the middle of a timeout."""
@@ -115,7 +122,10 @@ class Heartbeat:
             client.close()
 
     def _mark_pulse(self) -> None:
-        self._pulse = time.monotonic()
+        now = time.monotonic()
+        if now - self._pulse > self._interval_s + BLOCKED_S:
+            self._blocked_at = now
+        self._pulse = now
 
     def _beat(self, client: Any) -> None:
         stalled_s = time.monotonic() - self._pulse

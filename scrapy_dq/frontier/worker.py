@@ -256,6 +256,7 @@ class Worker:
 
     async def _speak_on(self) -> None:
         while not (self._closing.is_set() or self._dialogue.lost or self._dialogue.over):
+            began = time.monotonic()
             try:
                 await self._until_due()
                 if self._closing.is_set():
@@ -265,8 +266,10 @@ class Worker:
                 await self._speak()
             except FrontierError as error:
                 self._listener.counted("error", 1)
-                self._outage.began(error)
-                await self._rest()
+                # A callback that blocks the loop makes every timeout late: the answer may have been there.
+                if not self._heartbeat.blocked_since(began):
+                    self._outage.began(error)
+                    await self._rest()
             except Exception:
                 # Never end silently: without this coroutine the crawl would hang for ever.
                 logger.exception("Unexpected error in an exchange; trying again")

@@ -41,7 +41,7 @@ class ProjectSpider(TreeSpider):
         self.record("done", path)
 """
 
-# While the downloader is busy, Scrapy takes from start() without a pause: one that never waits stops the loop.
+# While the downloader is busy, Scrapy takes from start() without a pause: one that never waits blocks it.
 MANY_STARTS = """\
 import asyncio
 import scrapy
