@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Lease, Put
 from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
 from scrapy_dq.settlement import Outcome, is_one_off
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -214,11 +215,12 @@ class Scheduler(BaseScheduler):
         self._stats.inc_value(stats.UNENCODABLE)
         if not self._warned_unencodable or self._session.debug:
             self._warned_unencodable = True
+            more = "" if self._session.debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
-                "%s cannot be stored (%s): it stays in this worker and is not shared. No more of these are "
-                "shown (see SCHEDULER_DEBUG to show all); %s counts them",
+                "%s cannot be stored (%s): it stays in this worker and is not shared. %s%s counts them",
                 request,
                 error,
+                more,
                 stats.UNENCODABLE,
             )
 
@@ -272,7 +274,7 @@ class Scheduler(BaseScheduler):
         entry_id = self._leases.pop(request, None)
         if entry_id is None:
             return
-        ending = _Ending(outcome, reason, request.url)
+        ending = _Ending(outcome, reason, printable(request.url, 2000))
         if self._local.holds(entry_id) and outcome is not Outcome.INTERRUPTED:
             self._waiting[entry_id] = ending
         else:

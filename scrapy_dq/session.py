@@ -312,7 +312,12 @@ def _spider_args() -> dict[str, str]:
     given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
     given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
     pairs = (pair.split("=", 1) for pair in given if "=" in pair)
-    return {name: blake2b(value.encode(), digest_size=6).hexdigest() for name, value in pairs}
+    return {name: _digest(value) for name, value in pairs}
+
+
+def _digest(text: str) -> str:
+    # The command line may hold bytes that are not UTF-8; Python has surrogates for them.
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 def _dupefilter(crawler: Crawler) -> BaseDupeFilter:

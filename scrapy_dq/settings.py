@@ -216,6 +216,9 @@ class Config:
         values["order"] = Order(values["order"])
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
+            if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
+                # An argument of the command line whose bytes are no UTF-8: Redis keys and values are UTF-8.
+                raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
         return cls(**values)
