@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test soak lint wheel clean
+.PHONY: demo test soak compare-faults lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -15,6 +15,10 @@ test: $(INSTALLED)
 
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak --durations=0
+
+# Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
+compare-faults: $(INSTALLED)
+	cd tests && ../$(RUN) -m faults.compare $(ARGS)
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

@@ -10,7 +10,7 @@ from typing import Any
 import scrapy
 
 from support.fault_crawl import FaultCrawl
-from support.tree_spider import TreeSpider
+from support.tree_spider import TreeSpider, spider_source
 from support.worker import Worker
 
 GO = "go"
@@ -39,15 +39,6 @@ class SlowStartSpider(GatheredSpider):
                 yield scrapy.Request(root.url.replace("/p/0", f"/p/{number}"), dont_filter=True)
                 await asyncio.sleep(START_PAUSE_S)
         self.record(EXHAUSTED, "-")
-
-
-def spider_source(cls: type[scrapy.Spider]) -> str:
-    """Return the module of a project whose spider is *cls*, a class of this module."""
-    return (
-        f"from support.fault_spiders import {cls.__name__}\n"
-        f"from tree_project.settings import SPIDER_NAME\n\n\n"
-        f"class ProjectSpider({cls.__name__}):\n    name = SPIDER_NAME\n"
-    )
 
 
 GATHERED = spider_source(GatheredSpider)

@@ -61,6 +61,7 @@ class Behaviour:
 
     delay_s: float = 0.0
     loss: float = 0.0
+    spared: frozenset[str] = SET_UP
     silent: bool = False
     random: random.Random = field(default_factory=lambda: random.Random(0))
     faults: list[Fault] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Behaviour:
             if fault.matches(name, message):
                 self.faults.remove(fault)
                 return fault
-        if name not in SET_UP and self.random.random() < self.loss:
+        if name not in self.spared and self.random.random() < self.loss:
             return Fault("cut", None, b"")
         return None
 

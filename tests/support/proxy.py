@@ -7,11 +7,11 @@ import random
 import selectors
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from support.link import Behaviour, Fault, Link, Streams
+from support.link import SET_UP, Behaviour, Fault, Link, Streams
 from support.waiting import free_port
 
 T = TypeVar("T")
@@ -58,11 +58,16 @@ class RedisProxy:
         """Delay what arrives from now on; a round trip takes twice that. Throughput stays as it is."""
         self._call(lambda: setattr(self._behaviour, "delay_s", each_way_s))
 
-    def set_loss(self, probability: float, *, seed: int = 0) -> None:
-        """Cut replies at random, after Redis has applied their commands; set-up commands are spared."""
+    def set_loss(self, probability: float, *, seed: int = 0, spare: Collection[str] = ()) -> None:
+        """Cut replies at random, after Redis has applied their commands.
+
+        Args:
+            spare: commands whose replies are never cut, besides those of connection set-up.
+        """
 
         def apply() -> None:
             self._behaviour.loss, self._behaviour.random = probability, random.Random(seed)
+            self._behaviour.spared = SET_UP.union(spare)
 
         self._call(apply)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ class Site:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.port = 0
+        self._latency_s = tree.latency_s
         self._started = time.monotonic()
         self._hits: Counter[str] = Counter()
         self._log: list[Hit] = []
@@ -58,16 +60,16 @@ class Site:
     def _page(self, kind: str, number: int, times: int) -> Answer:
         tree = self.tree
         if kind == "p" and tree.redirect_every and number % tree.redirect_every == 0:
-            return Answer(b"", 302, tree.latency_s, f"/r/{number}")
+            return Answer(b"", 302, self._latency_s, f"/r/{number}")
         if tree.flaky_every and number % tree.flaky_every == 0 and times == 1:
-            return Answer(b"try again", 503, tree.latency_s)
+            return Answer(b"try again", 503, self._latency_s)
         first = number * tree.fan_out + 1
         links = "".join(
             f'<a href="{self._href(child)}">{child}</a>\n'
             for child in range(first, min(first + tree.fan_out, tree.pages))
         )
         page = f"<html><title>{number}</title><body>\n{links}</body></html>"
-        return Answer(page.encode(), delay_s=tree.latency_s)
+        return Answer(page.encode(), delay_s=self._latency_s)
 
     def _href(self, number: int) -> str:
         hosts = self.tree.hosts
@@ -78,12 +80,14 @@ class Site:
         if target == "/__reset":
             self._hits.clear()
             self._log.clear()
+        if target.startswith("/__latency/"):
+            self._latency_s = float(target.removeprefix("/__latency/"))
         report = self._log if target == "/__log" else self._hits
         return Answer(json.dumps(report).encode(), content_type="application/json")
 
 
 class Connection(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive, GET only, one response at a time."""
+    """HTTP/1.1 with keep-alive, one response at a time; any method gets what GET does."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -105,8 +109,12 @@ class Connection(asyncio.Protocol):
         head, complete, rest = self._received.partition(b"\r\n\r\n")
         if self._busy or not complete:
             return
-        self._received = rest
-        target = head.split(b" ", 2)[1].decode()
+        length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+        body_bytes = int(length[1]) if length else 0
+        if len(rest) < body_bytes:
+            return
+        self._received = rest[body_bytes:]
+        target = head.split(b" ", 2)[1].decode(errors="replace")
         answer = self._site.answer(self._host, target)
         last = b"connection: close" in head.lower()
         if answer.delay_s:

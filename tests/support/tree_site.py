@@ -2,7 +2,8 @@
 
 Page k (`/p/<k>`, root 0) links to its children k·fan_out+1 … k·fan_out+fan_out. Any path takes a query:
 `?s=5` answers after 5 s, `?status=404` with that status, `?flaky=2` with 503 twice and then as usual,
-`?to=/p/3` with a redirect. `/__hits` and `/__log` tell what was asked for, `/__reset` forgets it.
+`?to=/p/3` with a redirect. `/__hits` and `/__log` tell what was asked for, `/__reset` forgets it;
+`/__latency/5` makes each tree page that is asked for from now on take 5 s.
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ class TreeSite:
     def reset(self) -> None:
         """Forget all hits; flaky pages are flaky again."""
         self.get("/__reset")
+
+    def set_latency(self, seconds: float) -> None:
+        """Let each tree page that is asked for from now on take so long."""
+        self.get(f"/__latency/{seconds}")
 
     def get(self, target: str) -> bytes:
         """Fetch *target* and return the body, whatever its status."""

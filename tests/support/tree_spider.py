@@ -78,3 +78,12 @@ def page_path(response: Response) -> str:
     """Return path and query of the page, as the site counts them."""
     url = urlsplit(response.url)
     return f"{url.path}?{url.query}" if url.query else url.path
+
+
+def spider_source(cls: type[TreeSpider]) -> str:
+    """Return the module of a project whose spider is *cls*, a class that an import finds."""
+    return (
+        f"from {cls.__module__} import {cls.__name__}\n"
+        f"from tree_project.settings import SPIDER_NAME\n\n\n"
+        f"class ProjectSpider({cls.__name__}):\n    name = SPIDER_NAME\n"
+    )

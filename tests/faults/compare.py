@@ -1,0 +1,218 @@
+"""Pages never parsed by scrapy_dq, scrapy-redis and Scrapy's JOBDIR under the same faults, as a table.
+
+Run by `make compare-faults`. The table goes to standard output, what happens meanwhile to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from support.compared_faults import DEADLINE_S, FAULTS, QUICK_S, Fault, Scene
+from support.fault_crawl import CONTENDERS, Contender, FaultCrawl
+from support.project import Project
+from support.proxy import RedisProxy
+from support.redis_server import KINDS, RedisServer, find_binary
+from support.tree_site import TreeSite
+
+SETTINGS = {
+    "CONCURRENT_REQUESTS": 32,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
+    # What was seen is kept for all of them: a worker that starts after the end would else crawl all again,
+    # and find what was lost.
+    "SCHEDULER_PERSIST": True,
+    # As long as the faults of 10 s are to outlast it; workers killed on this machine are found at once.
+    "DQ_WORKER_TTL": 5,
+}
+MIN_PAGES = 400
+
+
+@dataclass(frozen=True)
+class Result:
+    """One crawl of one contender under one fault."""
+
+    fault: str
+    contender: Contender
+    repetition: int
+    pages: int
+    lost: int
+    repeats: int
+    reasons: Sequence[str | None]
+    seconds: float
+    hung: str = ""
+    """What did not happen by its deadline."""
+
+    @property
+    def cell(self) -> str:
+        return "hung" if self.hung else str(self.lost)
+
+
+def run(name: str, contender: Contender, repetition: int, pages: int) -> Result:
+    """Crawl a new tree under one fault."""
+    fault = FAULTS[name]
+    began = time.monotonic()
+    hung = ""
+    with ExitStack() as stack:
+        scene = _set_up(fault, contender, pages, random.Random(repetition), stack)
+        try:
+            fault.strike(scene)
+            scene.resume()
+        except TimeoutError as error:
+            hung = str(error)
+        verdict = scene.crawl.verdict()
+    return Result(
+        name,
+        contender,
+        repetition,
+        verdict.pages,
+        len(verdict.lost),
+        verdict.repeats,
+        verdict.reasons,
+        round(time.monotonic() - began, 1),
+        hung,
+    )
+
+
+def _set_up(fault: Fault, contender: Contender, pages: int, rng: random.Random, stack: ExitStack) -> Scene:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-compare-")))
+    tree = {"pages": pages, "fan_out": 4, "latency_s": QUICK_S, **fault.site}
+    site = stack.enter_context(TreeSite(**tree))
+    redis = proxy = None
+    if contender != "JOBDIR":
+        kind = next(kind for kind in KINDS if find_binary(kind))
+        redis = stack.enter_context(RedisServer(kind, appendonly=True))
+        if fault.through_proxy:
+            proxy = stack.enter_context(RedisProxy(redis.url))
+    url = redis.url if redis else ""
+    project = Project(
+        folder,
+        [site.start_url],
+        redis_url=proxy.url if proxy else url or None,
+        settings={**SETTINGS, **CONTENDERS[contender]},
+        spider=fault.spider,
+    )
+    stack.callback(project.close)
+    return Scene(FaultCrawl(project, site, url, contender), rng, redis, proxy)
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the markdown table, with the conditions below it."""
+    names = list(dict.fromkeys(result.fault for result in results))
+    contenders = list(dict.fromkeys(result.contender for result in results))
+    lines = [f"| fault | {' | '.join(contenders)} |", "|---|" + "---|" * len(contenders)]
+    for name in names:
+        cells = [
+            ", ".join(r.cell for r in results if (r.fault, r.contender) == (name, contender)) or "–"
+            for contender in contenders
+        ]
+        lines.append(f"| {FAULTS[name].title} | {' | '.join(cells)} |")
+    pages = max(result.pages for result in results)
+    lines += [
+        "",
+        f"Pages never parsed, of {pages:,} (each linked once, 30 ms each, 32 concurrent), per repetition. "
+        "After each fault workers are restarted, until one finds no new page. *hung*: a worker still ran "
+        f"{DEADLINE_S:.0f} s later. –: it has no Redis. All keep what was seen (SCHEDULER_PERSIST).",
+        "",
+        *(f"- *{FAULTS[name].title}*: {FAULTS[name].what}" for name in names),
+        "",
+        f"{datetime.date.today()}; {conditions()}.",
+    ]
+    return "\n".join(lines)
+
+
+def conditions() -> str:
+    """Return what it ran on."""
+    with RedisServer(next(kind for kind in KINDS if find_binary(kind))) as redis, redis.client() as client:
+        redis_version = client.info("server")["redis_version"]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("Scrapy", "redis", "scrapy-redis"))
+    return (
+        f"{packages}, Redis {redis_version} (AOF everysec), Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores"
+    )
+
+
+def _names(of: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what reads a list of some of these, with commas."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := set(names) - set(of):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not among {', '.join(of)}")
+        return names
+
+    return parse
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    width = max(map(len, FAULTS))
+    parser = argparse.ArgumentParser(
+        prog="make compare-faults",
+        description="Crawl a tree-shaped site under one fault after the other, with each scheduler, and "
+        "print how many pages no callback has ever finished, as a markdown table.",
+        epilog="faults:\n" + "\n".join(f"  {name:{width}}  {fault.title}" for name, fault in FAULTS.items())
+        + '\n\nexample:\n  make compare-faults ARGS="--only kill,poison --repetitions 5"',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--repetitions", type=int, default=3, help="crawls per cell (default: 3)")
+    parser.add_argument(
+        "--pages", type=int, default=2_000, help=f"of the site; at least {MIN_PAGES} (default: 2000)"
+    )
+    parser.add_argument(
+        "--only",
+        type=_names(list(FAULTS)),
+        default=list(FAULTS),
+        metavar="FAULT,…",
+        help="some of those below (default: all)",
+    )
+    parser.add_argument(
+        "--contenders", type=_names(list(CONTENDERS)), default=list(CONTENDERS), metavar="NAME,…",
+        help=f"of {', '.join(CONTENDERS)} (default: all)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single result there, too")
+    options = parser.parse_args()
+    if options.pages < MIN_PAGES or options.repetitions < 1:
+        parser.error(f"at least {MIN_PAGES} pages and 1 repetition")
+    try:
+        version("scrapy-redis")
+    except PackageNotFoundError:
+        parser.error("scrapy-redis is not installed; the extra `test` brings it")
+    results: list[Result] = []
+    for name in options.only:
+        for contender in options.contenders:
+            if FAULTS[name].needs_redis and contender == "JOBDIR":
+                continue
+            for repetition in range(options.repetitions):
+                result = run(name, contender, repetition, options.pages)
+                results.append(result)
+                tell(result)
+                if options.json:
+                    options.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+    print(table(results))
+
+
+def tell(result: Result) -> None:
+    """Say on standard error what came out."""
+    counts = f"lost {result.lost:4} of {result.pages}, {result.repeats} repeats, {result.seconds:.0f} s"
+    reasons = ", ".join(map(str, result.reasons))
+    print(
+        f"{result.fault:12} {result.contender:12} #{result.repetition}: {counts} ({reasons}) {result.hung}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Entries that no worker can read, and requests that none can store: nothing is run, nothing is lost."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import failed
+from support import outages, unstorable_spider, watched_spider
+from support.fault_crawl import FaultCrawl
+from support.hostile import (
+    CALLBACK,
+    CLASS,
+    ERRBACK,
+    HEADERS,
+    META,
+    URL,
+    dead_letters,
+    entry,
+    errors,
+    good,
+    instance,
+    spoiled,
+    store,
+)
+from support.redis_server import RedisServer
+from support.worker import Worker
+
+CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass Thing(scrapy.Item): ...\n"
+
+RENAMED = """\
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        for result in super().parse(response):
+            yield result if isinstance(result, dict) else result.replace(callback=self.parse_page)
+
+    def parse_page(self, response):
+        yield from self.parse(response)
+"""
+
+
+@pytest.fixture
+def watched(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> FaultCrawl:
+    """A crawl whose workers note forbidden deeds; a canary lies on its path and one in its package."""
+    crawl = fault_crawl(
+        fault_redis, site={"pages": 9}, settings=watched_spider.SETTINGS, spider=watched_spider.SPIDER
+    )
+    folder = crawl.project.folder
+    (folder / "canary_module.py").write_text(CANARY_SOURCE)
+    (folder / "tree_project" / "canary.py").write_text(CANARY_SOURCE)
+    (folder / "canary.txt").write_text("secret")
+    return crawl
+
+
+def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
+    """Assert that *worker* settled all, told each dead letter once, and did nothing that it should not."""
+    verdict = crawl.verdict()
+    assert not verdict.lost
+    assert verdict.reasons == ("finished",)
+    assert verdict.leases_left == 0
+    census = crawl.overview().census
+    assert (census.waiting, census.in_flight) == (0, 0)
+    assert census.done + census.failed + census.dead == stored + crawl.pages
+    assert worker.stats.get("dq/failed", 0) == census.failed
+    assert worker.stats.get("dq/buried", 0) == census.dead == worker.text.count("becomes a dead letter: ")
+    reasons = dead_letters(crawl)
+    assert reasons.total() == census.dead
+    assert all(reason.isprintable() and 0 < len(reason) <= 500 for reason in reasons)
+    alive, *deeds = [event.path for event in crawl.project.events() if event.event == "audit"]
+    assert watched_spider.ALIVE in alive
+    assert not deeds
+
+
+class Bomb:
+    """Opens the canary when a pickle of it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return open, (str(self._path),)
+
+
+def test_no_entry_makes_a_worker_import_read_or_call_anything(
+    watched: FaultCrawl, figures: Callable[..., None]
+) -> None:
+    """Entries that name a module, a file, a hook or a pickle: none is touched, each has its reason."""
+    page = watched.site.url("/hostile")
+    bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
+    hostile = {
+        entry({CLASS: "canary_module.Mine", URL: page}): "no imported subclass of Request",
+        entry({CLASS: "subprocess.Popen", URL: page}): "no imported subclass of Request",
+        entry({URL: page, META: {"x": instance("canary_module:Thing", {})}}): "is not stored",
+        entry({URL: page, META: {"x": instance("tree_project.canary:Thing", {})}}): "no imported module",
+        entry({URL: page, META: {"x": instance("os:system", "touch canary")}}): "is not stored",
+        entry({URL: f"file://{watched.project.folder}/canary.txt"}): "DQ_URL_SCHEMES",
+        entry({URL: page, CALLBACK: "__class__"}): "has no callback '__class__'",
+        entry({URL: page, CALLBACK: "from_crawler"}): "has no callback 'from_crawler'",
+        entry({URL: page, CALLBACK: "parse.__globals__"}): "has no callback 'parse.__globals__'",
+        entry({URL: page, HEADERS: {b"A": [b"b\r\nHost: elsewhere"]}}): "CR, LF",
+        bomb: "its format is 128",
+        b"\x01" + bomb: "",
+    }
+    harmless = [
+        entry({URL: page, CALLBACK: "parse", META: {"x": bomb}}),
+        entry({URL: "http://canary.invalid/", CALLBACK: "parse"}),
+        entry({URL: page, CALLBACK: "parse", META: {"proxy": "http://canary.invalid:8080"}}),
+    ]
+    store(watched, [*hostile, *harmless])
+
+    (worker,) = watched.start()
+    verdict = watched.end()
+
+    reasons = dead_letters(watched)
+    figures(verdict, entries=len(hostile) + len(harmless), dead=reasons.total())
+    assert_unharmed(watched, worker, len(hostile) + len(harmless))
+    assert not errors(worker)
+    assert reasons.total() == len(hostile)
+    for part in hostile.values():
+        assert any(part in reason for reason in reasons), part
+
+
+def test_a_request_that_cannot_be_sent_costs_itself_only(
+    watched: FaultCrawl, figures: Callable[..., None]
+) -> None:
+    """What decodes, but makes Scrapy raise, is counted as failed; the crawl goes on to its end."""
+    page = watched.site.url("/hostile")
+    unsent = [
+        entry({URL: page + "/\ud800", CALLBACK: "parse"}),
+        entry({URL: page, CALLBACK: "parse", HEADERS: {b"\xff @": [b"x"]}}),
+        entry({URL: page, CALLBACK: "parse", ERRBACK: "parse", META: {"download_slot": [1]}}),
+    ]
+    store(watched, unsent)
+
+    (worker,) = watched.start()
+    verdict = watched.end(20)
+
+    census = watched.overview().census
+    figures(verdict, entries=len(unsent), failed=census.failed)
+    assert_unharmed(watched, worker, len(unsent))
+    assert (census.failed, census.dead) == (len(unsent), 0)
+    with connect_url(watched.redis_url) as client:
+        assert len(failed(client, watched.project.name)) == len(unsent)
+
+
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_whatever_bytes_are_stored_the_crawl_ends(
+    count: int, watched: FaultCrawl, figures: Callable[..., None]
+) -> None:
+    """Flipped bits, cut and spliced entries, structures at random: buried or crawled, and nothing else."""
+    rng = random.Random(count)
+    intact = good([watched.site.url(f"/good/{number}") for number in range(60)])
+    samples = good([watched.site.url(f"/spoiled/{number}") for number in range(60)])
+    payloads = [*intact, *spoiled(samples, count - len(intact), rng)]
+    rng.shuffle(payloads)
+    store(watched, payloads)
+
+    (worker,) = watched.start()
+    verdict = watched.end(60 + count / 100)
+
+    reasons = dead_letters(watched)
+    figures(verdict, entries=count, dead=reasons.total(), reasons=len(reasons))
+    assert_unharmed(watched, worker, count)
+    # What decodes may still be no request that can be sent, or have `parse` as its errback: that is logged
+    # as it is for every other request, and costs that request only.
+    own = "[scrapy.core.scraper] ERROR: "
+    assert not [
+        e for e in errors(worker) if not e.startswith((f"{own}Error downloading", f"{own}Spider error"))
+    ]
+    # Both ways were gone often; the entries that were left alone were crawled.
+    assert count / 4 < reasons.total() < count * 19 / 20
+    hits = watched.site.hits()
+    assert [hits[f"/good/{number}"] for number in range(60)] == [1] * 60
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.soak)])
+def test_what_cannot_be_stored_outlives_its_worker(
+    kills: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Four requests in ten have a lambda, a file, a lock or 2 MiB; workers are killed; none is lost."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 200 + 100 * kills},
+        settings={"SCHEDULER_DEBUG": True, "CONCURRENT_REQUESTS": 8},
+        spider=unstorable_spider.SPIDER,
+    )
+    live = crawl.start(2)
+    for number in range(kills):
+        crawl.wait_for_part(0.15 + 0.6 * number / kills)
+        crawl.kill(live.pop(0))
+        live += crawl.start()
+
+    verdict = crawl.end()
+    repeated = [path for path, times in crawl.done.items() if times > 1]
+    again = sum(crawl.done[path] - 1 for path in repeated if not unstorable_spider.kind_of(path))
+    figures(verdict, kills=kills, leases_at_kills=crawl.leases_at_kills, storable_repeats=again)
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    assert again <= crawl.leases_at_kills
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    warnings = [line for worker in crawl.project.workers for line in outages.lines(worker, "WARNING")]
+    for _, says in unstorable_spider.KINDS.values():
+        assert any(says in line and "it stays in this worker" in line for line in warnings), says
+    for worker in live:
+        assert not errors(worker)
+
+
+def test_a_killed_crawl_whose_callback_was_renamed_ends(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """All that was waiting or in flight for the method that is gone becomes dead letters that name it."""
+    crawl = fault_crawl(fault_redis, site={"pages": 300}, spider=RENAMED)
+    (first,) = crawl.start()
+    crawl.wait_for_part(0.2)
+    crawl.kill(first)
+    held = crawl.overview().census
+    assert held.in_flight > 0
+    module = crawl.project.folder / "tree_project" / "spiders" / "spider.py"
+    module.write_text(RENAMED.replace("parse_page", "parse_leaf"))
+
+    (second,) = crawl.start()
+    verdict = crawl.end()
+
+    figures(pages=len(crawl.done), waiting=held.waiting, in_flight=held.in_flight)
+    assert verdict.reasons == ("finished",)
+    assert verdict.leases_left == 0
+    assert not crawl.project.count(pids=[second.pid])
+    reason = f"callback: the spider '{crawl.project.name}' has no callback 'parse_page'"
+    assert dead_letters(crawl) == {reason: held.waiting + held.in_flight}
+    assert crawl.overview().census.done == held.done
+    assert second.text.count(reason) == second.stats["dq/buried"] == held.waiting + held.in_flight
+    assert not errors(second)

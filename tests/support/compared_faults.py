@@ -1,0 +1,251 @@
+"""The faults of `make compare-faults`, each the same for scrapy_dq and for its peers."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.compared_spiders import FULL_PAGE, ClosingSpider, LambdaSpider, PoisonSpider
+from support.fault_crawl import FaultCrawl
+from support.project import SPIDER
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.tree_spider import spider_source
+from support.waiting import wait_until
+from support.worker import Worker
+
+DEADLINE_S = 60.0  # for each wait; what takes longer hangs
+QUICK_S = 0.03  # for each page, unless a fault says otherwise
+TRANSACTION = ("MULTI", "ZRANGE", "ZREMRANGEBYRANK")
+"""scrapy-redis pops with these and EXEC in one round trip: one reply that can be cut, not four."""
+
+
+@dataclass
+class Scene:
+    """What a fault strikes."""
+
+    crawl: FaultCrawl
+    rng: random.Random
+    """Makes the same numbers for each contender."""
+    _redis: RedisServer | None = None
+    _proxy: RedisProxy | None = None
+
+    @property
+    def redis(self) -> RedisServer:
+        """The server of the crawl; a fault that `needs_redis` has one."""
+        assert self._redis is not None
+        return self._redis
+
+    @property
+    def proxy(self) -> RedisProxy:
+        """What stands between the workers and Redis; a fault with `through_proxy` has one."""
+        assert self._proxy is not None
+        return self._proxy
+
+    def start(self) -> Worker:
+        """Start a worker and wait until its spider is open, or it has ended."""
+        (worker,) = self.crawl.start()
+        self._wait(lambda: "Spider opened" in worker.text or not worker.running, "the spider is open")
+        return worker
+
+    def advance(self, part: float | None = None) -> None:
+        """Wait until *part* of all pages, by default 5 to 20 %, is done, or no worker runs any more."""
+        goal = int(self.crawl.pages * (self.rng.uniform(0.05, 0.2) if part is None else part))
+        self._wait(lambda: len(self.crawl.done) >= goal or not self.crawl.live, f"{goal} pages are done")
+
+    def replace_ended(self) -> None:
+        """Do what a supervisor would: start a worker if none runs any more."""
+        if not self.crawl.live:
+            self.start()
+
+    def end(self) -> None:
+        """Wait until every worker has ended."""
+        for worker in self.crawl.live:
+            self._wait(lambda w=worker: not w.running, f"worker {worker.pid} ends")
+
+    def resume(self) -> None:
+        """Start workers, one after the other, until one finds no new page; three at most."""
+        self.end()
+        for _ in range(3):
+            before = self.crawl.verdict().lost
+            if not before:
+                return
+            self.start()
+            self.end()
+            if self.crawl.verdict().lost == before:
+                return
+
+    @staticmethod
+    def _wait(probe: Callable[[], Any], what: str) -> None:
+        wait_until(probe, what, DEADLINE_S)
+
+
+def kill_the_worker(scene: Scene) -> None:
+    worker = scene.start()
+    scene.advance()
+    scene.crawl.kill(worker)
+
+
+def kill_one_of_two(scene: Scene) -> None:
+    live = [scene.start() for _ in range(1 if scene.crawl.contender == "JOBDIR" else 2)]
+    for part in (0.05, 0.09, 0.13, 0.17, 0.2):
+        scene.advance(part)
+        victim = live.pop(0)
+        if victim.running:
+            scene.crawl.kill(victim)
+        live.append(scene.start())
+
+
+def take_redis_away(scene: Scene) -> None:
+    scene.start()
+    scene.advance()
+    scene.redis.kill()
+    time.sleep(12)
+    scene.redis.start()
+    scene.replace_ended()
+
+
+def stop_like_a_container(scene: Scene) -> None:
+    site = scene.crawl.site
+    site.set_latency(0.5)
+    worker = scene.start()
+    wait_until(site.hits, "the root is asked for")
+    site.set_latency(30)
+    wait_until(lambda: site.hits().total() > 30, "a page is asked for by each downloader", DEADLINE_S)
+    worker.terminate()
+    time.sleep(10)
+    if worker.running:
+        scene.crawl.kill(worker)
+    site.set_latency(QUICK_S)
+
+
+def cut_replies(scene: Scene) -> None:
+    scene.start()
+    scene.advance(0.05)
+    scene.proxy.set_loss(0.1, seed=scene.rng.randrange(2**32), spare=TRANSACTION)
+    scene.end()
+    scene.proxy.set_loss(0)
+
+
+def swallow_everything(scene: Scene) -> None:
+    scene.start()
+    scene.advance()
+    scene.proxy.black_hole()
+    time.sleep(10)
+    scene.proxy.pass_through()
+    scene.replace_ended()
+
+
+def flush_all(scene: Scene) -> None:
+    scene.start()
+    scene.advance()
+    with scene.redis.client() as client:
+        client.flushall()
+
+
+def lose_power(scene: Scene) -> None:
+    scene.start()
+    scene.advance(0.05)
+    snapshot = scene.redis.snapshot()
+    time.sleep(1)
+    scene.redis.roll_back(snapshot)
+    scene.replace_ended()
+
+
+def fill_memory(scene: Scene) -> None:
+    scene.start()
+    scene.advance()
+    with scene.redis.client() as client:
+        client.config_set("maxmemory", "1mb")
+        time.sleep(3)
+        client.config_set("maxmemory", "0")
+    scene.replace_ended()
+
+
+def supervise(scene: Scene) -> None:
+    for _ in range(1 + 6):
+        worker = scene.start()
+        scene.end()
+        if worker.close_reason:  # it was not killed
+            return
+
+
+def freeze_redis(scene: Scene) -> None:
+    scene.start()
+    scene.advance()
+    scene.redis.suspend()
+    time.sleep(10)
+    scene.redis.resume()
+    scene.replace_ended()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row of the table."""
+
+    title: str
+    what: str
+    strike: Callable[[Scene], object]
+    needs_redis: bool = False
+    through_proxy: bool = False
+    spider: str = SPIDER
+    site: Mapping[str, Any] = field(default_factory=dict)
+
+
+FAULTS: dict[str, Fault] = {
+    "kill": Fault(
+        "kill -9 of the only worker", "SIGKILL at 5–20 % of the crawl, then a restart.", kill_the_worker
+    ),
+    "rolling-kill": Fault(
+        "5 × kill -9, one of two workers",
+        "At 5 to 20 % the older of two workers gets SIGKILL and is replaced, five times. "
+        "JOBDIR: the only worker.",
+        kill_one_of_two,
+    ),
+    "redis-away": Fault(
+        "Redis away for 12 s", "Redis gets SIGKILL and comes back with its AOF.", take_redis_away, True
+    ),
+    "sigterm": Fault(
+        "SIGTERM, SIGKILL 10 s later",
+        "61 pages of 30 s, 32 under way, as `docker stop` does it; after the restart they are quick. (JOBDIR "
+        "has not written a fingerprint yet: it crawls all anew.)",
+        stop_like_a_container,
+        site={"pages": 61, "fan_out": 60},
+    ),
+    "cut-replies": Fault(
+        "10 % of replies cut",
+        "From 5 % of the crawl on, one reply in ten is cut, after Redis has applied the command; of a "
+        "transaction only the last reply counts.",
+        cut_replies, True, True,
+    ),
+    "black-hole": Fault(
+        "network silent for 10 s", "Connections stay, nothing is answered.", swallow_everything, True, True
+    ),
+    "flushall": Fault(
+        "FLUSHALL", "Somebody empties Redis; the workers end by themselves, then a restart.", flush_all, True
+    ),
+    "power-loss": Fault(
+        "Redis loses 1 s", "Redis is killed, and its data folder is that of one second ago.", lose_power, True
+    ),
+    "maxmemory": Fault(
+        "maxmemory reached", "Redis takes no writes (noeviction) for 3 s.", fill_memory, True
+    ),
+    "lambda": Fault(
+        "lambda callbacks", "One link in twenty has one; nothing else happens.", Scene.start,
+        spider=spider_source(LambdaSpider),
+    ),
+    "closespider": Fault(
+        "CloseSpider in a callback", "Raised after 50 of the 100 links of a page, then a restart.",
+        Scene.start, spider=spider_source(ClosingSpider), site={"fan_out": FULL_PAGE},
+    ),
+    "poison": Fault(
+        "a page that kills its worker", "The worker is restarted up to 6 times; other pages are counted.",
+        supervise, spider=spider_source(PoisonSpider),
+    ),
+    "frozen-redis": Fault(
+        "Redis frozen for 10 s", "SIGSTOP, then SIGCONT; `DQ_WORKER_TTL` is 5 s.", freeze_redis, True
+    ),
+}  # fmt: skip

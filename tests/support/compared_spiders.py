@@ -1,0 +1,61 @@
+"""Spiders of the comparison: lambdas as callbacks, CloseSpider in a callback, a page that kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import scrapy
+from scrapy.exceptions import CloseSpider
+from scrapy.http import Response, TextResponse
+
+from support.tree_spider import TreeSpider, page_path
+
+FULL_PAGE = 100
+"""The links of a page in whose middle ClosingSpider may close."""
+
+
+class LambdaSpider(TreeSpider):
+    """Gives one link in twenty a lambda as its callback."""
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Do as TreeSpider does."""
+        for result in super().parse(response):
+            if isinstance(result, scrapy.Request) and int(result.url.rpartition("/")[2]) % 20 == 7:
+                result = result.replace(callback=lambda response: self.parse(response))
+            yield result
+
+
+class ClosingSpider(TreeSpider):
+    """Raises CloseSpider in the middle of the third full page of its first crawl."""
+
+    full_pages = 0
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Do as TreeSpider does; the marker of an earlier crawl is a file in the project's folder."""
+        assert isinstance(response, TextResponse)
+        marker = Path("closed-once")
+        self.full_pages += len(response.css("a")) == FULL_PAGE
+        close = self.full_pages == 3 and not marker.exists()
+        for number, result in enumerate(super().parse(response)):
+            if close and number == FULL_PAGE // 2:
+                marker.touch()
+                raise CloseSpider("enough")
+            yield result
+
+
+class PoisonSpider(TreeSpider):
+    """Finds, on the root, a link to a page that kills its worker; no other page hangs from it."""
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Do as TreeSpider does; the priority makes every scheduler crawl the poison early."""
+        yield from super().parse(response)
+        if page_path(response) == "/p/0":
+            yield response.follow("/poison?s=0.7", self.die, priority=10)
+
+    def die(self, response: Response) -> None:
+        """End the process as the kernel would."""
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,47 @@
+"""A spider four in ten of whose requests cannot be stored: each is crawled by the worker that made it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import scrapy
+from scrapy.http import Response
+
+from support.tree_spider import TreeSpider
+
+BODY_BYTES = 2 * 1024 * 1024
+EVERY = 10
+KINDS: dict[int, tuple[Callable[[TreeSpider], dict[str, Any]], str]] = {
+    1: (lambda spider: {"callback": lambda response: spider.parse(response)}, "<lambda> is not a method"),
+    3: (lambda spider: {"meta": {"file": sys.stderr}}, "TextIOWrapper' is not stored"),
+    5: (lambda spider: {"meta": {"lock": threading.Lock()}}, "lock' is not stored"),
+    7: (lambda spider: {"body": b"x" * BODY_BYTES}, "bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576"),
+}
+"""Number of a page modulo EVERY: what its request is made with, and what the warning says of it."""
+SPIDER = """\
+from support.unstorable_spider import UnstorableSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(UnstorableSpider):
+    name = SPIDER_NAME
+"""
+
+
+class UnstorableSpider(TreeSpider):
+    """Follows the links to the pages of KINDS with requests that cannot be stored."""
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Do as TreeSpider does."""
+        for result in super().parse(response):
+            if isinstance(result, scrapy.Request) and (kind := kind_of(result.url)):
+                result = result.replace(**kind[0](self))
+            yield result
+
+
+def kind_of(path: str) -> tuple[Callable[[TreeSpider], dict[str, Any]], str] | None:
+    """Return the entry of KINDS of a page, if its request cannot be stored."""
+    return KINDS.get(int(path.rpartition("/")[2]) % EVERY)

@@ -1,0 +1,87 @@
+"""A spider whose process notes what no entry may make it do, and a middleware that keeps it at home."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.http import Response
+
+from support.tree_spider import TreeSpider
+
+CANARY = "canary"
+"""In the name of every module and file that no worker may touch."""
+ALIVE = "canary-that-the-spider-itself-opens"
+
+# Each audit event, and what of its arguments tells that an entry was behind it.
+WATCHED = {
+    "import": lambda args: CANARY in str(args[0]),
+    "open": lambda args: CANARY in str(args[0]),
+    "exec": lambda args: CANARY in str(args[0]),
+    "os.system": lambda args: True,
+    "subprocess.Popen": lambda args: True,
+    "pickle.find_class": lambda args: True,
+    "socket.getaddrinfo": lambda args: args[0] not in ("127.0.0.1", "localhost"),
+    "socket.connect": lambda args: isinstance(args[1], tuple) and args[1][0] != "127.0.0.1",
+}
+
+
+class WatchedSpider(TreeSpider):
+    """Records `audit` for each event of WATCHED, and proves at its start that it would."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> WatchedSpider:
+        """Begin to watch: a hook of this kind stays until the process ends."""
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        assert isinstance(spider, WatchedSpider)
+
+        def watch(event: str, details: tuple[Any, ...]) -> None:
+            suspicious = WATCHED.get(event)
+            if suspicious and suspicious(details):
+                spider.record("audit", f"{event}:{details[:2]!a:.200}")
+
+        sys.addaudithook(watch)
+        with open(ALIVE, "w"):
+            return spider
+
+    def parse(self, response: Response, **kwargs: Any) -> Any:
+        """Take whatever cb_kwargs an entry brings."""
+        return super().parse(response)
+
+
+class LocalSiteOnly:
+    """Downloader middleware, the first one: answers 404 itself to all that would leave the site.
+
+    First, since CookiesMiddleware may fetch the list of public suffixes for a host that it does not know.
+    """
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> LocalSiteOnly:
+        """Build it. Source: scrapy/middleware.py"""
+        return cls(crawler.settings["START_URLS"][0].removesuffix("p/0"))
+
+    def process_request(self, request: Request, spider: Any = None) -> Response | None:
+        """Let requests to the site pass, unless a proxy is to carry them, and those for files."""
+        # No entry for a file should come so far; what the spider watches tells if one did.
+        if request.url.startswith((self._site, "file:")) and not request.meta.get("proxy"):
+            return None
+        return Response(request.url, status=404)
+
+
+SETTINGS = {
+    "DOWNLOADER_MIDDLEWARES": {f"{__name__}.LocalSiteOnly": 1},
+    "RETRY_ENABLED": False,
+}
+SPIDER = """\
+from support.watched_spider import WatchedSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(WatchedSpider):
+    name = SPIDER_NAME
+"""
