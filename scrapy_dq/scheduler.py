@@ -297,6 +297,10 @@ class Scheduler(BaseScheduler):
             self._session.worker.release(entry_id)
         self._waiting.clear()
 
+    def forget_sent(self) -> None:
+        """Some of what this worker has sent was never stored: let the frontier decide what is known."""
+        self._sent.clear()
+
     def put_dropped(self, put: Put) -> None:
         """The frontier knew *put* already."""
         request = put.source

@@ -64,6 +64,7 @@ class Settler(Protocol):
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None: ...
     def release_unfinished(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
+    def forget_sent(self) -> None: ...
 
 
 class Session:
@@ -199,6 +200,11 @@ class Session:
 
     def put_dropped(self, put: Put) -> None:
         self._scheduler.put_dropped(put)
+
+    def outbox_lost(self, parentless: bool) -> None:
+        self._scheduler.forget_sent()
+        if parentless:
+            self.settlement.close_spider("outbox_lost")
 
     def counted(self, what: str, amount: float) -> None:
         if what in _COUNTERS:

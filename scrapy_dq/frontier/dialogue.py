@@ -17,6 +17,7 @@ from scrapy_dq.frontier.leases import Leases
 from scrapy_dq.frontier.model import Census, Joined, Move, Parentless, Put, Receipt, Status
 from scrapy_dq.frontier.outbox import Outbox
 from scrapy_dq.frontier.put_log import PutLog
+from scrapy_dq.frontier.spill import SpillLost
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,12 @@ class Listener(Protocol):
     def run_finished(self) -> None: ...
     def frontier_lost(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
+    def outbox_lost(self, parentless: bool) -> None:
+        """Puts are gone that were never stored: what was found may not be taken for known any more.
+
+        Those whose parent has a lease come again; if some have none (*parentless*), only the next
+        crawl's start() brings them back.
+        """
     def counted(self, what: str, amount: float) -> None:
         """*what*: exchange, seconds, error, rejoin, reclaim, or a move's name once it is confirmed."""
 
@@ -124,7 +131,11 @@ class Dialogue:
             await self._register_anew(self._rejoin)
             return 0, 0
         if self._sent is None:
-            self._sent = self._freeze(want)
+            try:
+                self._sent = self._freeze(want)
+            except SpillLost as error:
+                self._give_up_outbox(error)
+                return 0, 0
         sent = self._sent
         receipt = await self._frontier.exchange(
             self.id, self.epoch, self.run, self.seq, sent.want, sent.seeding, sent.held, sent.moves
@@ -185,6 +196,24 @@ class Dialogue:
         if not self.finished:
             self.finished = True
             self._listener.run_finished()
+
+    def _give_up_outbox(self, error: SpillLost) -> None:
+        """Give every lease back: an ack that comes after lost children would lose them for good."""
+        logger.error(
+            "Requests that waited on disk for Redis cannot be read back (%s). The pages that they were found "
+            "on are given back and crawled again%s",
+            error,
+            "; start() has to run again, too: this worker closes with reason outbox_lost"
+            if self.outbox.parentless
+            else "",
+        )
+        parentless = self.outbox.parentless > 0
+        if parentless:
+            self.seeding = 2  # as if start() had failed: nobody may take the run for finished
+        self.outbox.clear()
+        self.leases.keep(())
+        self._listener.outbox_lost(parentless)
+        self._begin_rejoin()
 
     def _begin_rejoin(self) -> None:
         parentless = Parentless.NONE

@@ -69,7 +69,11 @@ class Outbox:
             self._tail, self._tail_bytes = [], 0
 
     def prefix(self) -> list[Move]:
-        """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES."""
+        """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
+
+        Raises:
+            SpillLost: moves in the middle are gone; what stands after them must not be handed in.
+        """
         self._refill()
         total = 0
         taken: list[Move] = []

@@ -27,6 +27,10 @@ _KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail)
 _FIELDS = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
 
 
+class SpillLost(Exception):
+    """Moves on disk cannot be read back."""
+
+
 class Spill:
     """Chunks of moves in a disk queue, first in, first out; in a folder of its own, made when it is needed.
 
@@ -72,9 +76,17 @@ class Spill:
         return True
 
     def pop(self) -> list[Move]:
-        """Return the oldest chunk; its puts have lost their `source`."""
+        """Return the oldest chunk; its puts have lost their `source`.
+
+        Raises:
+            SpillLost: it cannot be read, whatever the cause; all that is on disk is given up.
+        """
         assert self._queue is not None
-        moves = [_lift(move) for move in msgpack.unpackb(self._queue.pop(), use_list=False)]
+        try:
+            moves = [_lift(move) for move in msgpack.unpackb(self._queue.pop(), use_list=False)]
+        except Exception as error:  # a file is gone or cut; struct and msgpack have errors of their own
+            self.close()
+            raise SpillLost(f"{type(error).__name__}: {error}") from error
         if not self._queue:
             self.close()
         return moves
@@ -82,7 +94,8 @@ class Spill:
     def close(self) -> None:
         """Remove the folder and what is in it."""
         if self._queue is not None:
-            self._queue.close()
+            with suppress(OSError):
+                self._queue.close()
             self._queue = None
         if self._lock is not None:
             self._lock.release()

@@ -81,7 +81,7 @@ class Engine:
         join: bool = True,
         identity: Identity = IDENTITY,
         timeout_s: float = 2.0,
-        **options: float,
+        **options: Any,
     ) -> None:
         self.crawl = crawl
         self.slots = self.capacity = concurrency
@@ -190,6 +190,9 @@ class Engine:
 
     def put_dropped(self, put: Put) -> None:
         self.dropped.append(put)
+
+    def outbox_lost(self, parentless: bool) -> None:
+        self.counts["outbox lost, parentless" if parentless else "outbox lost"] += 1
 
     def counted(self, what: str, amount: float) -> None:
         self.counts[what] += amount  # type: ignore[assignment]

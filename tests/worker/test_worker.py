@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_dq.frontier import keys, outage, pace
+from scrapy_dq.frontier import keys, outage, outbox, pace
 from scrapy_dq.frontier.frontier import Identity, pack_moves
 from scrapy_dq.frontier.model import Admission, Status
 from scrapy_dq.frontier.overview import peek
@@ -50,6 +52,11 @@ async def next_exchange(engine: Engine) -> None:
     """Wait until one more exchange is answered."""
     answered = engine.counts["exchange"]
     await until(lambda: engine.counts["exchange"] > answered, "an exchange is answered")
+
+
+def cut_in_half(spill_dir: Path) -> None:
+    [file] = spill_dir.glob("*/moves/q*")
+    os.truncate(file, file.stat().st_size // 2)
 
 
 def put_out_of_step(engine: Engine, client: redis.Redis) -> None:
@@ -680,6 +687,51 @@ async def test_an_outage_is_said_once_and_its_end_once(
     assert "Redis does not answer" in warning
     assert len([line for line in messages(caplog, logging.INFO) if "Redis is back" in line]) == 1
     assert not messages(caplog, logging.ERROR)
+
+
+@pytest.mark.parametrize("whose", ["children", "seeds"])
+async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
+    crawl: Crawl,
+    proxy: RedisProxy,
+    state: State,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    whose: str,
+) -> None:
+    """Their parents are given back, even those that are through, and run again. Lost seeds keep a run open."""
+    monkeypatch.setattr(outbox, "MEMORY_MOVES", 10)
+    monkeypatch.setattr(outbox, "CHUNK_MOVES", 5)
+    crawl.size, crawl.fan_out = 60, 59
+    async with Engine(crawl, url=proxy.url, concurrency=2, spill_dir=str(tmp_path)) as engine:
+        engine.may_put.clear()
+        engine.put(0)
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "the parent is at work")
+        proxy.refuse()
+        await until(lambda: engine.counts["error"], "the outage is seen")
+        if whose == "seeds":
+            engine.seed(range(1000, 1060))
+        engine.may_put.set()
+        await until(lambda: crawl.done[0], "its ack is in the outbox")
+        cut_in_half(tmp_path)
+        proxy.pass_through()
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        engine.worker.seeded()
+        if whose == "children":
+            await running
+            assert set(crawl.done) == set(crawl.once)
+            assert crawl.started[0] == 2
+            assert engine.counts["outbox lost"] == 1
+            assert state()["phase"] == "finished"
+        else:
+            assert engine.counts["outbox lost, parentless"] == 1
+            await engine.run()
+            assert state()["phase"] == "open"
+            running.cancel()
+    assert os.listdir(tmp_path) == []
+    [line] = messages(caplog, logging.ERROR)
+    assert "cannot be read back" in line
 
 
 @pytest.mark.parametrize("away", ["refuse", "black_hole"])
