@@ -699,7 +699,7 @@ async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
     caplog: pytest.LogCaptureFixture,
     whose: str,
 ) -> None:
-    """Their parents are given back, even those that are through, and run again. Lost seeds keep a run open."""
+    """Their parents are given back, even those that are through, and run again. Lost seeds keep it open."""
     monkeypatch.setattr(outbox, "MEMORY_MOVES", 10)
     monkeypatch.setattr(outbox, "CHUNK_MOVES", 5)
     crawl.size, crawl.fan_out = 60, 59
