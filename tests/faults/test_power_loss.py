@@ -210,10 +210,11 @@ def test_an_aof_that_is_cut_anywhere_holds_no_half_transition(
         shutil.rmtree(shortened)
         with redis.client() as client:
             state = stored_state(client, crawl_name, live.order)
-        assert state in live.states, f"cut after {offset} of {size} bytes"
-        found.append(live.states.index(state))
+        # Not before the last one found: after the flush the crawl is what it was at the beginning.
+        since = found[-1] if found else 0
+        assert state in live.states[since:], f"cut after {offset} of {size} bytes"
+        found.append(live.states.index(state, since))
     live.close()
 
     figures(cuts=len(offsets), bytes=size, states=len(live.states), states_found=len(set(found)))
-    assert found == sorted(found)
     assert len(set(found)) > len(offsets) / 3
