@@ -89,7 +89,8 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._worker = ("", "")
-        self._pulse = 0.0
+        # When the event loop was asked for a sign of life that it has not given yet.
+        self._asked_at: float | None = None
         self._blocked_at = 0.0
 
     def start(self, worker_id: str, epoch: str) -> None:
@@ -97,7 +98,6 @@ class Heartbeat:
         self._worker = (worker_id, epoch)
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
-            self._pulse = time.monotonic()
             self._thread = threading.Thread(target=self._run, name="scrapy-dq-heartbeat", daemon=True)
             self._thread.start()
 
@@ -113,22 +113,25 @@ class Heartbeat:
         client = self._connect()
         try:
             while not self._stop.wait(self._interval_s):
-                try:
-                    self._loop.call_soon_threadsafe(self._mark_pulse)
-                except RuntimeError:  # the loop was closed without close() being called
-                    return
+                if self._asked_at is None:
+                    self._asked_at = time.monotonic()
+                    try:
+                        self._loop.call_soon_threadsafe(self._give_sign)
+                    except RuntimeError:  # the loop was closed without close() being called
+                        return
                 self._beat(client)
         finally:
             client.close()
 
-    def _mark_pulse(self) -> None:
+    def _give_sign(self) -> None:
         now = time.monotonic()
-        if now - self._pulse > self._interval_s + BLOCKED_S:
+        if self._asked_at is not None and now - self._asked_at > BLOCKED_S:
             self._blocked_at = now
-        self._pulse = now
+        self._asked_at = None
 
     def _beat(self, client: Any) -> None:
-        stalled_s = time.monotonic() - self._pulse
+        asked_at = self._asked_at  # the loop may answer at any moment
+        stalled_s = time.monotonic() - asked_at if asked_at is not None else 0.0
         if stalled_s > self._stall_timeout_s:
             if not self._stalled:
                 logger.warning(
