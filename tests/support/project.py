@@ -153,7 +153,9 @@ class Project:
         """Return the record of all workers, in the order in which it was written."""
         if not self.record.exists():
             return []
-        lines = (line.split(" ", 2) for line in self.record.read_text().splitlines())
+        # The end of a line that is being written, across two pages of the file, may not be there yet.
+        whole = self.record.read_text().rpartition("\n")[0]
+        lines = (line.split(" ", 2) for line in whole.splitlines())
         return [Event(event, int(pid), path) for event, pid, path in lines]
 
     def count(self, event: str = "done", *, pids: Sequence[int] | None = None) -> Counter[str]:
