@@ -134,7 +134,10 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(
 def test_a_request_that_cannot_be_sent_costs_itself_only(
     watched: FaultCrawl, figures: Callable[..., None]
 ) -> None:
-    """What decodes, but makes Scrapy raise, is counted as failed; the crawl goes on to its end."""
+    """What decodes, but makes Scrapy raise, is counted as failed; the crawl goes on to its end.
+
+    The first of them does not even decode with Scrapy 2.13.
+    """
     page = watched.site.url("/hostile")
     unsent = [
         entry({URL: page + "/\ud800", CALLBACK: "parse"}),
@@ -149,9 +152,10 @@ def test_a_request_that_cannot_be_sent_costs_itself_only(
     census = watched.overview().census
     figures(verdict, entries=len(unsent), failed=census.failed)
     assert_unharmed(watched, worker, len(unsent))
-    assert (census.failed, census.dead) == (len(unsent), 0)
+    assert census.failed + census.dead == len(unsent)
+    assert census.dead <= 1
     with connect_url(watched.redis_url) as client:
-        assert len(failed(client, watched.project.name)) == len(unsent)
+        assert len(failed(client, watched.project.name)) == census.failed
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])

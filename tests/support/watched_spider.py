@@ -15,6 +15,8 @@ CANARY = "canary"
 """In the name of every module and file that no worker may touch."""
 ALIVE = "canary-that-the-spider-itself-opens"
 
+# The last two: Scrapy's CookiesMiddleware may fetch the list of public suffixes when it first needs it.
+EXPECTED_HOSTS = ("127.0.0.1", "localhost", "publicsuffix.org", "raw.githubusercontent.com")
 # Each audit event, and what of its arguments tells that an entry was behind it.
 WATCHED = {
     "import": lambda args: CANARY in str(args[0]),
@@ -23,7 +25,7 @@ WATCHED = {
     "os.system": lambda args: True,
     "subprocess.Popen": lambda args: True,
     "pickle.find_class": lambda args: True,
-    "socket.getaddrinfo": lambda args: args[0] not in ("127.0.0.1", "localhost"),
+    "socket.getaddrinfo": lambda args: args[0] not in EXPECTED_HOSTS,
     "socket.connect": lambda args: isinstance(args[1], tuple) and args[1][0] != "127.0.0.1",
 }
 

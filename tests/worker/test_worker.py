@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -762,6 +763,22 @@ async def test_stop_gives_up_when_redis_stays_away(
             other.seed([])
             await other.run()
         assert set(crawl.done) == set(crawl.once)
+
+
+async def test_stop_keeps_its_deadline_while_a_slow_redis_answers(
+    crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More was found than it takes in time: it says how much, and goes."""
+    async with Engine(crawl, url=proxy.url) as engine:
+        await until(lambda: engine.counts["exchange"], "it has begun")
+        proxy.set_delay(0.1)
+        engine.seed(range(15_000))
+        began = time.monotonic()
+        await engine.stop(0.5)
+        assert time.monotonic() - began < 1.5
+    [line] = messages(caplog, logging.ERROR)
+    assert "takes too long" in line
+    assert re.search(r"\d{4,} moves were not stored", line)
 
 
 async def test_stop_hands_in_what_is_done_when_redis_comes_back_in_time(

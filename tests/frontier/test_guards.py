@@ -1,0 +1,15 @@
+"""Guards of the frontier that no other test of it misses."""
+
+from __future__ import annotations
+
+from scrapy_dq.frontier.model import Status
+from support.live_frontier import HandWorker, ack, put
+
+
+def test_who_seeds_again_keeps_the_run_open(worker: HandWorker) -> None:
+    """Its `start()` was exhausted, and then more was put than one exchange carries."""
+    worker.exchange(put(1), put(2))
+    assert worker.take(2) == [1, 2]
+    worker.exchange(ack(1))
+    assert worker.exchange(ack(2), seeding=1).status is Status.OK
+    assert worker.exchange().status is Status.FINISHED

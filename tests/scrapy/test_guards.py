@@ -1,0 +1,164 @@
+"""Guards between Scrapy and the frontier: a page and its children, and the time that closing may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from unittest.mock import Mock, call
+
+import pytest
+import scrapy
+from scrapy.crawler import Crawler
+from scrapy.statscollectors import MemoryStatsCollector
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_dq import Scheduler
+from scrapy_dq.session import Session
+from scrapy_dq.settings import Config
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+
+# Four children of one URL. The first time the callback breaks off after two; then it yields them the other
+# way round. With TWO_PARENTS, two pages have the very same children: nothing in them tells whose they are.
+CHILDREN = """\
+import scrapy
+from scrapy.exceptions import CloseSpider
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        for name in "ab" if self.settings.getbool("TWO_PARENTS") else "a":
+            yield scrapy.Request(self.start_urls[0] + f"/{name}?s=0")
+
+    def parse(self, response):
+        numbers = [1, 2, 3, 4]
+        first = self.settings.getbool("BREAK")
+        for number in numbers[:2] if first else reversed(numbers):
+            yield scrapy.Request(
+                self.start_urls[0] + "/same?s=0", self.child, dont_filter=True, cb_kwargs={"number": number}
+            )
+        if first:
+            raise CloseSpider("enough")
+
+    def child(self, response, number):
+        self.record("done", f"child-{number}")
+"""
+CHILD_NAMES = [f"child-{number}" for number in (1, 2, 3, 4)]
+
+
+def test_a_parent_that_runs_again_may_yield_its_children_in_another_order(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """They are known by what they are, not by their turn: each is crawled once."""
+    site = start_site(pages=1)
+    project = make_project([site.url("")], redis_url=redis_url, spider=CHILDREN)
+    first = project.run_worker(settings={"BREAK": 1}, timeout_s=20)
+    assert first.close_reason == "enough"
+    second = project.run_worker(timeout_s=20)
+    assert second.close_reason == "finished"
+    assert project.count() == dict.fromkeys(CHILD_NAMES, 1)
+    assert second.stats["dq/duplicates"] == 2 + 1  # the children of the first time; the page, from start()
+
+
+def test_equal_children_of_two_parents_stay_separate(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """As under Scrapy's own scheduler, `dont_filter` means that each is crawled."""
+    site = start_site(pages=1)
+    settings = {"TWO_PARENTS": 1, "REFERER_ENABLED": False}
+    project = make_project([site.url("")], redis_url=redis_url, spider=CHILDREN, settings=settings)
+    assert project.run_worker(timeout_s=20).close_reason == "finished"
+    assert project.count() == dict.fromkeys(CHILD_NAMES, 2)
+
+
+def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
+    """A page that two workers download, one of them taken for dead, becomes one redirect: it has one id."""
+    crawler = Crawler(scrapy.Spider)
+    crawler.stats = MemoryStatsCollector(crawler)
+    crawler.request_fingerprinter = RequestFingerprinter()
+    ids = []
+    for latency in (b"0.1", b"0.2"):
+        scheduler = Scheduler(crawler)
+        settlement = SimpleNamespace(followed=lambda request: True)
+        scheduler._session = SimpleNamespace(settlement=settlement)  # type: ignore[assignment]
+        redirect = scrapy.Request("http://localhost/target", dont_filter=True)
+        ids.append(scheduler._child_id(redirect, b"p" * 12, b"payload with a latency of " + latency))
+    assert ids[0] == ids[1]
+
+
+def test_closing_has_what_is_left_of_the_grace() -> None:
+    """The grace began with the signal, not once the pages at work were through; one try is always made."""
+
+    async def time_left(since_signal_s: float | None) -> float:
+        session = Session.__new__(Session)
+        session.config = Config("crawl", shutdown_grace_s=30.0, redis_timeout_s=5.0)
+        loop = asyncio.get_running_loop()
+        session._grace = since_signal_s and loop.call_later(30.0 - since_signal_s, lambda: None)
+        return session._time_left()
+
+    left = [asyncio.run(time_left(passed)) for passed in (None, 10.0, 29.0, 60.0)]
+    assert left == [30.0, pytest.approx(20.0, abs=1.0), 5.0, 5.0]
+
+
+@pytest.mark.parametrize("parentless", [False, True])
+def test_after_a_lost_outbox_nothing_is_known_and_only_lost_start_requests_end_the_worker(
+    parentless: bool,
+) -> None:
+    """What the pages that run again yield must be sent again; start() runs again in the next crawl only."""
+    crawler = Crawler(scrapy.Spider)
+    crawler.stats = MemoryStatsCollector(crawler)
+    crawler.request_fingerprinter = RequestFingerprinter()
+    scheduler = Scheduler(crawler)
+    scheduler._sent[b"fingerprint"] = None
+    session = Session.__new__(Session)
+    session._scheduler, session.settlement = scheduler, Mock()
+    session.outbox_lost(parentless)
+    assert not scheduler._sent
+    assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * parentless
+
+
+# The child is not yielded: nothing tells who its parent is.
+HANDED_TO_THE_ENGINE = """\
+import asyncio
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def parse(self, response):
+        self.crawler.engine.crawl(response.follow("/child?s=0", self.child, meta={"dq_local": True}))
+        self.record("page", "page")
+
+    async def child(self, response):
+        self.record("child", "child")
+        if self.settings.getbool("HOLD"):
+            yield response.follow("/later?s=0", self.later)
+            await asyncio.sleep(60)
+
+    def later(self, response):
+        self.record("later", "later")
+"""
+
+
+def test_a_page_waits_for_a_local_request_that_may_be_its_child(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Whose child it is is not known, so every page at work waits: killed, it runs again."""
+    site = start_site(pages=1)
+    project = make_project([site.start_url], redis_url=redis_url, spider=HANDED_TO_THE_ENGINE)
+    first = project.start_worker(settings={"HOLD": 1})
+    wait_until(lambda: project.count("later"), "there was an exchange since the page's callback ended", 20)
+    first.kill()
+    second = project.run_worker(timeout_s=30)
+    assert second.close_reason == "finished"
+    assert "joined run 0 " in second.text  # not a new run: there the page would be crawled anyway
+    assert (project.count("page"), project.count("child")) == ({"page": 2}, {"child": 2})

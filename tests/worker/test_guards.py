@@ -1,0 +1,184 @@
+"""Guards of a dialogue that show at rare moments only: the answers and the clock are the test's."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from scrapy_dq.frontier import dialogue as module
+from scrapy_dq.frontier.dialogue import Dialogue
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.model import (
+    MAX_MOVES,
+    Admission,
+    Lease,
+    Move,
+    Parentless,
+    Put,
+    Receipt,
+    Rejoined,
+    Release,
+    Status,
+)
+from worker.engine import IDENTITY
+
+HORIZON_S = 10.0
+PARENT = b"p" * 12
+APPLIED = Receipt(Status.OK, applied=True)
+
+
+class Talk:
+    """A dialogue with a frontier that answers what the test says, after as long as it says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.seeding: list[int] = []
+        self.held: list[int] = []
+        """The level, and the count of leases, that each exchange carried."""
+        self.parentless: list[Parentless] = []
+        """What each rejoin told of puts that no lease stands for."""
+        self.dialogue = Dialogue(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
+
+    async def speak(self, answer: Receipt = APPLIED, takes_s: float = 0.0) -> None:
+        self._answer, self._takes_s = answer, takes_s
+        await self.dialogue.speak(0)
+
+    async def stored_again(self) -> list[Move]:
+        """Be out of step with Redis, and return what is handed in after the rejoin."""
+        await self.speak(Receipt(Status.RESYNC))
+        await self.speak()
+        return self.dialogue.outbox.prefix()
+
+    # frontier.Frontier
+
+    async def exchange(self, *args: Any) -> Receipt:
+        self.seeding.append(args[5])
+        self.held.append(args[6])
+        self.now += self._takes_s
+        return self._answer
+
+    async def rejoin(self, *args: Any) -> Rejoined:
+        self.parentless.append(args[6])
+        return Rejoined(Status.OK)
+
+    # time
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def talk(monkeypatch: pytest.MonkeyPatch) -> Talk:
+    talk = Talk()
+    monkeypatch.setattr(module, "time", talk)
+    return talk
+
+
+def put(number: int, parent: bytes | None = None) -> Put:
+    return Put(b"%012d" % number, Admission.ID, b"%012d" % number, 0, False, b"", parent)
+
+
+async def test_an_exchange_that_was_sent_before_the_horizon_retires_nothing(talk: Talk) -> None:
+    """However late its answer comes: Redis may have stepped back after it gave it."""
+    talk.dialogue.outbox.append(put(1))
+    await talk.speak()
+    talk.now += HORIZON_S - 1
+    await talk.speak(takes_s=HORIZON_S)
+    assert await talk.stored_again() == [put(1)]
+
+
+async def test_the_clock_alone_retires_nothing(talk: Talk) -> None:
+    """Nor does an exchange that is not accepted: the worker was frozen, and Redis stepped back meanwhile."""
+    talk.dialogue.outbox.append(put(1))
+    await talk.speak()
+    talk.now += 100 * HORIZON_S
+    assert await talk.stored_again() == [put(1)]
+
+
+async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk: Talk) -> None:
+    """The log does not grow for ever."""
+    talk.dialogue.outbox.append(put(1))
+    await talk.speak()
+    talk.now += HORIZON_S
+    await talk.speak()
+    assert await talk.stored_again() == []
+
+
+async def test_a_put_that_was_known_is_stored_again_too(talk: Talk) -> None:
+    """Who put it first may be gone when Redis forgets it, and its parent here is not run again."""
+    talk.dialogue.outbox.append(put(1, PARENT))
+    await talk.speak(Receipt(Status.OK, applied=True, dropped=(0,)))
+    assert await talk.stored_again() == [put(1, PARENT)]
+
+
+async def test_a_parentless_put_that_does_not_fit_keeps_the_worker_seeding(talk: Talk) -> None:
+    """Only this outbox knows of it: the run must not be finished by the exchange before it."""
+    talk.dialogue.seeding = 0
+    for number in range(MAX_MOVES):
+        talk.dialogue.outbox.append(put(number, PARENT))
+    talk.dialogue.outbox.append(put(MAX_MOVES))
+    await talk.speak()
+    await talk.speak()
+    assert talk.seeding == [1, 0]
+
+
+async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
+    """The run was finished by an exchange that did not carry all: the rest opens it again."""
+    for number in range(MAX_MOVES + 1):
+        talk.dialogue.outbox.append(put(number))
+    await talk.speak(Receipt(Status.FINISHED, applied=True))
+    assert (talk.dialogue.finished, talk.dialogue.pending) == (False, True)
+    await talk.speak(Receipt(Status.FINISHED, applied=True))
+    assert (talk.dialogue.finished, talk.dialogue.pending) == (True, False)
+
+
+async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
+    """Those that wait, and those that Redis may have forgotten; one with a parent comes with its parent."""
+    talk.dialogue.outbox.append(put(1, PARENT))
+    await talk.stored_again()
+    talk.dialogue.outbox.append(put(2))
+    await talk.stored_again()
+    await talk.speak()
+    await talk.stored_again()
+    assert talk.parentless == [Parentless.NONE, Parentless.WAITING, Parentless.LOGGED]
+
+
+async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:
+    """It was reclaimed, and somebody else may be at work on it."""
+    await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
+    assert talk.dialogue.leases.buffered == 1
+    await talk.stored_again()
+    assert talk.dialogue.leases.take() is None
+
+
+async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
+    """What is settled in the outbox is Redis's to count until it is confirmed."""
+    leases = talk.dialogue.leases
+    await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
+    leases.empty_buffer()
+    release = Release(b"%012d" % 1)
+    assert leases.settle(release)
+    talk.dialogue.outbox.append(release)
+    await talk.speak()
+    await talk.speak()
+    assert talk.held == [0, 1, 0]
+
+
+async def test_who_learns_too_late_that_the_run_was_finished_rejoins_with_its_moves(talk: Talk) -> None:
+    """They were not applied: only the rejoin says whether the run is over for them."""
+    talk.dialogue.outbox.append(put(1, PARENT))
+    await talk.speak(Receipt(Status.FINISHED))
+    assert not talk.dialogue.finished
+    await talk.speak()
+    assert talk.parentless == [Parentless.NONE]
+    assert talk.dialogue.outbox.prefix() == [put(1, PARENT)]
+
+
+async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
+    """The run was finished, so others did what is in it."""
+    await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
+    await talk.speak(Receipt(Status.FINISHED))
+    assert talk.dialogue.finished
+    assert talk.dialogue.leases.take() is None

@@ -1,0 +1,135 @@
+"""Guards of a worker and its parts whose absence no other test notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from scrapy_dq.frontier import outbox as module
+from scrapy_dq.frontier import spill
+from scrapy_dq.frontier.heartbeat import Heartbeat
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.leases import Leases
+from scrapy_dq.frontier.model import Ack, Admission, Lease, Move, Put
+from scrapy_dq.frontier.outbox import Outbox
+from scrapy_dq.frontier.spill import Spill
+from worker.engine import IDENTITY, Crawl, Engine, until
+
+
+def entry_id(number: int) -> bytes:
+    return b"%012d" % number
+
+
+def put(number: int) -> Put:
+    return Put(entry_id(number), Admission.ID, entry_id(number), 0, False, b"", b"p" * 12)
+
+
+def test_a_replay_reaches_what_has_not_gone_to_disk_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest moves, which do not make a chunk: those that settle lost leases are gone, too."""
+    monkeypatch.setattr(module, "MEMORY_MOVES", 2)
+    outbox = Outbox()
+    kept, gone = entry_id(1), entry_id(2)
+    for move in (put(10), put(11), Ack(gone), Ack(kept)):
+        outbox.append(move)
+    outbox.replay([], {kept})
+    expected: list[Move] = [put(10), put(11), Ack(kept)]
+    assert outbox.prefix() == expected
+    outbox.confirm(expected)
+    assert (len(outbox), outbox._bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("whose", ["one that is being made", "another user's"])
+def test_a_folder_that_may_be_in_use_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """Its owner may be about to lock it; what is another user's is none of our business."""
+    folder = tmp_path / (spill.PREFIX + "other")
+    folder.mkdir()
+    if whose == "another user's":
+        (folder / spill.LOCK).touch()
+        uid = os.getuid()
+        monkeypatch.setattr(spill.os, "getuid", lambda: uid + 1)
+    ours = Spill(str(tmp_path))
+    assert ours.push([put(1)])
+    assert folder.exists()
+    ours.close()
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_grant_of_what_is_settled_already_is_not_started() -> None:
+    """Its work is done, and the ack is queued."""
+    leases = Leases()
+    leases.grant(Lease(entry_id(1), 0, b""))
+    assert leases.take() is not None
+    assert leases.settle(Ack(entry_id(1)))
+    leases.grant(Lease(entry_id(1), 0, b""))
+    assert leases.take() is None
+
+
+class Beating:
+    """A frontier whose beats the test decides: `silent` never moves, and one look of many fails."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.fails_at = 0
+
+    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> dict[str, int]:
+        self.looks += 1
+        if self.looks == self.fails_at:
+            raise ValueError("an answer that nobody expects")
+        return {worker_id: self.looks, "silent": 1}
+
+
+async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptureFixture) -> None:
+    """Without its thread the worker would be fenced again and again; to others the look counts as missed."""
+    frontier = Beating()
+    observed: list[tuple[list[str], list[str]]] = []
+    heartbeat = Heartbeat(
+        frontier,  # type: ignore[arg-type]
+        Mock,
+        ttl_s=0.06,
+        stall_timeout_s=60,
+        observed=lambda silent, dead: observed.append((silent, dead)),
+    )
+    heartbeat.start("own", "epoch")
+    try:
+        await until(lambda: observed and observed[-1][1], "the silent one is dead")
+        frontier.fails_at, before = frontier.looks + 3, len(observed)
+        await until(lambda: any(not dead for _, dead in observed[before:]), "it has grace again")
+    finally:
+        heartbeat.stop()
+    assert ["Unexpected error in the heartbeat" in record.getMessage() for record in caplog.records] == [True]
+
+
+async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(
+    crawl: Crawl, state: Callable[[], dict[str, Any]]
+) -> None:
+    """The last ack is in its outbox, nothing waits: still its start() would have yielded more."""
+    crawl.size = 1
+    async with Engine(crawl) as engine:
+        engine.may_end.clear()
+        engine.put(0)
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.held, "it works")
+        running.cancel()
+        for held in engine.held:
+            engine.worker.ack(held)
+        await engine.stop()
+        assert (state()["done"], state()["phase"]) == (1, "open")
+
+
+async def test_who_died_on_this_machine_is_reclaimed_before_the_crawl_goes_on(
+    crawl: Crawl, state: Callable[[], dict[str, Any]]
+) -> None:
+    """A supervisor starts the next process at once: it finds the leases of the last one in the backlog."""
+    gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
+    async with Engine(crawl, join=False) as engine:
+        await engine.frontier.join("gone", gone, "epoch", IDENTITY)
+        await engine.join()
+        assert set(state()["members"]) == {engine.worker.id}
