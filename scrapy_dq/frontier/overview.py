@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,16 +45,22 @@ class Failed:
 def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
     """Return the newest *limit* requests of the run that failed, newest first; blocking.
 
+    Redis is shared: what is no record of ours is left out.
+
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     found = []
-    for record in client.lrange(keys.prefix(crawl) + "failed", 0, limit - 1):
-        entry_id, label, reason, at_ms, worker_id, attempts, _, payload = msgpack.unpackb(record, raw=True)
-        texts = (text.decode("utf-8", "replace") for text in (label, reason, worker_id))
-        label, reason, worker_id = texts
-        found.append(Failed(entry_id, label, reason, at_ms / 1000, worker_id, attempts, payload))
+    for record in client.lrange(keys.prefix(crawl) + "failed", 0, limit - 1) if limit > 0 else ():
+        with suppress(Exception):
+            found.append(_failed(msgpack.unpackb(record, raw=True)))
     return found
+
+
+def _failed(record: list[Any]) -> Failed:
+    entry_id, label, reason, at_ms, worker_id, attempts, _, payload = record
+    texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
+    return Failed(bytes(entry_id), texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), bytes(payload))
 
 
 def peek(client: Any, crawl: str) -> Overview:

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+import msgpack
 import pytest
 
 from scrapy_dq.connection import connect_url
-from scrapy_dq.frontier import Overview, failed
+from scrapy_dq.frontier import Overview, failed, keys
 from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import free_port
@@ -137,7 +138,12 @@ def test_only_the_newest_are_kept(project: Project, redis_url: str, look: Look) 
     project.run_worker(settings={"DQ_KEEP_FAILED": 2, "CONCURRENT_REQUESTS": 1})
     assert look(project).census.failed == len(FAILED)
     with connect_url(redis_url) as client:
-        assert len(failed(client, project.name)) == 2
+        newest = failed(client, project.name)
+        assert len(newest) == 2
+        assert failed(client, project.name, limit=1) == newest[:1]
+        assert failed(client, project.name, limit=0) == []
+        client.lpush(keys.prefix(project.name) + "failed", b"\xc1", msgpack.packb([b"of", b"a stranger"]))
+        assert failed(client, project.name) == newest
 
 
 def test_the_next_run_starts_without_failures(project: Project, redis_url: str, look: Look) -> None:
