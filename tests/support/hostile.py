@@ -165,9 +165,13 @@ def dead_letters(crawl: FaultCrawl) -> Counter[str]:
 
 
 def errors(worker: Worker) -> list[str]:
-    """Return the beginnings of what the log holds of ERROR and CRITICAL lines, and of tracebacks."""
+    """Return the beginnings of what the log holds of ERROR and CRITICAL lines, and of tracebacks.
+
+    Without those of tldextract: Scrapy's CookiesMiddleware has it fetch a list, if there is a network.
+    """
     records = re.split(r"^(?=\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[)", worker.text, flags=re.MULTILINE)
     bad = [
         record for record in records if "Traceback" in record or re.match(r"\S+ \S+ \S+ (ERR|CRIT)", record)
     ]
-    return [record.split(" ", 2)[2][:300] for record in bad]
+    told = [record.split(" ", 2)[2][:300] for record in bad]
+    return [record for record in told if not record.startswith("[tldextract]")]
