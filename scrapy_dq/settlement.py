@@ -19,6 +19,7 @@ from scrapy import Request, __version__
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
+from twisted.python.reflect import safe_str
 
 from scrapy_dq.text import printable
 
@@ -146,7 +147,7 @@ class Settlement:
 
     def _note_failure(self, request: Request, what: str, error: BaseException) -> None:
         if request in self._slot.inprogress:
-            self._failed.setdefault(request, printable(f"{what}: {type(error).__name__}: {error}"))
+            self._failed.setdefault(request, printable(f"{what}: {type(error).__name__}: {safe_str(error)}"))
 
     def _wrap_errors(self, scraper: Any) -> None:
         original = scraper.handle_spider_error
@@ -193,8 +194,8 @@ class Settlement:
                 # A redirect or a retry: a downloader middleware answered with another request.
                 self._parents[result] = request
                 self._followed.add(result)
-            elif isinstance(result, Failure) and result.value and not isinstance(result.value, IgnoreRequest):
-                self._not_downloaded[request] = result.value
+            elif isinstance(result, Failure) and not result.check(IgnoreRequest):  # type: ignore[no-untyped-call]
+                self._not_downloaded[request] = result.value  # type: ignore[assignment]
             return original(result, request)
 
         self._engine._handle_downloader_output = handle_downloader_output

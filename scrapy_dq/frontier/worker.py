@@ -222,7 +222,7 @@ class Worker:
             self._release_buffer()
             while (dialogue.outbox or dialogue.under_way) and not (dialogue.lost or dialogue.over):
                 await self._until(deadline, self._speak)
-                if dialogue.outbox and time.monotonic() >= deadline:
+                if (dialogue.outbox or dialogue.under_way) and time.monotonic() >= deadline:
                     raise FrontierUnavailable("Redis takes too long for what this worker has found")
             if not dialogue.lost:
                 await self._until(deadline, dialogue.leave)

@@ -42,6 +42,11 @@ class Rescue:
             return []
 
 
+class Odd(Exception):
+    def __str__(self):
+        raise ValueError("I have no text")
+
+
 class ProjectSpider(TreeSpider):
     name = SPIDER_NAME
 
@@ -51,6 +56,7 @@ class ProjectSpider(TreeSpider):
 
         yield page("/fine?s=0", self.parse)
         yield page("/raises?s=0", self.parse_raising)
+        yield page("/raises-oddly?s=0", self.parse_raising_oddly)
         yield page("/raises-late?s=0", self.parse_raising_late)
         yield page("/raises-async?s=0", self.parse_raising_async)
         yield page("/rescued?s=0", self.parse_raising)
@@ -66,6 +72,9 @@ class ProjectSpider(TreeSpider):
 
     def parse_raising(self, response):
         raise ValueError("no \\x00 price\\n" + "x" * 1000)
+
+    def parse_raising_oddly(self, response):
+        raise Odd
 
     def parse_raising_late(self, response):
         yield scrapy.Request(SITE + "/child?s=0", self.parse)
@@ -89,6 +98,7 @@ class ProjectSpider(TreeSpider):
 """
 FAILED = {
     "/raises": "callback: ValueError: no ? price?xxx",
+    "/raises-oddly": "callback: Odd: ",
     "/raises-late": "KeyError: 'price'",
     "/raises-async": "RuntimeError: async",
     "/refused": "ValueError: this page is not for us",
@@ -115,8 +125,8 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     worker = project.run_worker()
     assert worker.close_reason == "finished"
     census = look(project).census
-    # The two that had a child, and 14 - 7 that did not fail, and a child.
-    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 14 - len(FAILED) + 1)
+    # Those of the 15 that did not fail, and a child.
+    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 15 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         kept = failed(client, project.name)
     reasons = {urlsplit(one.label).path: one.reason for one in kept}
