@@ -203,7 +203,8 @@ class Session:
 
     def outbox_lost(self, parentless: bool) -> None:
         self._scheduler.forget_sent()
-        if parentless:
+        # Another dupefilter of this process takes what was lost for known, and cannot be told.
+        if parentless or not self.shares_seen:
             self.settlement.close_spider("outbox_lost")
 
     def counted(self, what: str, amount: float) -> None:

@@ -147,6 +147,12 @@ class Dialogue:
             for move in sent.prefix:
                 if isinstance(move, Put):
                     move.fresh = False  # it may have been applied by a try whose reply was lost
+            logger.warning(
+                "Worker %s is out of step with the frontier: it was taken for dead, or Redis has lost its "
+                "newest data. It registers anew, keeps the requests that are still its own, and stores its "
+                "newest again",
+                self.id,
+            )
             self._begin_rejoin()
         elif receipt.applied:
             self._accept(sent, receipt)
@@ -211,7 +217,7 @@ class Dialogue:
         if parentless:
             self.seeding = 2  # as if start() had failed: nobody may take the run for finished
         self.outbox.clear()
-        self.leases.keep(())
+        self.leases.forfeit()
         self._listener.outbox_lost(parentless)
         self._begin_rejoin()
 
@@ -222,11 +228,6 @@ class Dialogue:
         elif self._log.parentless:
             parentless = Parentless.LOGGED
         self._rejoin = _Rejoin(new_worker_id(self._identity), self.leases.held(), parentless)
-        logger.warning(
-            "Worker %s is out of step with the frontier: it was taken for dead, or Redis has lost its newest "
-            "data. It registers anew, keeps the requests that are still its own, and stores its newest again",
-            self.id,
-        )
 
     async def _register_anew(self, rejoin: _Rejoin) -> None:
         """Register under a new id, keep what is still ours, and queue the log again."""

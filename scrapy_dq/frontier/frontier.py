@@ -20,7 +20,6 @@ from scrapy_dq.frontier.errors import describe, explain
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
-    PRIORITY_LIMIT,
     Ack,
     Bury,
     Census,
@@ -38,6 +37,7 @@ from scrapy_dq.frontier.model import (
     Rejoined,
     Release,
     Status,
+    clamped,
 )
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
 
@@ -223,8 +223,8 @@ def pack_moves(moves: Sequence[Move]) -> bytes:
 
 def _packed(move: Move) -> tuple[Any, ...]:
     if isinstance(move, Put):
-        priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, int(move.priority)))
-        return (1, int(move.admission), move.token, move.entry_id, priority, int(move.start), move.payload)
+        place = (clamped(move.priority), int(move.start))
+        return (1, int(move.admission), move.token, move.entry_id, *place, move.payload)
     if isinstance(move, Ack):
         return (2, move.entry_id)
     if isinstance(move, Release):

@@ -17,6 +17,8 @@ class Leases:
         # All that Redis has on our name, as far as we know: buffered, running, or settled in the outbox.
         self._owned: set[bytes] = set()
         self._settling: dict[bytes, type[Move]] = {}
+        # At work when the outbox was lost: what they put until then may be gone.
+        self._spoiled: set[bytes] = set()
 
     def __len__(self) -> int:
         """How many leases Redis should hold for this worker."""
@@ -55,6 +57,17 @@ class Leases:
             return False
         self._settling[move.entry_id] = type(move)
         return True
+
+    def forfeit(self) -> None:
+        """Own nothing any more; what runs has to run again, even if its lease comes back to us meanwhile."""
+        self._spoiled |= self._running
+        self.keep(())
+
+    def take_spoiled(self, entry_id: bytes) -> bool:
+        """Tell, once, whether this work may have lost children: then its lease can only be released."""
+        spoiled = entry_id in self._spoiled
+        self._spoiled.discard(entry_id)
+        return spoiled
 
     def empty_buffer(self) -> list[bytes]:
         """Return the ids of all leases in the buffer, which is empty then."""

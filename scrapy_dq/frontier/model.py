@@ -120,6 +120,11 @@ class Fail:
 Move = Put | Ack | Release | Bury | Fail
 
 
+def clamped(priority: int) -> int:
+    """Return *priority* within ± PRIORITY_LIMIT."""
+    return max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, int(priority)))
+
+
 def size_of(move: Move) -> int:
     """Return about how many bytes *move* takes in an exchange."""
     if isinstance(move, Put):

@@ -32,6 +32,8 @@ class Outbox:
         self._spill = Spill(spill_dir)
         self._tail: list[Move] = []
         self._tail_bytes = 0
+        self._tail_due = (0, 0)
+        """Size of the tail when the disk last refused it: only so much more is worth another try."""
         # What was on disk at a replay: so many chunks, in which only these leases may still be settled.
         self._filters: list[tuple[int, Collection[bytes]]] = []
         self._count = self._puts = self._parentless = self._bytes = 0
@@ -64,9 +66,9 @@ class Outbox:
             return
         self._tail.append(move)
         self._tail_bytes += size
-        whole = len(self._tail) % CHUNK_MOVES == 0 or self._tail_bytes >= CHUNK_BYTES
-        if whole and self._spill.push(self._tail):
-            self._tail, self._tail_bytes = [], 0
+        due_moves, due_bytes = self._tail_due
+        if len(self._tail) >= due_moves + CHUNK_MOVES or self._tail_bytes >= due_bytes + CHUNK_BYTES:
+            self._spill_tail()
 
     def prefix(self) -> list[Move]:
         """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
@@ -104,6 +106,7 @@ class Outbox:
         self._head = deque((*log, *self._settling_only(self._head, owned)))
         self._tail = self._settling_only(self._tail, owned)
         self._head_bytes, self._tail_bytes = _total(self._head), _total(self._tail)
+        self._tail_due = (0, 0)
 
     def clear(self) -> None:
         """Forget everything: the run is over, and nobody takes it; or the worker leaves."""
@@ -112,7 +115,25 @@ class Outbox:
         self._spill.close()
         self._filters.clear()
         self._head_bytes = self._tail_bytes = 0
+        self._tail_due = (0, 0)
         self._count = self._puts = self._parentless = self._bytes = 0
+
+    def _spill_tail(self) -> None:
+        while self._tail:
+            chunk: list[Move] = []
+            room = CHUNK_BYTES
+            for move in self._tail[:CHUNK_MOVES]:
+                room -= size_of(move)
+                if chunk and room < 0:
+                    break
+                chunk.append(move)
+            if not self._spill.push(chunk):
+                # To try it with every move would take the time of all of them.
+                self._tail_due = (len(self._tail), self._tail_bytes)
+                return
+            del self._tail[: len(chunk)]
+            self._tail_bytes -= _total(chunk)
+        self._tail_due = (0, 0)
 
     @property
     def _memory_full(self) -> bool:
@@ -127,6 +148,7 @@ class Outbox:
                 self._filters = [(left - 1, owned) for left, owned in self._filters if left > 1]
             elif self._tail:
                 moves, self._tail, self._tail_bytes = self._tail, [], 0
+                self._tail_due = (0, 0)
             else:
                 break
             self._head.extend(moves)

@@ -16,7 +16,7 @@ import msgpack
 from filelock import FileLock, Timeout
 from queuelib import FifoDiskQueue
 
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, clamped, size_of
 
 logger = logging.getLogger(__name__)
 PREFIX = "scrapy-dq-outbox-"
@@ -54,16 +54,17 @@ class Spill:
 
     def push(self, moves: Sequence[Move]) -> bool:
         """Store a chunk; False, after one warning, if the disk does not take it."""
-        chunk = msgpack.packb([_lower(move) for move in moves])
         try:
+            free = shutil.disk_usage(self._parent).free
+            if free < FREE_BYTES + 2 * sum(map(size_of, moves)):
+                raise OSError(f"only {free // 2**20} MiB are free")
             if self._queue is None:
                 self._open()
             assert self._queue is not None
-            free = shutil.disk_usage(self._parent).free
-            if free < len(chunk) + FREE_BYTES:
-                raise OSError(f"only {free // 2**20} MiB are free")
-            self._queue.push(chunk)
-        except (OSError, Timeout) as error:
+            self._queue.push(msgpack.packb([_lower(move) for move in moves]))
+        except Exception as error:  # what a file system, a lock or msgpack raises: none may reach the engine
+            if self._queue is None:
+                self.close()
             if not self._warned:
                 self._warned = True
                 logger.warning(
@@ -125,6 +126,8 @@ def _sweep(parent: Path) -> None:
 
 def _lower(move: Move) -> tuple[Any, ...]:
     kind = type(move)
+    if isinstance(move, Put):
+        move.priority = clamped(move.priority)  # a larger one is no msgpack integer
     return (_KINDS.index(kind), *(getattr(move, name) for name in _FIELDS[kind]))
 
 

@@ -175,6 +175,8 @@ class Worker:
             self._kick.set()
 
     def _settle(self, move: Ack | Release | Bury | Fail) -> None:
+        if self._leases.take_spoiled(move.entry_id):
+            move = Release(move.entry_id)
         if self._leases.settle(move):
             self._append(move)
 
@@ -228,12 +230,14 @@ class Worker:
                 await self._until(deadline, dialogue.leave)
         except FrontierError as error:
             logger.error(
-                "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost: their "
-                "requests are in flight under worker %s and will be run again",
+                "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost of what "
+                "came from pages: they are in flight under worker %s and will be run again. %d requests came "
+                "from start() or engine.crawl(): the next crawl's start() has to bring them back",
                 error,
                 deadline_s,
                 len(dialogue.outbox),
                 self.id,
+                dialogue.outbox.parentless,
             )
         finally:
             self._heartbeat.stop()

@@ -146,6 +146,19 @@ def test_a_foreign_key_for_one_rank_or_worker_changes_nothing(live: LiveFrontier
     assert live.dump() == before
 
 
+def test_a_foreign_list_that_would_be_leased_from_changes_nothing(live: LiveFrontier) -> None:
+    """Its ack is not applied without the rest."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), put(2), put(3), want=1)
+    [backlog] = live.redis.keys(keys.prefix(live.crawl) + "backlog:*")
+    live.redis.delete(backlog)
+    live.redis.set(backlog, "not ours")
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match="is a string"):
+        worker.exchange(ack(int(min(worker.held))), want=1)
+    assert live.dump() == before
+
+
 def test_a_foreign_type_is_explained(live: LiveFrontier) -> None:
     """The message names the key, what it is, what it should be, and the way out."""
     live.redis.set(keys.prefix(live.crawl) + "seen", "not ours")

@@ -108,21 +108,26 @@ def test_closing_has_what_is_left_of_the_grace() -> None:
     assert left == [30.0, pytest.approx(20.0, abs=1.0), 5.0, 5.0]
 
 
-@pytest.mark.parametrize("parentless", [False, True])
-def test_after_a_lost_outbox_nothing_is_known_and_only_lost_start_requests_end_the_worker(
-    parentless: bool,
+@pytest.mark.parametrize(
+    ("parentless", "shares_seen", "closes"), [(False, True, 0), (True, True, 1), (False, False, 1)]
+)
+def test_after_a_lost_outbox_nothing_is_known_and_the_worker_ends_if_it_must(
+    parentless: bool, shares_seen: bool, closes: int
 ) -> None:
-    """What the pages that run again yield must be sent again; start() runs again in the next crawl only."""
+    """What the pages that run again yield must be sent again; start() runs again in the next crawl only.
+
+    A dupefilter of the project's own would drop what was lost.
+    """
     crawler = Crawler(scrapy.Spider)
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.request_fingerprinter = RequestFingerprinter()
     scheduler = Scheduler(crawler)
     scheduler._sent[b"fingerprint"] = None
     session = Session.__new__(Session)
-    session._scheduler, session.settlement = scheduler, Mock()
+    session._scheduler, session.settlement, session.shares_seen = scheduler, Mock(), shares_seen
     session.outbox_lost(parentless)
     assert not scheduler._sent
-    assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * parentless
+    assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 
 # The child is not yielded: nothing tells who its parent is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from scrapy_dq.frontier import spill
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
     MAX_MOVES,
+    PRIORITY_LIMIT,
     Ack,
     Admission,
     Bury,
@@ -206,6 +208,50 @@ def test_a_full_disk_leaves_the_moves_in_memory(
     assert len(tight._tail) < 5
     assert drain(tight, 1000) == moves
     assert ["DQ_SPILL_DIR" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_disk_that_refuses_is_not_asked_with_every_move(
+    tight: Outbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only after another chunk's worth of moves or bytes; and it leaves nothing behind."""
+    asked = []
+
+    def full(path: object) -> None:
+        asked.append(path)
+        raise OSError("no")
+
+    monkeypatch.setattr(spill.shutil, "disk_usage", full)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 500)
+    for number in range(110):
+        tight.append(put(number, payload=b"x" * 100))
+    assert len(asked) <= 25
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_priority_beyond_64_bits_goes_to_disk_clamped(tight: Outbox) -> None:
+    """Scrapy takes any int; what Redis is given is within ±2⁵⁰ in any case."""
+    for number in range(30):
+        move = put(number)
+        move.priority = 2**70
+        tight.append(move)
+    assert len(tight._tail) < 5
+    assert [move.priority for move in drain(tight, 7)[-15:]] == [PRIORITY_LIMIT] * 15
+
+
+def test_a_folder_that_cannot_be_locked_is_not_left_behind(
+    tight: Outbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file system without locks: the moves stay in memory."""
+
+    def no_lock(*_: object, **__: object) -> None:
+        raise NotImplementedError("no flock here")
+
+    monkeypatch.setattr(spill, "FileLock", no_lock)
+    moves = every_kind(60)
+    for move in moves:
+        tight.append(move)
+    assert os.listdir(tmp_path) == []
+    assert drain(tight, 7) == moves
 
 
 def test_a_folder_that_cannot_be_written_leaves_the_moves_in_memory(

@@ -690,7 +690,7 @@ async def test_an_outage_is_said_once_and_its_end_once(
     assert not messages(caplog, logging.ERROR)
 
 
-@pytest.mark.parametrize("whose", ["children", "seeds"])
+@pytest.mark.parametrize("whose", ["children", "children of a page at work", "seeds"])
 async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
     crawl: Crawl,
     proxy: RedisProxy,
@@ -713,13 +713,20 @@ async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
         await until(lambda: engine.counts["error"], "the outage is seen")
         if whose == "seeds":
             engine.seed(range(1000, 1060))
+        at_work = whose == "children of a page at work"
+        if at_work:
+            engine.may_end.clear()
         engine.may_put.set()
-        await until(lambda: crawl.done[0], "its ack is in the outbox")
+        await until(lambda: at_work or crawl.done[0], "its ack is in the outbox")
+        await until(lambda: list(tmp_path.glob("*/moves/q*")), "its children wait on disk")
         cut_in_half(tmp_path)
         proxy.pass_through()
         await until(lambda: engine.counts["rejoin"], "it rejoined")
+        if at_work:
+            await until(lambda: engine.worker.census.in_flight, "its lease has come back to it")
+            engine.may_end.set()
         engine.worker.seeded()
-        if whose == "children":
+        if whose != "seeds":
             await running
             assert set(crawl.done) == set(crawl.once)
             assert crawl.started[0] == 2

@@ -42,6 +42,8 @@ if state.phase == 'finished' then
 end
 if not last_seq or me[2] == '1' then return { 'RESYNC' } end
 if seq ~= last_seq + 1 then return { 'RESYNC' } end
+local wrong = wrong_type(worker_id)
+if wrong then return wrong end
 local place_ranks, ranks = {}, {}
 for i, move in ipairs(moves) do
   if move[1] == PUT then
@@ -49,7 +51,9 @@ for i, move in ipairs(moves) do
     ranks[place_ranks[i]] = true
   end
 end
-local wrong = wrong_type(worker_id, ranks)
+local best = want > 0 and redis.call('ZRANGE', key.bands, 0, 0)[1]
+if best then ranks[best] = true end
+wrong = wrong_list(ranks)
 if wrong then return wrong end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
 if held ~= redis.call('HLEN', in_flight_key(worker_id)) then return { 'RESYNC' } end

@@ -29,16 +29,18 @@ local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
   if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
 end
-local function wrong_type(worker_id, ranks)
+local function wrong_type(worker_id)
   for name, expected in pairs(key_types) do
     local wrong = is_wrong(key[name], expected)
     if wrong then return wrong end
   end
-  for rank in pairs(ranks or {}) do
-    local wrong = is_wrong(backlog_key(rank), 'list')
-    if wrong then return wrong end
-  end
   if worker_id then
     return is_wrong(worker_key(worker_id), 'hash') or is_wrong(in_flight_key(worker_id), 'hash')
+  end
+end
+local function wrong_list(ranks)
+  for rank in pairs(ranks) do
+    local wrong = is_wrong(backlog_key(rank), 'list')
+    if wrong then return wrong end
   end
 end
