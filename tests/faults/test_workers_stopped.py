@@ -162,7 +162,8 @@ def test_a_second_sigterm_loses_nothing(
     """A worker that is told twice ends without grace; what it held is run again by the next."""
     crawl = fault_crawl(
         fault_redis,
-        site={"pages": 24 * times, "fan_out": 11, "latency_s": 0.4},
+        # Long enough that pages are still at work when the second signal comes.
+        site={"pages": 24 * times, "fan_out": 11, "latency_s": 2.0},
         settings={"CONCURRENT_REQUESTS": CONCURRENCY},
     )
     held = 0
@@ -178,6 +179,7 @@ def test_a_second_sigterm_loses_nothing(
         assert "Received SIGTERM twice" in worker.text
         assert crawl.overview().phase == "open"
 
+    crawl.site.set_latency(0.1)
     assert_the_next_crawl_finishes(crawl)
 
     verdict = crawl.verdict()
