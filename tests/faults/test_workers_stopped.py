@@ -170,6 +170,8 @@ def test_a_second_sigterm_loses_nothing(
     for number in range(times):
         (worker,) = crawl.start()
         crawl.wait_for_part(0.05 + 0.35 * number / times)
+        before = crawl.site.hits().total()
+        wait_until(lambda n=before: crawl.site.hits().total() > n, "another page is at work")
         worker.terminate()
         worker.wait_for_log("Received SIGTERM, shutting down")
         held += in_flight(crawl)
