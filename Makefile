@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test soak compare-faults lint wheel clean
+.PHONY: demo test soak compare-faults bench lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -19,6 +19,11 @@ soak: $(INSTALLED)
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)
 	cd tests && ../$(RUN) -m faults.compare $(ARGS)
+
+# The figures of docs/domains.md; about half an hour. Each takes --help, too.
+bench: $(INSTALLED)
+	PYTHONPATH=tests $(RUN) -m benchmarks.domains
+	PYTHONPATH=tests $(RUN) -m benchmarks.partitions
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

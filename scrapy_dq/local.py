@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import count
 
 from queuelib import PriorityQueue
 from queuelib.queue import LifoMemoryQueue
@@ -19,25 +22,40 @@ class LocalQueue:
 
     def __init__(self) -> None:
         self._queue = PriorityQueue(lambda _: LifoMemoryQueue())  # type: ignore[arg-type, return-value]
+        self._later: list[tuple[float, int, Request]] = []
+        self._numbers = count()
         self._parents: dict[Request, frozenset[bytes]] = {}
         self._holds: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._later)
 
     def __contains__(self, request: Request) -> bool:
         return request in self._parents
 
-    def push(self, request: Request, parents: Iterable[bytes]) -> None:
-        priority = request.priority if isinstance(request.priority, int) else 0
-        self._queue.push(request, -priority)
+    def push(self, request: Request, parents: Iterable[bytes], due_at: float = 0.0) -> None:
+        """Take *request* in, and hold its *parents*.
+
+        Args:
+            due_at: not to be taken out before, in monotonic seconds.
+        """
+        if due_at:
+            heappush(self._later, (due_at, next(self._numbers), request))
+        else:
+            self._push(request)
         self._parents[request] = frozenset(parents)
         self._holds.update(self._parents[request])
 
     def pop(self) -> Request | None:
         """Take the next one; it holds its parents until `done`."""
+        while self._later and self._later[0][0] <= time.monotonic():
+            self._push(heappop(self._later)[2])
         request: Request | None = self._queue.pop()
         return request
+
+    def _push(self, request: Request) -> None:
+        priority = request.priority if isinstance(request.priority, int) else 0
+        self._queue.push(request, -priority)
 
     def parents(self, request: Request) -> frozenset[bytes]:
         """Return the leases that wait for *request*."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import time
 from collections import Counter, OrderedDict
 from hashlib import blake2b
 from operator import index
@@ -17,11 +19,13 @@ from scrapy.utils.misc import build_from_crawler
 
 from scrapy_dq import stats
 from scrapy_dq.codec import CannotDecode, CannotEncode
+from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
 from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Lease, Put
 from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
 from scrapy_dq.settlement import Outcome, is_one_off
+from scrapy_dq.slots import BadPartition
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -66,7 +70,8 @@ class Scheduler(BaseScheduler):
         self._children: dict[bytes, Counter[bytes]] = {}
         self._ids = _entry_ids()
         self._asked_if_idle = False
-        self._warned_unencodable = False
+        self._tells_sent = False
+        self._warned_unencodable = self._warned_dead = False
 
     # Opening and closing.
 
@@ -145,19 +150,28 @@ class Scheduler(BaseScheduler):
         if fingerprint in self._sent:
             self._count_duplicate(request)
             return False
+        partition, due, reason = b"", AT_ONCE, ""
+        try:
+            due = due_of(request, parent, self._config.retry_backoff)
+            partition = self._session.slots.partition_of(request)
+        except (BadDue, BadPartition) as error:
+            reason = str(error)
         if not local:
             try:
-                payload = self._session.codec.encode(request)
+                payload = self._session.codec.encode(without_due(request))
             except CannotEncode as error:
                 self._warn_unencodable(request, error)
                 local = True
         if local:
-            self._keep_local(request)
+            if reason:
+                logger.warning("%s stays in this worker and is crawled at once: %s", request, reason)
+            self._keep_local(request, due)
+        elif reason:
+            return self._put_dead(request, parent_id, payload, reason)
         else:
-            entry_id, admission, token = self._admission(request, fingerprint, parent_id, payload)
-            start = bool(request.meta.get("is_start_request"))
-            priority = int(index(request.priority))
-            put = Put(entry_id, admission, token, priority, start, payload, parent_id, request)
+            admitted = self._admission(request, fingerprint, parent_id, payload)
+            put = _put_of(request, admitted, payload, parent_id)
+            put.partition, put.due_at, put.not_before_s = partition, due.at, due.not_before_s
             if not self._session.worker.put(put):
                 return False
             self._stats.inc_value(stats.ENQUEUED)
@@ -165,6 +179,24 @@ class Scheduler(BaseScheduler):
         if fingerprint is not None:
             self._remember(fingerprint)
         return True
+
+    def _put_dead(self, request: Request, parent_id: bytes | None, payload: bytes, reason: str) -> bool:
+        """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
+        # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
+        seed = self._seed_token(request)
+        if seed is not None:
+            admitted = next(self._ids), Admission.SEED, seed
+        else:
+            entry_id = next(self._ids) if parent_id is None else self._child_id(request, parent_id, payload)
+            admitted = entry_id, Admission.ID, entry_id
+        put = _put_of(request, admitted, payload, parent_id)
+        put.reason = reason
+        self._stats.inc_value(stats.BURIED)
+        if not self._warned_dead or self._session.debug:
+            self._warned_dead = True
+            more = "" if self._session.debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
+            logger.warning("%s becomes a dead letter: %s%s", request, reason, more)
+        return self._session.worker.put(put)
 
     def _shared_fingerprint(self, request: Request) -> bytes | None:
         """Return what `seen` goes by; None for a request that is not filtered by the frontier."""
@@ -177,16 +209,24 @@ class Scheduler(BaseScheduler):
         """Return entry id, and what makes the put new."""
         if fingerprint is not None:
             return next(self._ids), Admission.SEEN, fingerprint
-        meta = request.meta
+        seed = self._seed_token(request)
+        if seed is not None:
+            return next(self._ids), Admission.SEED, seed
         if not request.dont_filter:
             parent_id = None  # somebody else's DUPEFILTER_CLASS let it pass
-        elif meta.get("is_start_request") and not meta.get("dq_seeded") and self._config.seed_once:
-            seed = self._fingerprint(request)
-            key = int.from_bytes(seed[:8], "big")  # half the memory; there may be millions
-            self._seeds[key] += 1
-            return next(self._ids), Admission.SEED, seed + self._seeds[key].to_bytes(4, "big")
         entry_id = next(self._ids) if parent_id is None else self._child_id(request, parent_id, payload)
         return entry_id, Admission.ID, entry_id
+
+    def _seed_token(self, request: Request) -> bytes | None:
+        """Return what makes a start request the same on all workers; None: there is no such thing."""
+        meta = request.meta
+        seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
+        if not (request.dont_filter and seeding and self._config.seed_once):
+            return None
+        fingerprint = self._fingerprint(request)
+        key = int.from_bytes(fingerprint[:8], "big")  # half the memory; there may be millions
+        self._seeds[key] += 1
+        return fingerprint + self._seeds[key].to_bytes(4, "big")
 
     def _child_id(self, request: Request, parent_id: bytes, payload: bytes) -> bytes:
         """Return the id that this child has again when its parent runs again; the second one is dropped.
@@ -224,19 +264,25 @@ class Scheduler(BaseScheduler):
                 stats.UNENCODABLE,
             )
 
-    def _keep_local(self, request: Request) -> None:
+    def _keep_local(self, request: Request, due: Due) -> None:
+        for key in DUE_KEYS:
+            request.meta.pop(key, None)  # as of what is stored: a retry of it is due at once
         if request.meta.get("is_start_request"):
             request.meta["dq_seeded"] = True
             parents: set[bytes] = set()
         else:
             parents = self._possible_parents(request)
-        self._push_local(request, parents)
+        self._push_local(request, parents, due)
 
-    def _push_local(self, request: Request, parents: set[bytes]) -> None:
+    def _push_local(self, request: Request, parents: set[bytes], due: Due = AT_ONCE) -> None:
         if request in self._local or request in self._leases:
             # A callback yielded its own request again: the engine's set holds one object only once.
             request = request.copy()
-        self._local.push(request, parents)
+        # Nobody else's clock is at hand: a local request goes by that of this host.
+        due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)
+        self._local.push(request, parents, due_at)
+        if due_at:
+            asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._session.leases_arrived)
         self._stats.inc_value(stats.ENQUEUED_LOCAL)
         self._stats.inc_value(stats.SCRAPY_ENQUEUED)
 
@@ -258,7 +304,21 @@ class Scheduler(BaseScheduler):
             self._session.worker.bury(lease.entry_id, str(error))
             return None
         self._leases[request] = lease.entry_id
+        if lease.send_at is not None and not self._tells_sent:
+            self._tells_sent = True
+            self._crawler.signals.connect(self._sent_out, signals.request_reached_downloader)
         return request
+
+    def _sent_out(self, request: Request) -> None:
+        entry_id = self._leases.get(request)
+        if entry_id is not None:
+            self._session.worker.sent(entry_id)
+
+    def downloaded(self, request: Request) -> None:
+        """Settlement's call: *request* has left the downloader."""
+        entry_id = self._leases.get(request)
+        if entry_id is not None:
+            self._session.worker.downloaded(entry_id)
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Settlement's call: *request* has left the engine."""
@@ -316,6 +376,14 @@ class Scheduler(BaseScheduler):
         else:
             self._count_duplicate(request)
         self._crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self._spider)
+
+
+def _put_of(
+    request: Request, admitted: tuple[bytes, Admission, bytes], payload: bytes, parent_id: bytes | None
+) -> Put:
+    start = bool(request.meta.get("is_start_request"))
+    priority = int(index(request.priority))
+    return Put(*admitted, priority, start, payload, parent_id, request)
 
 
 class _Ending(NamedTuple):

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from scrapy import signals
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.project import data_path
@@ -25,14 +26,17 @@ from scrapy_dq.connection import Connection
 from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Status
+from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Seen, Status
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.retry_after import retry_after_s
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.slots import BadPartition, OneSlot, Slots
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
@@ -62,6 +66,7 @@ class Settler(Protocol):
     """The scheduler, as a session sees it."""
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None: ...
+    def downloaded(self, request: Request) -> None: ...
     def release_unfinished(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
     def forget_sent(self) -> None: ...
@@ -72,6 +77,7 @@ class Session:
 
     worker: Worker
     settlement: Settlement
+    slots: Slots | OneSlot
 
     def __init__(self, crawler: Crawler, config: Config, dupefilter: BaseDupeFilter) -> None:
         assert crawler.spider is not None
@@ -88,6 +94,7 @@ class Session:
         self._connection = Connection(config, _data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
+        self._told_blocked: dict[bytes, float] = {}
         self.codec = Codec(
             crawler.spider,
             types=config.types,
@@ -122,11 +129,13 @@ class Session:
         self._scheduler = scheduler
         where = ""
         try:
-            self.settlement = Settlement(self._crawler, scheduler.settled)
+            self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
+            self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
             client = await self._connection.open()
             where = f" {self.config.crawl!r} at {self._connection.target}"
             config = self.config
-            frontier = Frontier(client, config.crawl, config.order, config.keep_failed)
+            seen = Seen.EXPIRING if config.seen_ttl_s else Seen.EXACT
+            frontier = Frontier(client, config.crawl, config.order, config.keep_failed, seen)
             if self.config.flush_on_start:
                 gone = await flush(frontier, self.config.worker_ttl_s)
                 logger.info("Crawl %r flushed: %s", self.config.crawl, _counts(gone))
@@ -145,21 +154,28 @@ class Session:
             spider_args=json.dumps(_spider_args(), sort_keys=True),
             run_name=config.run_name,
             keep_seen=config.persist,
+            partition_by=config.partition_by,
+            seen_ttl_s=config.seen_ttl_s,
+            limits=config.limits,
         )
         options = WorkerOptions(
-            config.worker_ttl_s,
-            config.stall_timeout_s,
-            config.rollback_horizon_s,
-            config.max_attempts,
-            config.spill_dir,
+            ttl_s=config.worker_ttl_s,
+            stall_timeout_s=config.stall_timeout_s,
+            rollback_horizon_s=config.rollback_horizon_s,
+            max_attempts=config.max_attempts,
+            spill_dir=config.spill_dir,
+            most_of_a_partition=self.slots.most,
         )
         self.worker = Worker(
-            frontier, crawl, options, self, connect=self._connection.blocking, capacity=self._capacity
-        )
+            frontier, crawl, options, self,
+            connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
+        )  # fmt: skip
         joined = await self.worker.start(uuid.uuid4().hex)
         self.opened = True
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._dupefilter.open()
+        if config.retry_after_max_s and config.partition_by != "none":
+            self._crawler.signals.connect(self._downloaded, signals.response_downloaded)
         self._announce(joined, crawl)
         self._watch_progress(time.monotonic(), joined.census.done)
 
@@ -183,6 +199,30 @@ class Session:
 
     def log_duplicate(self, request: Request, spider: Spider) -> None:
         self._dupefilter.log(request, spider)
+
+    def _downloaded(self, response: Response, request: Request) -> None:
+        asked_s = retry_after_s(response)
+        if not asked_s:
+            return
+        try:
+            partition = self.slots.partition_of(request)
+        except BadPartition:
+            return
+        wait_s, now = min(asked_s, self.config.retry_after_max_s), time.monotonic()
+        self._stats.inc_value(stats.RETRY_AFTER)
+        self.worker.block(partition, wait_s)
+        if self._told_blocked.get(partition, 0) < now:
+            if len(self._told_blocked) > 1000:
+                self._told_blocked.clear()
+            self._told_blocked[partition] = now + wait_s
+            capped = f" (asked for {asked_s:g} s; DQ_RETRY_AFTER_MAX)" if wait_s < asked_s else ""
+            logger.info(
+                "%s answers %d with Retry-After: no worker sends it anything for %g s%s",
+                partition.decode(),
+                response.status,
+                wait_s,
+                capped,
+            )
 
     # What the worker tells (frontier.worker.Listener).
 
@@ -245,6 +285,11 @@ class Session:
             )  # fmt: skip
             what = f"{verb}; {_counts(census)}. SCHEDULER_FLUSH_ON_START = True starts afresh"
         logger.info("Crawl %r at %s: %s", name, self._connection.target, what)
+        if joined.limits_changed:
+            logger.info(
+                "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS are not what this run went by: "
+                "from now on all workers go by this worker's"
+            )
         if joined.spider_args != crawl.spider_args:
             names = _differing(joined.spider_args, crawl.spider_args)
             logger.warning(
@@ -262,10 +307,11 @@ class Session:
     def _log_progress(self, since: float, done: int) -> None:
         now, census = time.monotonic(), self.worker.census
         logger.info(
-            "All workers together: %.1f pages/s, %d done, %d waiting, %d in flight, %d workers",
+            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %d workers",
             (census.done - done) / (now - since),
             census.done,
             census.waiting,
+            _delayed(census),
             census.in_flight,
             census.workers,
         )
@@ -273,7 +319,11 @@ class Session:
 
 
 def _counts(census: Census) -> str:
-    return f"{census.waiting} waiting, {census.in_flight} in flight, {census.seen} seen"
+    return f"{census.waiting} waiting, {_delayed(census)}{census.in_flight} in flight, {census.seen} seen"
+
+
+def _delayed(census: Census) -> str:
+    return f"{census.delayed} delayed, " if census.delayed else ""
 
 
 def _need_asyncio() -> None:

@@ -73,11 +73,17 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
 class Settlement:
     """Watches one crawler's engine; `settled(request, outcome, reason)` is called when a request is done.
 
-    The reason is that of a failure, else empty.
+    The reason is that of a failure, else empty. `downloaded(request)`: one has left the downloader.
     """
 
-    def __init__(self, crawler: Crawler, settled: Callable[[Request, Outcome, str], None]) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        settled: Callable[[Request, Outcome, str], None],
+        downloaded: Callable[[Request], None],
+    ) -> None:
         self._settled = settled
+        self._downloaded = downloaded
         self._interrupted: set[Request] = set()
         self._failed: dict[Request, str] = {}
         self._not_downloaded: dict[Request, BaseException] = {}
@@ -190,6 +196,7 @@ class Settlement:
         original = self._engine._handle_downloader_output
 
         def handle_downloader_output(result: Any, request: Request) -> Any:
+            self._downloaded(request)
             if isinstance(result, Request):
                 # A redirect or a retry: a downloader middleware answered with another request.
                 self._parents[result] = request

@@ -28,7 +28,10 @@ ENGINE_INSIDES = {
     "_handle_downloader_output",
 }
 # Lua that is part of a script, but makes no move.
-NO_MOVE = {"entry.lua", "keys.lua", "member.lua", "state.lua"}
+NO_MOVE = {
+    "delayed.lua", "entry.lua", "grants.lua", "keys.lua", "limits.lua", "member.lua", "partition.lua",
+    "politeness.lua", "serve.lua", "state.lua",
+}  # fmt: skip
 NO_MOVE_KINDS = ("order_", "seen_")
 
 

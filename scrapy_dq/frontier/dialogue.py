@@ -8,16 +8,31 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scrapy_dq.frontier.frontier import Frontier, Identity, pack_moves
+from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.identity import new_worker_id
 from scrapy_dq.frontier.leases import Leases
-from scrapy_dq.frontier.model import Census, Joined, Move, Parentless, Put, Receipt, Status
+from scrapy_dq.frontier.model import (
+    MAX_LEASES,
+    Block,
+    Census,
+    Joined,
+    Move,
+    Note,
+    Parentless,
+    Put,
+    Receipt,
+    Release,
+    Status,
+    Terms,
+)
 from scrapy_dq.frontier.outbox import Outbox
 from scrapy_dq.frontier.put_log import PutLog
 from scrapy_dq.frontier.spill import SpillLost
+from scrapy_dq.frontier.wire import pack_moves, pack_terms
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +63,8 @@ class _Sent:
     seeding: int
     held: int
     moves: bytes
+    terms: bytes
+    notes: int
     sent_at: float
 
 
@@ -71,6 +88,7 @@ class Dialogue:
         listener: Listener,
         rollback_horizon_s: float,
         spill_dir: str = "",
+        limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
     ) -> None:
         self._frontier = frontier
         self._crawl = crawl
@@ -86,7 +104,12 @@ class Dialogue:
         self.seeding = 1
         self.census = Census()
         self.outbox = Outbox(spill_dir)
-        self.leases = Leases()
+        self.leases = Leases(limit)
+        self.notes: list[Note] = []
+        """What is to be told with the next exchange; told again if that is not applied."""
+        self.next_due_s: float | None = None
+        """When something falls due, as of the last exchange."""
+        self._wrong_key = ""
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False
@@ -121,8 +144,14 @@ class Dialogue:
         released, last = await self._frontier.leave(self.id, self.epoch, self.run, self._crawl.keep_seen)
         logger.debug("Worker %s left: %d leases released, nobody left: %s", self.id, released, last)
 
-    async def speak(self, want: int) -> tuple[int, int]:
+    async def speak(
+        self, want: int, ahead_s: float = 0.0, ahead: int = 0, most: int = MAX_LEASES
+    ) -> tuple[int, int]:
         """Make one exchange, or the rejoin that is due; return how many leases were asked for and came.
+
+        Args:
+            ahead_s, most: see `Terms`.
+            ahead: see `Leases.here`.
 
         Raises:
             FrontierUnavailable: no answer; the next call says the same once more.
@@ -132,14 +161,15 @@ class Dialogue:
             return 0, 0
         if self._sent is None:
             try:
-                self._sent = self._freeze(want)
+                self._sent = self._freeze(want, Terms(ahead_s, most, self.leases.here(ahead), self.notes))
             except SpillLost as error:
                 self._give_up_outbox(error)
                 return 0, 0
         sent = self._sent
         receipt = await self._frontier.exchange(
-            self.id, self.epoch, self.run, self.seq, sent.want, sent.seeding, sent.held, sent.moves
-        )
+            self.id, self.epoch, self.run, self.seq, sent.want, sent.seeding, sent.held, sent.moves,
+            sent.terms,
+        )  # fmt: skip
         self._sent = None
         if receipt.status is Status.LOST:
             self._lose()
@@ -167,18 +197,22 @@ class Dialogue:
             self._finish()
         return 0, 0
 
-    def _freeze(self, want: int) -> _Sent:
+    def _freeze(self, want: int, terms: Terms) -> _Sent:
         prefix = self.outbox.prefix()
         # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
         beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
         seeding = self.seeding or int(beyond > 0)
-        return _Sent(prefix, want, seeding, len(self.leases), pack_moves(prefix), time.monotonic())
+        now = time.monotonic()
+        moves, notes = pack_moves(prefix), len(terms.notes)
+        return _Sent(prefix, want, seeding, len(self.leases), moves, pack_terms(terms), notes, now)
 
     def _accept(self, sent: _Sent, receipt: Receipt) -> None:
         now = time.monotonic()
         self.finished = False
         self.census = receipt.census
+        self.next_due_s = receipt.next_due_s
         self.outbox.confirm(sent.prefix)
+        del self.notes[: sent.notes]
         self.seq += 1
         self._log.retire(sent.sent_at)
         for position in receipt.dropped:
@@ -193,10 +227,23 @@ class Dialogue:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
             self.leases.grant(lease)
+        # Some were granted before this block was told.
+        untold = (note.partition for note in self.notes if isinstance(note, Block))
+        for partition in (*receipt.blocked, *untold):
+            self.withdraw(partition)
+        if receipt.wrong_key and receipt.wrong_key != self._wrong_key:
+            logger.error("Some requests cannot be crawled until this is mended: %s", receipt.wrong_key)
+        self._wrong_key = receipt.wrong_key
         if receipt.leases:
             self._listener.leases_arrived()
         elif not self.pending:
             self._listener.run_finished()
+
+    def withdraw(self, partition: bytes) -> None:
+        """Give back what is in the buffer of a partition that is to be left alone."""
+        for entry_id in self.leases.withdraw(partition):
+            if self.leases.settle(Release(entry_id)):
+                self.outbox.append(Release(entry_id))
 
     def _finish(self) -> None:
         if not self.finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -20,30 +20,34 @@ from scrapy_dq.frontier.errors import describe, explain
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
-    Ack,
-    Bury,
     Census,
-    Fail,
     FrontierRefused,
     FrontierUnavailable,
     Joined,
-    Lease,
+    Limits,
     Member,
-    Move,
     Order,
     Parentless,
-    Put,
     Receipt,
     Rejoined,
-    Release,
+    Seen,
     Status,
-    clamped,
 )
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
+from scrapy_dq.frontier.wire import (
+    NO_TERMS,
+    limit_args,
+    ms,
+    pack_limits,
+    parse_beats,
+    parse_limit,
+    parse_members,
+    parse_receipt,
+    refuse,
+)
 
-SCHEMA = "1"
+SCHEMA = "2"
 """What the keys mean. Workers of another schema are refused: they would misread each other."""
-SEEN_KIND = "exact"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,10 @@ class Identity:
     spider_args: str
     run_name: str = ""
     keep_seen: bool = False
+    partition_by: str = "none"
+    seen_ttl_s: float = 0.0
+    """With a kind of seen that knows it: what a new run does not know any more; 0: it knows all."""
+    limits: Limits = field(default_factory=Limits)
 
 
 class Frontier:
@@ -65,13 +73,16 @@ class Frontier:
     (Redis or its data cannot serve; nothing was changed).
     """
 
-    def __init__(self, client: Any, crawl: str, order: Order, keep_failed: int = 10_000) -> None:
+    def __init__(
+        self, client: Any, crawl: str, order: Order, keep_failed: int = 10_000, seen: Seen = Seen.EXACT
+    ) -> None:
         self.crawl = crawl
         self._keep_failed = keep_failed
         self.order = order
+        self._seen = seen
         self._client = client
         self._key = keys.meta(crawl)
-        self._scripts = {name: Script(name, order) for name in TRANSITIONS}
+        self._scripts = {name: Script(name, order, seen) for name in TRANSITIONS}
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a fresh worker; create the frontier, or start its next run, where there is none open.
@@ -81,10 +92,11 @@ class Frontier:
         Source: lua/join.lua
         """
         reply = await self._call(
-            "join", worker_id, json.dumps(identity), new_epoch, SCHEMA, self.order.value, SEEN_KIND,
-            crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name, int(crawl.keep_seen),
+            "join", worker_id, json.dumps(identity), new_epoch, SCHEMA, self.order.value,
+            self._seen.value, crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name,
+            int(crawl.keep_seen), crawl.partition_by, ms(crawl.seen_ttl_s), pack_limits(crawl.limits),
         )  # fmt: skip
-        status, epoch, run, resumed, counts, spider_args = reply
+        status, epoch, run, resumed, counts, spider_args, limits_changed = reply
         return Joined(
             Status(status.decode()),
             epoch.decode(),
@@ -92,6 +104,7 @@ class Frontier:
             bool(resumed),
             Census(*counts),
             spider_args.decode("utf-8", "replace"),
+            bool(limits_changed),
         )
 
     async def rejoin(
@@ -124,7 +137,16 @@ class Frontier:
         return Rejoined(status, int(reply[1]), frozenset(ids))
 
     async def exchange(
-        self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int, moves: bytes
+        self,
+        worker_id: str,
+        epoch: str,
+        run: int,
+        seq: int,
+        want: int,
+        seeding: int,
+        held: int,
+        moves: bytes,
+        terms: bytes = NO_TERMS,
     ) -> Receipt:
         """Apply *moves* in order and take up to *want* leases, in one atomic step.
 
@@ -134,6 +156,7 @@ class Frontier:
             seeding: 1 while `start()` is not exhausted, 2 if it failed, else 0.
             held: leases that this worker believes to own before *moves* are applied.
             moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
+            terms: from `pack_terms`.
         Raises:
             FrontierUnavailable: the moves may or may not have been applied. Repeat the same
                 arguments: they are applied once.
@@ -141,19 +164,9 @@ class Frontier:
         """
         reply = await self._call(
             "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES,
-            self._keep_failed, moves,
+            self._keep_failed, terms, moves,
         )  # fmt: skip
-        status = Status(reply[0].decode())
-        if len(reply) == 1:
-            return Receipt(status)
-        _, applied, dropped, counts, flat = reply
-        return Receipt(
-            status,
-            bool(applied),
-            tuple(int(i) for i in dropped.split(b",")) if dropped else (),
-            Census(*counts),
-            tuple(Lease(flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)),
-        )
+        return parse_receipt(reply)
 
     async def fence(self, worker_id: str, epoch: str, run: int) -> str:
         """Fence a worker that is dead; OK, ABSENT, LOST, RESYNC or FINISHED. Source: lua/fence.lua"""
@@ -186,6 +199,25 @@ class Frontier:
             return reply[1].decode(), Census()
         return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
 
+    async def limit(
+        self,
+        partition: bytes,
+        delay_s: float | None = None,
+        concurrency: int | None = None,
+        block_s: float | None = None,
+    ) -> tuple[float, int, float] | None:
+        """Change what one partition may have, for all workers, while the crawl runs.
+
+        Args:
+            delay_s, concurrency: None: as it is; negative: the crawl's own again; 0: no limit.
+            block_s: leave the partition alone for so long; 0: not any more; None: as it is.
+        Returns:
+            delay, concurrency and what is left of a block, as they are now; None: there is no crawl.
+        Source: lua/limit.lua
+        """
+        reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s))
+        return parse_limit(reply)
+
     async def members(self) -> list[Member]:
         """Return the registered workers. Source: lua/overview.lua"""
         return parse_members((await self._call("overview"))[4])
@@ -214,68 +246,3 @@ class Frontier:
             raise FrontierUnavailable(explain(error)) from error
         refuse(reply)
         return reply
-
-
-def pack_moves(moves: Sequence[Move]) -> bytes:
-    """Return *moves* as lua/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
-    return msgpack.packb([_packed(move) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
-
-
-def _packed(move: Move) -> tuple[Any, ...]:
-    if isinstance(move, Put):
-        place = (clamped(move.priority), int(move.start))
-        return (1, int(move.admission), move.token, move.entry_id, *place, move.payload)
-    if isinstance(move, Ack):
-        return (2, move.entry_id)
-    if isinstance(move, Release):
-        return (3, move.entry_id)
-    if isinstance(move, Bury):
-        return (4, move.entry_id, move.reason)
-    if isinstance(move, Fail):
-        return (5, move.entry_id, move.reason, move.label)
-    raise TypeError(f"not a move: {move!r}")
-
-
-def parse_members(flat: list[Any]) -> list[Member]:
-    """Read the members of lua/overview.lua's answer."""
-    found = []
-    for i in range(0, len(flat), 5):
-        try:
-            identity = json.loads(flat[i + 1])
-        except ValueError:
-            identity = {}
-        found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3], flat[i + 4]))
-    return found
-
-
-def parse_beats(reply: list[Any]) -> dict[str, int]:
-    """Read lua/beat.lua's answer."""
-    if reply[0] != b"OK":
-        return {}
-    flat = reply[1]
-    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
-
-
-def refuse(reply: Any) -> None:
-    """Raise FrontierRefused if *reply* says that stored data cannot be used."""
-    if reply[0] == b"WRONG_TYPE":
-        _, key, actual, expected = (part.decode("utf-8", "replace") for part in reply)
-        raise FrontierRefused(
-            f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "
-            f"Rename or delete that key, or choose another crawl name with DQ_CRAWL"
-        )
-    if reply[0] == b"DIFFERS":
-        _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
-        raise FrontierRefused(
-            f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. Run it as it was "
-            f"started, choose another crawl name with DQ_CRAWL, or start afresh with SCHEDULER_FLUSH_ON_START"
-        )
-
-
-_FIELDS = {
-    "schema": "schema version",
-    "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",
-    "spider": "spider class",
-    "order": "DQ_ORDER",
-    "seen_kind": "kind of seen",
-}

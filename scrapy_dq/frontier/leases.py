@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator
+from math import ceil
 
 from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Release
 
+RECENT = 256
+"""Leases handed out, over which a partition's share of the work is counted."""
+
 
 class Leases:
-    """The worker's book of leases; Redis has one of its own, and an exchange compares their sizes."""
+    """The worker's book of leases; Redis has one of its own, and an exchange compares their sizes.
 
-    def __init__(self) -> None:
-        self._buffer: deque[Lease] = deque()
+    Args:
+        limit: how many of a partition may be downloading here at once.
+    """
+
+    def __init__(self, limit: Callable[[bytes], int]) -> None:
+        self._limit = limit
+        # Within a partition in the order in which they came; no partition is empty.
+        self._buffer: dict[bytes, deque[Lease]] = {}
         self._running: set[bytes] = set()
+        # Handed out and not downloaded yet; and how many these are by partition.
+        self._downloading: dict[bytes, bytes] = {}
+        self._load: Counter[bytes] = Counter()
+        self._recent: Counter[bytes] = Counter()
+        # By partition, a lease with a time of sending that is at work and has not gone out: the next one of
+        # its stint waits for that.
+        self._unsent: dict[bytes, Lease] = {}
         # All that Redis has on our name, as far as we know: buffered, running, or settled in the outbox.
         self._owned: set[bytes] = set()
         self._settling: dict[bytes, type[Move]] = {}
@@ -26,7 +43,16 @@ class Leases:
 
     @property
     def buffered(self) -> int:
-        return len(self._buffer)
+        return sum(map(len, self._buffer.values()))
+
+    @property
+    def has_buffered(self) -> bool:
+        return bool(self._buffer)
+
+    @property
+    def usable(self) -> int:
+        """How many of those in the buffer there is room for."""
+        return sum(min(len(queue), max(0, self._room(p))) for p, queue in self._buffer.items())
 
     @property
     def running(self) -> int:
@@ -37,15 +63,76 @@ class Leases:
         self._owned.add(lease.entry_id)
         # It may come back to us while its work goes on here: adopt it, do not start it twice.
         if lease.entry_id not in self._running and lease.entry_id not in self._settling:
-            self._buffer.append(lease)
+            self._buffer.setdefault(lease.partition, deque()).append(lease)
 
-    def take(self) -> Lease | None:
-        """Hand out the next lease in the buffer."""
-        if not self._buffer:
+    def take(self, now: float) -> Lease | None:
+        """Hand out the next lease in the buffer: of the partitions that have room, the least loaded one."""
+        best, least = None, 0
+        for partition, queue in self._buffer.items():
+            send_at = queue[0].send_at
+            if send_at is not None and (send_at > now or partition in self._unsent):
+                continue
+            if self._room(partition) <= 0:
+                continue
+            load = self._load[partition]
+            if best is None or load < least:
+                best, least = partition, load
+                if not load:
+                    break
+        if best is None:
             return None
-        lease = self._buffer.popleft()
+        queue = self._buffer.pop(best)
+        lease = queue.popleft()
+        if queue:
+            self._buffer[best] = queue
+        if lease.send_at is not None:
+            self._unsent[best] = lease
         self._running.add(lease.entry_id)
+        self._downloading[lease.entry_id] = best
+        self._load[best] += 1
+        self._recent[best] += 1
         return lease
+
+    def sent(self, entry_id: bytes, now: float) -> bytes | None:
+        """Return, once, the partition of a lease that has a time of sending; None of any other."""
+        partition = self._downloading.get(entry_id)
+        lease = self._unsent.get(partition) if partition is not None else None
+        if lease is None or lease.entry_id != entry_id or partition is None:
+            return None
+        del self._unsent[partition]
+        assert lease.send_at is not None
+        for later in self._buffer.get(partition, ()):
+            # They were timed to follow this one, which went late.
+            if later.send_at is not None:
+                later.send_at += max(0.0, now - lease.send_at)
+        return partition
+
+    def next_send_at(self, now: float) -> float | None:
+        """Return when the next lease in the buffer may be sent that may not yet."""
+        times = (queue[0].send_at for queue in self._buffer.values())
+        return min((at for at in times if at is not None and at > now), default=None)
+
+    def send_at_of(self, partition: bytes) -> float | None:
+        """Return when the next lease of *partition* in the buffer may be sent; None: at any time, or none."""
+        queue = self._buffer.get(partition)
+        return queue[0].send_at if queue else None
+
+    def here(self, ahead: int) -> dict[bytes, tuple[int, int]]:
+        """Return, by partition, how many wait or download here, and how many more could be taken.
+
+        Args:
+            ahead: leases of any partition that are used up while a trip to Redis takes.
+        """
+        recent = self._recent.total()
+        if recent > RECENT:
+            self._recent = Counter({p: n // 2 for p, n in self._recent.items() if n > 1})
+        found = {}
+        for partition in (*self._load, *(p for p in self._buffer if p not in self._load)):
+            buffered = len(self._buffer.get(partition, ()))
+            extra = ceil(ahead * self._recent[partition] / recent) if recent else 0
+            room = self._room(partition) - buffered + extra
+            found[partition] = (self._load[partition] + buffered, max(0, room))
+        return found
 
     def settle(self, move: Ack | Release | Bury | Fail) -> bool:
         """Note the end of a lease; False if there is nothing to tell Redis.
@@ -53,10 +140,26 @@ class Leases:
         A lease that was reclaimed from us is somebody else's: their ack counts, not ours.
         """
         self._running.discard(move.entry_id)
+        self.downloaded(move.entry_id)
         if move.entry_id not in self._owned or move.entry_id in self._settling:
             return False
         self._settling[move.entry_id] = type(move)
         return True
+
+    def downloaded(self, entry_id: bytes) -> None:
+        """Note that a lease takes no room in its partition any more."""
+        partition = self._downloading.pop(entry_id, None)
+        if partition is None:
+            return
+        unsent = self._unsent.get(partition)
+        if unsent is not None and unsent.entry_id == entry_id:
+            del self._unsent[partition]
+        self._load[partition] -= 1
+        if not self._load[partition]:
+            del self._load[partition]
+
+    def _room(self, partition: bytes) -> int:
+        return self._limit(partition) - self._load[partition]
 
     def forfeit(self) -> None:
         """Own nothing any more; what runs has to run again, even if its lease comes back to us meanwhile."""
@@ -71,9 +174,11 @@ class Leases:
 
     def empty_buffer(self) -> list[bytes]:
         """Return the ids of all leases in the buffer, which is empty then."""
-        ids = [lease.entry_id for lease in self._buffer]
-        self._buffer.clear()
-        return ids
+        return [entry_id for partition in list(self._buffer) for entry_id in self.withdraw(partition)]
+
+    def withdraw(self, partition: bytes) -> list[bytes]:
+        """Return the ids of a partition's leases in the buffer, which has none of it then."""
+        return [lease.entry_id for lease in self._buffer.pop(partition, ())]
 
     def confirmed(self, entry_id: bytes) -> None:
         """Redis has settled it."""
@@ -87,5 +192,12 @@ class Leases:
     def keep(self, owned: Collection[bytes]) -> None:
         """Keep only *owned*; what runs without being owned goes on, and is not settled later."""
         self._owned = set(owned)
-        self._buffer = deque(lease for lease in self._buffer if lease.entry_id in self._owned)
+        kept = [lease for lease in self._in_buffer() if lease.entry_id in self._owned]
+        self._buffer.clear()
+        for lease in kept:
+            self._buffer.setdefault(lease.partition, deque()).append(lease)
         self._settling = {i: kind for i, kind in self._settling.items() if i in self._owned}
+
+    def _in_buffer(self) -> Iterator[Lease]:
+        for queue in self._buffer.values():
+            yield from queue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
@@ -10,6 +11,7 @@ ENTRY_ID_BYTES = 12
 MAX_MOVES = 1_000
 """Moves of one exchange, at most: a script holds Redis while it runs."""
 MAX_LEASES = 1_000
+MAX_PARTITION_BYTES = 512
 MAX_EXCHANGE_BYTES = 4 * 1024 * 1024
 """Payload bytes of one exchange, at most, in each direction."""
 PRIORITY_LIMIT = 2**50
@@ -35,6 +37,14 @@ class Order(str, Enum):
     PRIORITY_FIFO = "priority-fifo"
     FIFO = "fifo"
     LIFO = "lifo"
+
+
+class Seen(str, Enum):
+    """How the fingerprints of what was admitted are kept."""
+
+    EXACT = "exact"
+    EXPIRING = "expiring"
+    """With the time of admission: a later run forgets the older ones."""
 
 
 class Status(str, Enum):
@@ -81,6 +91,14 @@ class Put:
     """Entry id of the lease whose callback yielded it; None when nobody holds one for it."""
     source: Any = field(default=None, repr=False, compare=False)
     """What the caller wants back if the put is dropped as a duplicate; never sent, may be gone by then."""
+    partition: bytes = b""
+    """Where it waits: UTF-8 without control characters, at most MAX_PARTITION_BYTES."""
+    due_at: float = 0.0
+    """Not to be leased before, in seconds of this process's monotonic clock."""
+    not_before_s: float = 0.0
+    """Not to be leased before, in seconds since 1970 by the clock of Redis."""
+    reason: str = ""
+    """Why it cannot be served: it becomes a dead letter at once."""
     fresh: bool = field(default=True, compare=False)
     """Never confirmed before: if it is known, it is a duplicate. A put of the log is known to itself."""
 
@@ -120,6 +138,15 @@ class Fail:
 Move = Put | Ack | Release | Bury | Fail
 
 
+def fits_a_partition(name: str) -> bool:
+    """Tell whether *name* can be that of a partition."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return size <= MAX_PARTITION_BYTES and name.isprintable()
+
+
 def clamped(priority: int) -> int:
     """Return *priority* within ± PRIORITY_LIMIT."""
     return max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, int(priority)))
@@ -128,7 +155,7 @@ def clamped(priority: int) -> int:
 def size_of(move: Move) -> int:
     """Return about how many bytes *move* takes in an exchange."""
     if isinstance(move, Put):
-        return len(move.payload) + len(move.token) + ENTRY_ID_BYTES + 16
+        return len(move.payload) + len(move.token) + len(move.partition) + ENTRY_ID_BYTES + 16
     if isinstance(move, Bury):
         return ENTRY_ID_BYTES + len(move.reason)
     if isinstance(move, Fail):
@@ -143,6 +170,56 @@ class Lease:
     entry_id: bytes
     attempts: int
     payload: bytes
+    partition: bytes = b""
+    send_at: float | None = field(default=None, compare=False)
+    """Not to be sent before, in seconds of this process's monotonic clock; `Worker.sent` tells of it. None:
+    no delay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often, and how much at once, entries of a partition may be leased, all workers together."""
+
+    delay_s: float = 0.0
+    concurrency: int = 0
+    """In flight; 0: no limit."""
+    own: Mapping[str, tuple[float | None, int | None]] = field(default_factory=dict)
+    """Of single partitions: delay in seconds, concurrency; None: as above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Note: a lease that has a time of sending was sent."""
+
+    partition: bytes
+    entry_id: bytes
+    at: float
+    """Seconds of this process's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Note: a site asked to be left alone."""
+
+    partition: bytes
+    until: float
+    """Seconds of this process's monotonic clock."""
+
+
+Note = Sent | Block
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a worker tells with an exchange of what it can take."""
+
+    ahead_s: float = 0.0
+    """How long before their time leases are taken, so that a trip to Redis costs no time."""
+    most: int = MAX_LEASES
+    """Of one partition of which it holds nothing."""
+    here: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
+    """By partition: how many it holds, and how many more it could take."""
+    notes: Sequence[Note] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +236,8 @@ class Census:
     """Workers whose `start()` is not exhausted; counted only while nothing waits."""
     failed: int = 0
     """Requests of this run that failed for good; the newest of them are kept."""
+    delayed: int = 0
+    """Not due yet; not among those that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +250,12 @@ class Receipt:
     """Positions, in the prefix, of puts that were known already."""
     census: Census = Census()
     leases: tuple[Lease, ...] = ()
+    next_due_s: float | None = field(default=None, compare=False)
+    """When the next entry falls due or the rest of a partition ends, from now; None: neither is there."""
+    blocked: tuple[bytes, ...] = ()
+    """Those partitions of `Terms.here` that are blocked."""
+    wrong_key: str = field(default="", compare=False)
+    """A list that something else has taken the name of, in words; its partition is not served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +268,8 @@ class Joined:
     resumed: bool
     census: Census
     spider_args: str
+    limits_changed: bool = False
+    """Other limits than this worker's were in force until now."""
 
 
 @dataclass(frozen=True, slots=True)

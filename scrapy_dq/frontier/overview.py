@@ -9,9 +9,9 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.frontier import parse_members, refuse
 from scrapy_dq.frontier.model import Census, Member, Order
 from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import parse_members, refuse
 
 
 @dataclass(frozen=True)

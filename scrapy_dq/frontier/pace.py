@@ -11,6 +11,10 @@ LINGER_S = 0.015
 """How long a move waits for company, unless the engine is starving: keeps Redis's cost per request low."""
 IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
+QUIET_LONGEST_S = 10.0
+"""Longest pause while nothing can happen before the next entry falls due."""
+AHEAD_LEAST_S, AHEAD_MOST_S = 0.05, 1.0
+"""How long before their time leases are taken: the time of a trip, within these bounds."""
 
 
 class Pace:
@@ -25,6 +29,18 @@ class Pace:
         self._round_trip_s = 0.0
         self._taken = 0
         self._rate = 0.0
+        self._next_due_at = float("inf")
+        self._quiet = False
+
+    @property
+    def ahead(self) -> int:
+        """How many leases are used up while two trips to Redis take."""
+        return int(2 * self._rate * (self._round_trip_s + LINGER_S)) + 1
+
+    @property
+    def ahead_s(self) -> float:
+        """How long before their time leases are taken."""
+        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + LINGER_S)))
 
     def taken(self) -> None:
         """Note that the engine took a lease."""
@@ -33,6 +49,10 @@ class Pace:
     def first_move(self) -> None:
         """Note that the outbox was empty and is not any more."""
         self._oldest_move_at = time.monotonic()
+        self._fruitless = 0
+
+    def room_appeared(self) -> None:
+        """Note that a partition can take more than when it was asked for."""
         self._fruitless = 0
 
     def answered(self, began: float, now: float) -> None:
@@ -51,12 +71,22 @@ class Pace:
         if leases:
             self.hungry = False
 
-    def want(self, capacity: int, running: int, buffered: int) -> int:
-        """Return how many leases to ask for: free slots, and what two round trips consume."""
+    def expect(self, next_due_s: float | None, quiet: bool) -> None:
+        """Note when something falls due, from now; *quiet*: nothing else is to be expected before."""
+        self._next_due_at = time.monotonic() + next_due_s if next_due_s else float("inf")
+        self._quiet = quiet
+
+    def want(self, capacity: int, running: int, buffered: int, usable: int) -> int:
+        """Return how many leases to ask for: free slots, and what two round trips consume.
+
+        Args:
+            usable: how many of those buffered there is room for: the others hold up nobody, to a bound.
+        """
         if capacity <= 0:
             return 0
-        ahead = int(2 * self._rate * (self._round_trip_s + LINGER_S)) + 1
-        return max(0, min(max(0, capacity - running) + ahead, MAX_LEASES) - buffered)
+        free = min(max(0, capacity - running) + self.ahead, MAX_LEASES)
+        most = min(2 * (capacity + self.ahead), MAX_LEASES)
+        return max(0, min(free - usable, most - buffered))
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
         """Return when the next exchange is due, in monotonic seconds; 0 for at once."""
@@ -66,5 +96,10 @@ class Pace:
         pause = IDLE_LONGEST_S
         if want:
             pause = min(IDLE_FIRST_S * 2 ** min(self._fruitless, 10), IDLE_LONGEST_S)
+        if self._quiet:
+            pause = QUIET_LONGEST_S
         due = self._answered_at + pause * random.uniform(0.8, 1.0)
+        if want:
+            # Never at once: what is due may be out of reach, and would be due again.
+            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))
         return min(due, self._oldest_move_at + LINGER_S) if moves else due

@@ -9,20 +9,25 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "order_{order}", "state", "entry")
-_PARTS = {
-    "join": ("member",),
+_BASE = ("keys", "order_{order}", "state", "politeness", "entry", "partition")
+_PARTS: dict[str, tuple[str, ...]] = {
+    "join": ("member", "limits"),
     "rejoin": ("release", "member"),
-    "exchange": ("seen_exact", "put", "ack", "release", "bury", "fail", "lease", "finish"),
+    "exchange": (
+        "seen_{seen}", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "grants", "serve",
+        "lease",
+        "finish",
+    ),
     "fence": (),
     "drain": ("bury", "member"),
     "leave": ("release", "member"),
     "beat": (),
     "flush": ("member",),
+    "limit": ("limits", "block"),
     "overview": (),
-}
+}  # fmt: skip
 TRANSITIONS = tuple(_PARTS)
 
 
@@ -32,17 +37,18 @@ def _lua(name: str) -> str:
 
 
 @cache
-def source(transition: str, order: Order) -> str:
-    """Return the whole script of *transition* for crawls served in *order*."""
+def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
+    """Return the whole script of *transition* for crawls served in *order*, with this kind of seen."""
     names = (*_BASE, *_PARTS[transition], transition)
-    return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
+    kind = {"order": order.value.replace("-", "_"), "seen": seen.value}
+    return "\n".join(_lua(name.format(**kind)) for name in names)
 
 
 class Script:
     """One transition, called by its digest; Redis is given the source when it does not know it."""
 
-    def __init__(self, transition: str, order: Order) -> None:
-        self.source = source(transition, order)
+    def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
+        self.source = source(transition, order, seen)
         self.sha = sha1(self.source.encode()).hexdigest()
 
     async def call(self, client: Any, key: str, *args: Any) -> Any:

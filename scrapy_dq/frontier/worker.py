@@ -19,7 +19,9 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.heartbeat import Heartbeat
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import (
+    MAX_LEASES,
     Ack,
+    Block,
     Bury,
     Census,
     Fail,
@@ -28,8 +30,10 @@ from scrapy_dq.frontier.model import (
     Joined,
     Lease,
     Move,
+    Note,
     Put,
     Release,
+    Sent,
     Status,
 )
 from scrapy_dq.frontier.outage import Outage
@@ -50,6 +54,8 @@ class WorkerOptions:
     stall_timeout_s: float = 300.0
     rollback_horizon_s: float = 10.0
     max_attempts: int = 3
+    most_of_a_partition: int = MAX_LEASES
+    """How many leases of one partition can run here at once."""
     spill_dir: str = ""
     """Folder for moves that are more than memory should hold; "": the system's for temporary files."""
 
@@ -66,24 +72,28 @@ class Worker:
         *,
         connect: Callable[[], Any],
         capacity: Callable[[], int],
+        limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
     ) -> None:
         """
         Args:
             connect: makes a blocking `redis` client for the heartbeat thread.
             capacity: how many leases could run here at once; 0 (paused, closing) gives the buffer back.
+            limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
         """
         identity = own_identity()
         self._listener = listener
         self._capacity = capacity
         self._dialogue = Dialogue(
-            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir
+            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
         )
         self._leases = self._dialogue.leases
+        self._most = options.most_of_a_partition
         self._pace = Pace()
         self._outage = Outage()
         self._kick = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._reclaimer = Reclaimer(
             frontier, identity, options.max_attempts, lambda n: listener.counted("reclaim", n)
         )
@@ -142,15 +152,43 @@ class Worker:
 
     def take(self) -> Lease | None:
         """Hand out the next lease; None if there is none at the moment."""
-        lease = self._leases.take()
+        now = time.monotonic()
+        lease = self._leases.take(now)
         if lease is not None:
             self._pace.taken()
-            if not self._leases.buffered:
+            if not self._leases.has_buffered:
                 self._kick.set()
-        elif not self._pace.hungry:
+            return lease
+        send_at = self._leases.next_send_at(now)
+        if send_at is not None:
+            self._wake_at(send_at - now)
+        if not self._pace.hungry:
             self._pace.hungry = True
             self._kick.set()
-        return lease
+        return None
+
+    def sent(self, entry_id: bytes) -> None:
+        """The request of a lease that has a time of sending goes out now; others are ignored."""
+        now = time.monotonic()
+        partition = self._leases.sent(entry_id, now)
+        if partition is not None:
+            self._note(Sent(partition, entry_id, now))
+            send_at = self._leases.send_at_of(partition)
+            if send_at is not None:
+                self._wake_at(max(0.0, send_at - now))
+
+    def downloaded(self, entry_id: bytes) -> None:
+        """A lease takes no room in its partition any more; at its end that goes without saying."""
+        self._leases.downloaded(entry_id)
+        if self._pace.hungry:
+            # What was asked for in vain, for want of room, is backed off from: now there is some.
+            self._pace.room_appeared()
+            self._kick.set()
+
+    def block(self, partition: bytes, seconds: float) -> None:
+        """Have all workers leave a partition alone: its site asked for it."""
+        self._note(Block(partition, time.monotonic() + seconds))
+        self._dialogue.withdraw(partition)
 
     def ack(self, entry_id: bytes) -> None:
         """The work on a lease is done, and all its children were put."""
@@ -173,6 +211,24 @@ class Worker:
         if self._dialogue.seeding == 1:
             self._dialogue.seeding = 2 if failed else 0
             self._kick.set()
+
+    def _note(self, note: Note) -> None:
+        # Only in here: while it is not told, other workers wait for it, or should.
+        self._dialogue.notes.append(note)
+        self._pace.first_move()
+        self._kick.set()
+
+    def _wake_at(self, pause_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._timer.when() <= loop.time() + pause_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(pause_s, self._send_due)
+
+    def _send_due(self) -> None:
+        self._timer = None
+        self._listener.leases_arrived()
 
     def _settle(self, move: Ack | Release | Bury | Fail) -> None:
         if self._leases.take_spoiled(move.entry_id):
@@ -216,6 +272,8 @@ class Worker:
         deadline = time.monotonic() + deadline_s
         self._closing.set()
         self._kick.set()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is None:
             return
         await self._task
@@ -289,7 +347,8 @@ class Worker:
     async def _until_due(self) -> None:
         outbox = self._dialogue.outbox
         while not self._closing.is_set():
-            due = self._pace.due_at(self._wants(), len(outbox), outbox.full, self.census.waiting)
+            moves = len(outbox) + len(self._dialogue.notes)
+            due = self._pace.due_at(self._wants(), moves, outbox.full, self.census.waiting)
             pause = due - time.monotonic()
             if pause <= 0:
                 return
@@ -299,12 +358,18 @@ class Worker:
 
     def _wants(self) -> int:
         capacity = 0 if self._closing.is_set() else self._capacity()
-        return self._pace.want(capacity, self._leases.running, self._leases.buffered)
+        leases = self._leases
+        return self._pace.want(capacity, leases.running, leases.buffered, leases.usable)
 
     async def _speak(self) -> None:
         began, registered, kept = time.monotonic(), self.id, len(self._dialogue.outbox)
-        wanted, granted = await self._dialogue.speak(self._wants())
+        pace, dialogue = self._pace, self._dialogue
+        most = self._most + pace.ahead
+        wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most)
         now = time.monotonic()
+        census = dialogue.census
+        busy = census.in_flight or census.seeding or dialogue.seeding or dialogue.outbox
+        pace.expect(dialogue.next_due_s, quiet=bool(dialogue.next_due_s) and not busy)
         self._pace.answered(began, now)
         self._pace.granted(wanted, granted)
         self._outage.ended(kept)

@@ -21,7 +21,7 @@ from support.stored import dump
 
 ALPHABET = "}{*:% ?[]\\^!/#&=+.~-_\"'$\0\t\n\r\x7faA0é\u0301ß漢\u200b\u202e😀"
 MAX_LENGTH = 300
-SUFFIXES = ("meta", "members", "seen", "backlog:0", "worker:worker")
+SUFFIXES = ("meta", "members", "seen", "backlog:0:", "worker:worker")
 
 
 def names(count: int, rng: random.Random) -> list[str]:

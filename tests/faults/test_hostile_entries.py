@@ -54,7 +54,10 @@ class ProjectSpider(TreeSpider):
 def watched(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> FaultCrawl:
     """A crawl whose workers note forbidden deeds; a canary lies on its path and one in its package."""
     crawl = fault_crawl(
-        fault_redis, site={"pages": 9}, settings=watched_spider.SETTINGS, spider=watched_spider.SPIDER
+        fault_redis,
+        site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only one that it may connect to
+        settings=watched_spider.SETTINGS,
+        spider=watched_spider.SPIDER,
     )
     folder = crawl.project.folder
     (folder / "canary_module.py").write_text(CANARY_SOURCE)

@@ -10,6 +10,8 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Census, Receipt, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, put, release
 
+pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
+
 FINISHED = Status.FINISHED
 
 

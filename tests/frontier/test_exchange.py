@@ -7,7 +7,19 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.model import Admission, Census, FrontierUnavailable, Lease, Receipt, Status
-from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, numbers, put, release
+from support.live_frontier import (
+    HandWorker,
+    LiveFrontier,
+    ack,
+    bury,
+    entry_id,
+    numbers,
+    partition_of,
+    put,
+    release,
+)
+
+pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
 
 RESYNC = Receipt(Status.RESYNC)
 LOST = Receipt(Status.LOST)
@@ -32,9 +44,12 @@ def test_puts_are_applied_before_what_settles(live: LiveFrontier) -> None:
 
 
 def test_moves_are_applied_in_order_and_leases_taken_after_them(worker: HandWorker) -> None:
-    """What an exchange puts it may lease at once; a lease carries the attempts and the payload."""
+    """What an exchange puts it may lease at once; a lease carries attempts, payload and partition."""
     receipt = worker.exchange(put(1, payload=b"\x00one\r\n"), put(2, payload=b""), want=5)
-    assert receipt.leases == (Lease(entry_id(1), 0, b"\x00one\r\n"), Lease(entry_id(2), 0, b""))
+    assert receipt.leases == (
+        Lease(entry_id(1), 0, b"\x00one\r\n", partition_of(1)),
+        Lease(entry_id(2), 0, b"", partition_of(2)),
+    )
     assert receipt.status is Status.OK
     assert receipt.applied
 
@@ -105,7 +120,7 @@ def test_settling_twice_counts_once(worker: HandWorker) -> None:
 
 def test_a_released_lease_may_come_back_at_once(worker: HandWorker) -> None:
     """Moves come before leases: a release frees the entry for the same exchange's want."""
-    worker.exchange(put(1), put(2), want=1)
+    worker.exchange(put(1), put(2, partition=partition_of(1)), want=1)
     assert numbers(worker.exchange(release(1), want=1)) == [1]
 
 

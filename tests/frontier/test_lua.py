@@ -12,7 +12,7 @@ import redis
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import FrontierUnavailable, Order
+from scrapy_dq.frontier.model import FrontierUnavailable, Order, Seen
 from scrapy_dq.frontier.scripts import TRANSITIONS, source
 from support.redis_server import RedisServer
 
@@ -21,7 +21,8 @@ LUA = {
     for file in files("scrapy_dq.frontier").joinpath("lua").iterdir()
     if file.name.endswith(".lua")
 }
-MOVES = ("put", "ack", "release", "bury", "fail", "lease")
+MOVES = ("put", "ack", "release", "bury", "fail", "sent", "block", "lease")
+
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "join": ("id", {}, "epoch", Identity("", "", "")),
@@ -32,6 +33,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "leave": ("id", "epoch", 0, False),
     "beats": ("id", "epoch"),
     "flush": ([],),
+    "limit": (b"partition",),
     "members": (),
 }
 SCRIPT_OF = {"beats": "beat", "members": "overview"}
@@ -49,14 +51,22 @@ def stated_args(name: str) -> list[str]:
 
 def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: RedisServer) -> None:
     """keys.lua and keys.py state the same keys."""
-    plain = "local names = {} for name, type in pairs(key_types) do names[#names + 1] = {key[name], type} end"
-    families = "return {names, backlog_key('<rank>'), worker_key('<id>'), in_flight_key('<id>')}"
+    plain = (
+        "local names = {} for name, key in pairs(key) do"
+        " names[#names + 1] = {key, key_types[name] or polite_types[name] or ''} end"
+    )
+    families = (
+        "return {names, backlog_key('<rank>', '<partition>'), worker_key('<id>'), in_flight_key('<id>')}"
+    )
     script = "\n".join((LUA["keys"], plain, families))
     with redis_server.client() as client:
         names, *others = client.eval(script, 1, keys.meta("a crawl"))
     prefix = keys.prefix("a crawl")
     found = {key.decode().removeprefix(prefix): type_.decode() for key, type_ in names}
-    assert found == {key.name: key.type for key in keys.KEYS if "<" not in key.name}
+    # The one is looked at before all others, the type of the other depends on it.
+    assert (found.pop("meta"), found.pop("seen")) == ("", "")
+    stated = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
+    assert found | {"meta": "hash", "seen": "set"} == stated
     assert [name.decode().removeprefix(prefix) for name in others] == [
         key.name for key in keys.KEYS if "<" in key.name
     ]
@@ -138,5 +148,7 @@ def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> N
 
 def test_every_lua_file_is_part_of_a_script() -> None:
     """No dead Lua."""
-    everything = "\n".join(source(name, order) for name in TRANSITIONS for order in Order)
+    everything = "\n".join(
+        source(name, order, seen) for name in TRANSITIONS for order in Order for seen in Seen
+    )
     assert [name for name, text in LUA.items() if text not in everything] == []

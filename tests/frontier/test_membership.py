@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Admission, Census, Lease, Parentless, Rejoined, Status
+from scrapy_dq.frontier.model import Admission, Census, Lease, Parentless, Put, Rejoined, Status
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -14,11 +14,19 @@ from support.live_frontier import (
     bury,
     entry_id,
     numbers,
+    partition_of,
     put,
     release,
 )
 
+pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
+
 ALL = range(1, 6)
+
+
+def puts_of_one_partition() -> list[Put]:
+    """Return puts of all, so that they are served in the order of their numbers, come back or not."""
+    return [put(n, partition=partition_of(0)) for n in ALL]
 
 
 def places(live: LiveFrontier) -> dict[int, str]:
@@ -84,14 +92,14 @@ def test_rejoin_keeps_what_the_worker_holds_and_releases_the_rest(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
     """Leases that it knows of go on under its new id; the others return to their places, uncharged."""
-    worker.exchange(*(put(n) for n in ALL))
+    worker.exchange(*puts_of_one_partition())
     assert other.take(1) == [1]
     assert worker.take(3) == [2, 3, 4]
     assert worker.rejoin("worker-2", held=[1, 3, 4, 99]).owned == {entry_id(3), entry_id(4)}
     assert places(live) == {1: "other", 2: "backlog", 3: "worker-2", 4: "worker-2", 5: "backlog"}
     assert live.members() == {"worker-2", "other"}
     receipt = other.exchange(want=1)
-    assert receipt.leases == (Lease(entry_id(2), 0, b"payload"),)
+    assert receipt.leases == (Lease(entry_id(2), 0, b"payload", partition_of(0)),)
 
 
 def test_a_rejoined_worker_counts_from_one_and_is_seeding(live: LiveFrontier, worker: HandWorker) -> None:
@@ -301,7 +309,7 @@ def test_reclaiming_needs_the_right_epoch_and_run(
 
 def test_a_leaver_gives_everything_back(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
     """Leases return to their places, uncharged and unsuspected, and the member is gone."""
-    other.exchange(*(put(n) for n in ALL))
+    other.exchange(*puts_of_one_partition())
     assert worker.take(3) == [1, 2, 3]
     assert worker.leave() == (3, False)
     assert live.members() == {"other"}
@@ -378,7 +386,7 @@ def test_flush_refuses_while_a_worker_lives(
 def test_flush_deletes_every_key(live: LiveFrontier, worker: HandWorker) -> None:
     """With everybody dead, whatever the crawl has stored goes, and what there was is told."""
     other = HandWorker(live, "other")
-    worker.exchange(*(put(n, admission=Admission(n % 3 + 1)) for n in range(9)))
+    worker.exchange(*(put(n, admission=Admission(n % 3 + 1), partition=partition_of(0)) for n in range(9)))
     assert other.take(4) == [0, 1, 2, 3]
     other.exchange(release(0), bury(1))
     assert worker.take(2) == [0, 4]
@@ -386,7 +394,7 @@ def test_flush_deletes_every_key(live: LiveFrontier, worker: HandWorker) -> None
     worker.exchange(release(4))
     assert live.key_names() == {
         "meta", "members", "beats", "seen", "seeds", "admitted", "bands", "returned", "quarantine", "dead",
-        "backlog:0", "worker:worker", "in-flight:worker",
+        f"backlog:0:{partition_of(0).decode()}", "rotation", "worker:worker", "in-flight:worker",
     }  # fmt: skip
     assert live.call("flush", ["worker"]) == ("", Census(waiting=7, in_flight=1, seen=3))
     assert live.dump() == {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha1
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.frontier import Identity, pack_moves
+from scrapy_dq.frontier import peek, wire
+from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
+    Block,
     Bury,
     Fail,
+    Limits,
     Member,
     Move,
     Order,
@@ -33,12 +36,16 @@ from scrapy_dq.frontier.model import (
     Put,
     Receipt,
     Release,
+    Sent,
     Status,
+    Terms,
 )
+from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support.live_frontier import LiveFrontier
 from support.redis_server import RedisServer
 from support.reference import ReferenceFrontier
-from support.stored import Dump, crawl_keys, reference_state
+from support.reference_partitions import UNIT_S, units
+from support.stored import Dump, State, crawl_keys, reference_state
 
 EXAMPLES = 250
 settings.register_profile(
@@ -60,13 +67,32 @@ SETTLE = ("ack", "release", "bury", "fail")
 KINDS = (*PUTS, *PUTS, "id", *SETTLE, "again", "foreign ack", "foreign release", "foreign bury")
 LOST = st.sampled_from((False, False, True))
 SEEDING = st.sampled_from((0, 0, 0, 0, 1, 2))
+PARTITIONS = (b"a", b"b", b"c", b"d")
+SLOT = st.integers(0, len(PARTITIONS) - 1)
+WHEN = st.sampled_from(("", "", "", "", "", "", "due 1", "due 2", "not before 0", "not before 1", "never"))
+# Delay in seconds, concurrency.
+LIMITS = tuple(
+    Limits(delay * UNIT_S, concurrency, own)
+    for delay, concurrency, own in (
+        (0, 0, {}),
+        (1, 0, {"a": (2 * UNIT_S, None), "b": (0.0, 1)}),
+        (0, 2, {}),
+        (2, 3, {"c": (None, 0)}),
+    )
+)
 
 
 def moves_of(kinds: tuple[str, ...], min_size: int, max_size: int) -> st.SearchStrategy[list[Any]]:
-    recipe = st.tuples(st.sampled_from(kinds), WHICH, st.integers(-1, 1), st.booleans())
+    recipe = st.tuples(st.sampled_from(kinds), WHICH, st.integers(-1, 1), st.booleans(), SLOT, WHEN)
     return st.lists(recipe, min_size=min_size, max_size=max_size)
 
 
+HERE = st.dictionaries(st.sampled_from(PARTITIONS), st.tuples(st.integers(0, 3), st.integers(0, 3)))
+NOTE = st.tuples(st.sampled_from(("sent", "sent", "foreign sent", "block")), WHICH, SLOT, st.integers(0, 2))
+TERMS = st.just((0, 1000, {}, [])) | st.tuples(
+    st.integers(0, 2), st.sampled_from((1, 2, 1000)), HERE, st.lists(NOTE, max_size=3)
+)
+NO_TERMS = Terms()
 TOKENS = 8
 WORKERS = 4
 HISTORY = 40
@@ -95,28 +121,41 @@ class FrontierMachine(RuleBasedStateMachine):
         self.url = url
         self.made = 0
         self.puts: list[Put] = []
+        self.slots: dict[bytes, bytes] = {}
         self.actors: list[Actor] = []
         self.history: list[tuple[str, tuple[Any, ...]]] = []
 
-    @initialize(order=st.sampled_from(list(Order)), named=st.booleans(), moves=moves_of(PUTS, 6, 12))
-    def begin(self, order: Order, named: bool, moves: list[Any]) -> None:
+    @initialize(
+        order=st.sampled_from(list(Order)),
+        limits=st.sampled_from(LIMITS),
+        partitions=st.integers(1, len(PARTITIONS)),
+        named=st.booleans(),
+        moves=moves_of(PUTS, 6, 12),
+    )
+    def begin(self, order: Order, limits: Limits, partitions: int, named: bool, moves: list[Any]) -> None:
         """Two workers have joined, the first has found something and holds some of it."""
         self.live = LiveFrontier(self.url, f"model-{secrets.token_hex(8)}", order)
-        self.reference = ReferenceFrontier(order)
+        self.live.ahead_ms = round(2 * UNIT_S * 1000)
+        self.limits, self.partitions = limits, PARTITIONS[:partitions]
+        self.wall_s = self.live.redis.time()[0]
+        self.reference = ReferenceFrontier(order, self.wall_s)
         self.strangers = set(self.live.redis.keys("*"))
         self.snapshots: list[tuple[Dump, ReferenceFrontier]] = []
         self.join(named, keep_seen=False)
         self.take_snapshot()
         self.join(named, keep_seen=False)
-        self.work(who=0, moves=moves, want=5, seeding=0, lost=False)
+        self.work(who=0, moves=moves, want=5, seeding=0, lost=False, terms=(0, 1000, {}, []))
 
     # What a worker does
 
-    @rule(named=st.booleans(), keep_seen=st.booleans())
-    def join(self, named: bool, keep_seen: bool) -> None:
+    @rule(named=st.booleans(), keep_seen=st.booleans(), limits=st.sampled_from((None,) * 5 + LIMITS))
+    def join(self, named: bool, keep_seen: bool, limits: Limits | None = None) -> None:
         """A process starts; past WORKERS of them, the oldest is killed and says no more."""
         worker_id = self.new_name("worker")
-        crawl = Identity("f", "s", f"args of {worker_id}", "job" if named else "", keep_seen)
+        self.limits = limits or self.limits
+        crawl = Identity(
+            "f", "s", f"args of {worker_id}", "job" if named else "", keep_seen, limits=self.limits
+        )
         joined = self.both("join", worker_id, {"host": worker_id}, self.new_name("epoch"), crawl)
         if joined.status is Status.OK:
             self.actors = [*self.actors, Actor(worker_id, joined.epoch, joined.run)][-WORKERS:]
@@ -127,21 +166,28 @@ class FrontierMachine(RuleBasedStateMachine):
         want=st.integers(0, 8),
         seeding=SEEDING,
         lost=LOST,
+        terms=TERMS,
     )
-    def work(self, who: int, moves: list[Any], want: int, seeding: int, lost: bool) -> None:
+    def work(self, who: int, moves: list[Any], want: int, seeding: int, lost: bool, terms: Any) -> None:
         """A worker makes its next exchange, or repeats the one whose reply was lost."""
         if actor := self.pick(self.actors, who):
-            self.send(actor, self.made_from(moves, actor), want, seeding, lost)
+            self.send(actor, self.made_from(moves, actor), want, seeding, lost, self.terms_from(terms, actor))
 
-    @rule(who=WHICH, moves=moves_of((*PUTS, "again"), 4, 12), want=st.integers(2, 20), seeding=SEEDING)
-    def discover(self, who: int, moves: list[Any], want: int, seeding: int) -> None:
+    @rule(
+        who=WHICH,
+        moves=moves_of((*PUTS, "again"), 4, 12),
+        want=st.integers(2, 20),
+        seeding=SEEDING,
+        terms=TERMS,
+    )
+    def discover(self, who: int, moves: list[Any], want: int, seeding: int, terms: Any) -> None:
         """A worker finds many new requests, and takes many."""
-        self.work(who, moves, want, seeding, lost=False)
+        self.work(who, moves, want, seeding, lost=False, terms=terms)
 
-    @rule(who=WHICH, moves=moves_of((*SETTLE, "ack"), 1, 6), want=st.integers(1, 20))
-    def progress(self, who: int, moves: list[Any], want: int) -> None:
+    @rule(who=WHICH, moves=moves_of((*SETTLE, "ack"), 1, 6), want=st.integers(1, 20), terms=TERMS)
+    def progress(self, who: int, moves: list[Any], want: int, terms: Any) -> None:
         """A worker settles some of what it holds, and takes more."""
-        self.work(who, moves, want, 0, lost=False)
+        self.work(who, moves, want, 0, lost=False, terms=terms)
 
     @rule(
         seeding=st.sampled_from((0, 0, 1)),
@@ -179,6 +225,33 @@ class FrontierMachine(RuleBasedStateMachine):
         if actor := self.pick(self.actors, who):
             self.both("beats", actor.worker_id, actor.epoch)
 
+    # Time, and who looks after the crawl
+
+    @rule(by=st.integers(1, 3))
+    def advance(self, by: int) -> None:
+        """Time passes."""
+        if self.reference.epoch is not None:
+            self.live.advance(by * UNIT_S)
+            self.reference.clock += by
+
+    @rule(
+        slot=SLOT,
+        delay=st.sampled_from((None, None, -1, 0, 1, 2)),
+        concurrency=st.sampled_from((None, None, -1, 0, 1, 2)),
+        block=st.sampled_from((None, None, None, 0, 1, 3)),
+    )
+    def limit(self, slot: int, delay: int | None, concurrency: int | None, block: int | None) -> None:
+        """Someone changes the limits of a partition by hand."""
+        partition = PARTITIONS[slot]
+        delay_s, block_s = (None if n is None else n * UNIT_S for n in (delay, block))
+        answer = self.live.call("limit", partition, delay_s, concurrency, block_s)
+        if self.reference.epoch is None:
+            assert answer is None
+            return
+        assert answer is not None
+        found = (answer[0] / UNIT_S, answer[1], round(answer[2] / UNIT_S))
+        assert found == self.reference.limit(partition, delay_s, concurrency, block_s)
+
     # What goes wrong
 
     @rule(
@@ -191,7 +264,7 @@ class FrontierMachine(RuleBasedStateMachine):
     def misfit(self, who: int, moves: list[Any], want: int, wrong: str, by: int) -> None:
         """An exchange arrives that is right but for one argument."""
         if actor := self.pick(self.actors, who):
-            args = self.exchange_of(actor, self.made_from(moves, actor), want, 0)
+            args = self.exchange_of(actor, self.made_from(moves, actor), want, 0, NO_TERMS)
             at = {"worker_id": 0, "epoch": 1, "run": 2, "seq": 3, "held": 6}[wrong]
             changed = f"{args[at]}{by}" if isinstance(args[at], str) else max(0, args[at] + by)
             self.both("exchange", *args[:at], changed, *args[at + 1 :])
@@ -225,11 +298,15 @@ class FrontierMachine(RuleBasedStateMachine):
 
     @rule()
     def finish(self) -> None:
-        """The workers crawl on until nothing is left, and see that nobody else is there."""
-        for worker_id in set(self.reference.members) - {actor.worker_id for actor in self.actors}:
-            self.reclaim(worker_id, 20, 3)
-        for _ in range(8):
+        """The workers crawl on until nothing is left, and see that nobody else is there: nothing is stuck."""
+        for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
+            for worker_id in set(self.reference.members) - {actor.worker_id for actor in self.actors}:
+                self.reclaim(worker_id, 20, 3)
+            self.advance(4)
             self.settle(seeding=0, want=20, lost=False)
+            if self.reference.phase == "finished":
+                break
+        assert not self.actors or self.reference.phase == "finished"
 
     @rule(spared=st.sampled_from((2, 1, 1, 0)))
     def flush(self, spared: int) -> None:
@@ -257,7 +334,7 @@ class FrontierMachine(RuleBasedStateMachine):
     @invariant()
     def the_state_is_the_same(self) -> None:
         """All that is stored is what the reference holds; nothing else was touched."""
-        assert self.live.state() == reference_state(self.reference)
+        assert self.in_units(self.live.state()) == self.not_past(reference_state(self.reference))
         own = set(crawl_keys(self.live.redis, self.live.crawl))
         assert set(self.live.redis.keys("*")) - own == self.strangers
 
@@ -289,11 +366,54 @@ class FrontierMachine(RuleBasedStateMachine):
         self.history = [*self.history, (method, args)][-HISTORY:]
         if method == "drain":
             return self.both_drain(*args)
-        sent = (*args[:-1], pack_moves(args[-1])) if method == "exchange" else args
+        if method == "exchange":
+            members = self.live.redis.zrange(self.live.key("delayed"), 0, -1)
+            self.reference.due_first = [member[:12] for member in members]
+        sent = (*args[:-2], pack_moves(args[-2]), pack_terms(args[-1])) if method == "exchange" else args
         answer = self.live.call(method, *sent)
         expected = getattr(self.reference, method)(*args)
+        if isinstance(answer, Receipt):
+            answer, expected = (
+                replace(found, blocked=tuple(sorted(found.blocked))) for found in (answer, expected)
+            )
+            assert times(answer) == times(expected)
         assert answer == expected
         return answer
+
+    def in_units(self, state: State) -> State:
+        """Return the *state* that is stored, with times as the reference has them."""
+
+        def unit(time_ms: float) -> int | None:
+            return units(time_ms / 1000 - self.wall_s)
+
+        limited, delay_ms, concurrency, own = state["limits"]
+        own = {p: (ms and ms / 1000 / UNIT_S, most) for p, (ms, most) in own.items()}
+        members = {
+            worker_id: (*m[:6], tuple((i, at and unit(at)) for i, at in m[6]), m[7])
+            for worker_id, m in state["members"].items()
+        }
+        times = {
+            name: {p: unit(time) for p, time in state[name].items()}
+            for name in ("resting", "earliest", "blocked")
+        }
+        return self.not_past(
+            state
+            | times
+            | {
+                "delayed": {i: (unit(due), *rest) for i, (due, *rest) in state["delayed"].items()},
+                "members": members,
+                "limits": (limited, delay_ms / 1000 / UNIT_S, concurrency, own),
+                "offset": units(state["offset"] / 1000),
+            }
+        )
+
+    def not_past(self, state: State) -> State:
+        """Return *state* without the times that mean nothing any more: they are forgotten now or later."""
+        past = {
+            name: {p: time for p, time in state[name].items() if time > self.reference.clock}
+            for name in ("earliest", "blocked")
+        }
+        return state | past
 
     def both_drain(
         self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
@@ -316,21 +436,26 @@ class FrontierMachine(RuleBasedStateMachine):
         while self.both("drain", *args, limit, max_attempts)[2]:
             pass
 
-    def exchange_of(self, actor: Actor, moves: list[Move], want: int, seeding: int) -> tuple[Any, ...]:
-        return (actor.worker_id, actor.epoch, actor.run, actor.seq, want, seeding, len(actor.held), moves)
+    def exchange_of(
+        self, actor: Actor, moves: list[Move], want: int, seeding: int, terms: Terms
+    ) -> tuple[Any, ...]:
+        who = (actor.worker_id, actor.epoch, actor.run, actor.seq)
+        return (*who, want, seeding, len(actor.held), moves, terms)
 
-    def send(self, actor: Actor, moves: list[Move], want: int, seeding: int, lost: bool) -> None:
+    def send(
+        self, actor: Actor, moves: list[Move], want: int, seeding: int, lost: bool, terms: Terms = NO_TERMS
+    ) -> None:
         if actor.out_of_step and not actor.unanswered:
             self.resync(actor)
             if actor not in self.actors:
                 return
-        sent = actor.unanswered or self.exchange_of(actor, moves, want, seeding)
+        sent = actor.unanswered or self.exchange_of(actor, moves, want, seeding, terms)
         receipt: Receipt = self.both("exchange", *sent)
         actor.unanswered = sent if lost else None
         if lost:
             return
         if receipt.applied:
-            settled = {move.entry_id for move in sent[-1] if not isinstance(move, Put)}
+            settled = {move.entry_id for move in sent[-2] if not isinstance(move, Put)}
             actor.held = [entry_id for entry_id in actor.held if entry_id not in settled]
             actor.held += [lease.entry_id for lease in receipt.leases]
             actor.seq += 1
@@ -362,13 +487,34 @@ class FrontierMachine(RuleBasedStateMachine):
         """Turn what was drawn into moves that mean something here and now."""
         return [move for recipe in recipes if (move := self.move_from(actor, *recipe))]
 
-    def move_from(self, actor: Actor, kind: str, which: int, priority: int, start: bool) -> Move | None:
+    def terms_from(self, recipe: Any, actor: Actor) -> Terms:
+        ahead, most, here, notes = recipe
+        told: list[Sent | Block] = []
+        for kind, which, slot, age in notes:
+            some = actor.held if kind == "sent" else [put.entry_id for put in self.puts]
+            if kind == "block":
+                told.append(Block(PARTITIONS[slot], (age + 1) * UNIT_S))
+            elif entry_id := self.pick(some, which):
+                told.append(Sent(self.slots[entry_id], entry_id, -age * UNIT_S))
+        return Terms(ahead * UNIT_S, most, here, told)
+
+    def move_from(
+        self, actor: Actor, kind: str, which: int, priority: int, start: bool, slot: int, when: str
+    ) -> Move | None:
         if kind in ("seen", "seed", "id"):
             new_id = sha1(self.new_name("entry").encode()).digest()[:12]
             admission = {"seen": Admission.SEEN, "seed": Admission.SEED, "id": Admission.ID}[kind]
             token = new_id if kind == "id" else b"token %d" % (which % TOKENS)
-            self.puts.append(Put(new_id, admission, token, priority, start, new_id * (which % 3)))
-            return self.puts[-1]
+            partition = self.slots[new_id] = self.pick(self.partitions, slot)
+            put = Put(new_id, admission, token, priority, start, new_id * (which % 3), partition=partition)
+            if when == "never":
+                put.reason = "not to be served"
+            elif when.startswith("due"):
+                put.due_at = int(when[-1]) * UNIT_S
+            elif when:
+                put.not_before_s = self.wall_s + int(when[-1]) * UNIT_S
+            self.puts.append(put)
+            return put
         if kind == "again":
             return self.pick(self.puts, which)
         foreign = [put.entry_id for put in self.puts]
@@ -390,12 +536,26 @@ class FrontierMachine(RuleBasedStateMachine):
         return some[which % len(some)] if some else None
 
 
+def times(receipt: Receipt) -> tuple[Any, ...]:
+    """Return what a comparison of receipts leaves out, in units."""
+    found = (receipt.next_due_s, *(lease.send_at for lease in receipt.leases))
+    return tuple(units(seconds) for seconds in found)
+
+
+@pytest.fixture
+def _no_time_passes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers' clocks stand at 0: what is sent in advance of a moment is the same in each example."""
+    monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=lambda: 0.0))
+
+
+@pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_the_frontier_does_what_the_protocol_says(redis_server: RedisServer) -> None:
     """Under random moves and faults every answer and the whole stored state equal the reference's."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=QUICK)
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_the_frontier_does_what_the_protocol_says_for_long(redis_server: RedisServer) -> None:
     """The same, with ten times as many examples."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=SOAK)

@@ -1,4 +1,7 @@
-"""What each order promises: ties included, and after a lease and its return."""
+"""What each order promises: ties included, and after a lease and its return.
+
+Without partitions it is one strict order of all entries; with some, of those of each.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,20 @@ from scrapy.spiders import Spider
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_LEASES, MAX_MOVES, Order, Put
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, numbers, put, release
+from support.live_frontier import (
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    by_partition,
+    numbers,
+    partition_of,
+    put,
+    release,
+)
 from support.reference import ReferenceFrontier
+
+pytestmark = pytest.mark.parametrize("partitioning", ["none", "slots"], indirect=True)
 
 PRIORITY_ORDERS = [Order.PRIORITY_LIFO, Order.PRIORITY_FIFO]
 
@@ -46,24 +61,25 @@ def random_puts(count: int, seed: int) -> list[Put]:
     return [put(n, rng.randint(-2, 2), start=rng.random() < 0.2) for n in range(count)]
 
 
-def expected(order: Order, puts: list[Put]) -> list[int]:
-    """Return the numbers of *puts* as the reference serves them."""
+def expected(order: Order, puts: list[Put]) -> dict[bytes, list[int]]:
+    """Return the numbers of *puts* as the reference serves them, by partition."""
     reference = ReferenceFrontier(order)
     reference.join("worker", {}, "epoch", IDENTITY)
     reference.exchange("worker", "epoch", 0, 1, 0, 0, 0, puts)
-    return [int(i) for i in reference.serving()]
+    return by_partition([int(i) for i in reference.serving()])
 
 
 def test_served_as_the_order_says(live: LiveFrontier, worker: HandWorker) -> None:
     """Higher priority first where it counts, then newest or oldest, start requests after their like."""
     worker.exchange(*mixed_puts())
-    assert worker.take(20) == SERVED[live.order]
+    assert by_partition(worker.take(20)) == by_partition(SERVED[live.order])
 
 
 def test_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: HandWorker) -> None:
     """How many are leased at a time does not change who comes first."""
     worker.exchange(*mixed_puts())
-    assert [numbers(worker.exchange(want=1))[0] for _ in MIXED] == SERVED[live.order]
+    served = [numbers(worker.exchange(want=1))[0] for _ in MIXED]
+    assert by_partition(served) == by_partition(SERVED[live.order])
 
 
 def test_put_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: HandWorker) -> None:
@@ -71,14 +87,15 @@ def test_put_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: H
     other = HandWorker(live, "other")
     for i, one in enumerate(mixed_puts()):
         (worker, other)[i % 2].exchange(one)
-    assert worker.take(20) == SERVED[live.order]
+    assert by_partition(worker.take(20)) == by_partition(SERVED[live.order])
 
 
 def test_a_newcomer_takes_its_place(live: LiveFrontier, worker: HandWorker) -> None:
     """Between two leases a better entry goes first, a worse one does not."""
-    worker.exchange(put(1, 0), put(2, 0), put(3, 0))
+    slot = partition_of(0)
+    worker.exchange(*(put(n, partition=slot) for n in (1, 2, 3)))
     first = worker.take(1)
-    worker.exchange(put(4, 1), put(5, -1), put(6, 0))
+    worker.exchange(*(put(n, priority, partition=slot) for n, priority in ((4, 1), (5, -1), (6, 0))))
     served = {
         Order.PRIORITY_LIFO: [3, 4, 6, 2, 1, 5],
         Order.PRIORITY_FIFO: [1, 4, 2, 3, 6, 5],
@@ -97,7 +114,7 @@ def test_released_leases_return_to_their_exact_places(live: LiveFrontier, worker
     for n in taken[:10]:
         worker.exchange(release(n))
     worker.exchange(*puts[40:], *(release(n) for n in taken[10:]))
-    assert worker.take(60) == expected(live.order, puts)
+    assert by_partition(worker.take(60)) == expected(live.order, puts)
 
 
 def test_drained_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
@@ -111,7 +128,7 @@ def test_drained_leases_return_to_their_exact_places(live: LiveFrontier, worker:
     served = []
     while got := numbers(worker.exchange(*(ack(n) for n in served[-1:]), want=1)):
         served += got
-    assert served == expected(live.order, puts)
+    assert by_partition(served) == expected(live.order, puts)
 
 
 def test_left_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
@@ -121,7 +138,7 @@ def test_left_leases_return_to_their_exact_places(live: LiveFrontier, worker: Ha
     leaver = HandWorker(live, "leaver")
     leaver.take(12)
     leaver.leave()
-    assert worker.take(30) == expected(live.order, puts)
+    assert by_partition(worker.take(30)) == expected(live.order, puts)
 
 
 def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -> None:
@@ -137,7 +154,7 @@ def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -
             worker.exchange(*(release(n) for n in got[got.index(back[0]) :]))
         else:
             served += got
-    assert served == expected(live.order, puts)
+    assert by_partition(served) == expected(live.order, puts)
 
 
 @pytest.mark.parametrize("size", [5_000, 200_000, 1_000_000])
@@ -155,7 +172,7 @@ def test_an_exchange_brings_no_more_than_its_bytes(live: LiveFrontier, worker: H
         if receipt.census.waiting and len(sizes) < MAX_LEASES:
             assert sum(sizes) >= MAX_EXCHANGE_BYTES
         served += numbers(receipt)
-    assert served == expected(live.order, puts)
+    assert by_partition(served) == expected(live.order, puts)
 
 
 def test_the_bytes_of_what_came_back_count_too(live: LiveFrontier, worker: HandWorker) -> None:
@@ -166,7 +183,8 @@ def test_the_bytes_of_what_came_back_count_too(live: LiveFrontier, worker: HandW
     worker.exchange(*(release(n) for n in taken))
     receipt = worker.exchange(want=8)
     assert len(receipt.leases) == 5
-    assert numbers(receipt) == taken[:5]
+    again = by_partition(numbers(receipt))
+    assert all(by_partition(taken)[slot][: len(served)] == served for slot, served in again.items())
 
 
 @pytest.mark.parametrize("huge", [2**31, 2**50, 2**53 + 1, 2**60, 2**63 - 1, 10**30])
@@ -180,9 +198,9 @@ def test_huge_priorities_are_served_first_or_last(live: LiveFrontier, worker: Ha
         Order.FIFO: [1, 2, 3, 4, 5, 6],
         Order.LIFO: [6, 5, 4, 3, 2, 1],
     }[live.order]
-    assert worker.take(9) == served
+    assert by_partition(worker.take(9)) == by_partition(served)
     worker.exchange(*(release(n) for n in served[::-1]))
-    assert worker.take(9) == served
+    assert by_partition(worker.take(9)) == by_partition(served)
 
 
 def test_neighbouring_priorities_stay_apart(
@@ -195,9 +213,9 @@ def test_neighbouring_priorities_stay_apart(
         worker = HandWorker(live, "worker")
         shuffled = random.Random(8).sample(range(len(priorities)), len(priorities))
         worker.exchange(*(put(n, priorities[n]) for n in shuffled))
-        assert worker.take(20) == list(range(len(priorities)))
+        assert by_partition(worker.take(20)) == by_partition(range(len(priorities)))
         worker.exchange(*(release(n) for n in shuffled))
-        assert worker.take(20) == list(range(len(priorities)))
+        assert by_partition(worker.take(20)) == by_partition(range(len(priorities)))
 
 
 @pytest.mark.parametrize(
@@ -209,8 +227,15 @@ def test_neighbouring_priorities_stay_apart(
 def test_priority_orders_are_those_of_scrapy(
     open_frontier: Callable[..., LiveFrontier], order: Order, queue: type, seed: int
 ) -> None:
-    """Pushed to and popped from Scrapy's own priority queue, the same requests leave in the same order."""
-    theirs = ScrapyPriorityQueue.from_crawler(Crawler(Spider), queue, "", start_queue_cls=FifoMemoryQueue)
+    """Pushed to and popped from Scrapy's own priority queue, the same requests leave in the same order.
+
+    With partitions, each against a queue of its own.
+    """
+    crawler = Crawler(Spider)
+    theirs = {
+        partition_of(n): ScrapyPriorityQueue.from_crawler(crawler, queue, "", start_queue_cls=FifoMemoryQueue)
+        for n in range(3)
+    }
     worker = HandWorker(open_frontier(order), "worker")
     rng = random.Random(seed)
     for n in range(300):
@@ -218,11 +243,10 @@ def test_priority_orders_are_those_of_scrapy(
         for i in range(rng.choice((0, 0, 1, 2, 5))):
             number, priority, start = 10 * n + i, rng.randint(-2, 2), rng.random() < 0.3
             meta = {"number": number} | ({"is_start_request": True} if start else {})
-            theirs.push(Request("data:,", priority=priority, meta=meta))
+            theirs[partition_of(number)].push(Request("data:,", priority=priority, meta=meta))
             batch.append(put(number, priority, start=start))
-        pops = rng.choice((0, 1, 1, 3)) if n < 299 else 10**6
-        popped = []
-        while len(popped) < pops and (request := theirs.pop()):
-            popped.append(request.meta["number"])
+        pops = min(rng.choice((0, 1, 1, 3)) if n < 299 else MAX_LEASES, sum(map(len, theirs.values())))
         worker.exchange(*batch)
-        assert worker.take(min(pops, MAX_LEASES)) == popped
+        taken = worker.take(pops)
+        assert len(taken) == pops
+        assert taken == [theirs[partition_of(number)].pop().meta["number"] for number in taken]

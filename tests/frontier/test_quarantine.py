@@ -7,7 +7,19 @@ import pytest
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Lease
-from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, numbers, put, release
+from support.live_frontier import (
+    HandWorker,
+    LiveFrontier,
+    ack,
+    bury,
+    entry_id,
+    numbers,
+    partition_of,
+    put,
+    release,
+)
+
+pytestmark = pytest.mark.parametrize("partitioning", ["none", "one"], indirect=True)
 
 
 def attempts(live: LiveFrontier) -> dict[int, int]:
@@ -121,7 +133,7 @@ def test_only_what_dies_in_quarantine_is_charged(
     assert victim.take(9) == [1, 4, 5]
     worker.reclaim("victim")
     assert attempts(live) == {1: 1, 2: 0, 3: 0, 4: 0, 5: 0}
-    assert worker.exchange(want=9).leases == (Lease(entry_id(1), 1, b"payload"),)
+    assert worker.exchange(want=9).leases == (Lease(entry_id(1), 1, b"payload", partition_of(1)),)
 
 
 def test_a_repeat_tells_the_attempts_of_a_suspect(

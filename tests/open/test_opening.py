@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import redis
 
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.identity import own_identity
-from scrapy_dq.frontier.model import Admission, Order
+from scrapy_dq.frontier.model import Admission, Block, Order, Sent, Terms
 from scrapy_dq.frontier.scripts import TRANSITIONS
 from support import stored
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, release
@@ -26,7 +27,7 @@ from support.worker import Worker, wait_all
 
 FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 SPIDER = "tree_project.spiders.spider.ProjectSpider"
-OURS = Identity(FINGERPRINTER, SPIDER, "{}")
+OURS = Identity(FINGERPRINTER, SPIDER, "{}", partition_by="slot")
 GONE = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
 AFRESH = "SCHEDULER_FLUSH_ON_START = True starts afresh"
 
@@ -133,7 +134,7 @@ def test_a_joined_run_is_announced_with_its_counts_and_its_workers(
 
 def test_a_run_of_the_same_name_that_is_over_is_announced(project: Project, live: LiveFrontier) -> None:
     """The worker closes `finished` at once, and says how to run again."""
-    hand = join(live, "finished", GONE, Identity(FINGERPRINTER, SPIDER, "{}", run_name="nightly-7"))
+    hand = join(live, "finished", GONE, replace(OURS, run_name="nightly-7"))
     hand.exchange()
     hand.leave()
     worker = project.run_worker(settings={"DQ_RUN_NAME": "nightly-%(job)s"}, environ={"SCRAPY_JOB": "7"})
@@ -151,7 +152,7 @@ def test_other_spider_arguments_are_warned_about(server: RedisServer, make_proje
         live = LiveFrontier(server.url, project.name)
         digest = blake2b(b"poetry", digest_size=6).hexdigest()
         args = json.dumps({"category": digest})
-        join(live, "stopped", GONE, Identity(FINGERPRINTER, SPIDER, args)).leave()
+        join(live, "stopped", GONE, replace(OURS, spider_args=args)).leave()
         disconnect(live)
         workers.append(project.start_worker(args={"category": category}))
     assert wait_all(workers, 30) == ["finished", "finished"]
@@ -165,7 +166,7 @@ def test_other_spider_arguments_are_warned_about(server: RedisServer, make_proje
 
 def test_arguments_in_the_name_make_crawls_of_their_own(project: Project, live: LiveFrontier) -> None:
     """What the warning advises."""
-    join(live, "stopped", GONE, Identity(FINGERPRINTER, SPIDER, '{"category": "poetry"}')).leave()
+    join(live, "stopped", GONE, replace(OURS, spider_args='{"category": "poetry"}')).leave()
     settings = {"DQ_CRAWL": "%(spider)s-%(category)s"}
     worker = project.run_worker(settings=settings, args={"category": "prose"}, timeout_s=30)
     assert "new run 0" in opening_line(worker, f"{project.name}-prose")
@@ -179,7 +180,7 @@ FLUSH = {"SCHEDULER_FLUSH_ON_START": "1"}
 
 def test_a_flush_deletes_the_old_crawl_when_nobody_lives(project: Project, live: LiveFrontier) -> None:
     """Also the leases of a worker that died on this machine, at once; then the run is a new one."""
-    hand = join(live, "gone", GONE, Identity("other.Fingerprinter", SPIDER, "{}"))
+    hand = join(live, "gone", GONE, replace(OURS, fingerprinter="other.Fingerprinter"))
     hand.exchange(put(1), put(2, admission=Admission.SEEN), want=1)
     before = live.state()["epoch"]
     began = time.monotonic()
@@ -245,8 +246,15 @@ def use_everything(url: str, crawl: str) -> None:
     live = LiveFrontier(url, crawl, Order.PRIORITY_LIFO)
     a, b = HandWorker(live, "a"), HandWorker(live, "b")
     seeds = [put(n, n % 2, admission=kind) for n, kind in enumerate(Admission, 10)]
-    a.exchange(*(put(n) for n in range(4)), *seeds, want=4)
+    late, now = put(20), time.monotonic()
+    late.due_at = now + 0.01
+    a.exchange(*(put(n) for n in range(4)), *seeds, late, want=4)
     b.exchange(want=4)
+    notes = (Sent(b"", late.entry_id, now), Block(b"blocked", now + 0.02))
+    assert live.call("limit", b"", 0.0, 2, 0.01) == (0.0, 2, 0.01)
+    b.exchange(want=4, terms=Terms(0.05, 10, {b"blocked": (0, 1)}, notes))
+    time.sleep(0.03)
+    assert live.call("limit", b"", -1, -1) == (0.0, 0, 0.0)
     held = sorted(int(entry_id) for entry_id in a.held)
     a.exchange(ack(held[0]), release(held[1]), bury(held[2], "why"), want=4)
     a.rejoin("a2")
@@ -263,5 +271,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
     """A new one has to be added to `use_everything`, and its commands to the docs."""
 
     assert set(TRANSITIONS) == {
-        "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "overview",
+        "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "limit", "overview",
     }  # fmt: skip

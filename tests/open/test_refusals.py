@@ -16,8 +16,9 @@ import redis.asyncio
 
 from open.old_redis import OldRedis
 from scrapy_dq.frontier import Frontier, keys
-from scrapy_dq.frontier.frontier import Identity, pack_moves
+from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Order
+from scrapy_dq.frontier.wire import pack_moves
 from support import stored
 from support.live_frontier import put
 from support.project import Project
@@ -72,7 +73,9 @@ class Stage:
 
     def store(self, *, order: Order = Order.PRIORITY_LIFO, **other: str) -> str:
         """Store a crawl as our spider would have, but for *other*; return the server's URL."""
-        agreed = {"fingerprinter": FINGERPRINTER, "spider": SPIDER, "spider_args": "{}"} | other
+        agreed = {
+            "fingerprinter": FINGERPRINTER, "spider": SPIDER, "spider_args": "{}", "partition_by": "slot",
+        } | other  # fmt: skip
         moves = [put(1, admission=Admission.SEEN), put(2, start=True, admission=Admission.SEED)]
 
         async def store() -> None:
@@ -158,7 +161,7 @@ CASES = {
     "evicting": Case(evicting, ("allkeys-lru", "CONFIG SET maxmemory-policy noeviction")),
     "too old": Case(too_old, ("version 5.0.14", "6.2 or newer")),
     "other schema": Case(
-        other_schema, ("schema version '0'", "has '1'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
+        other_schema, ("schema version '0'", "has '2'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
     ),
     "other fingerprinter": Case(
         lambda stage: stage.store(fingerprinter="other.Fingerprinter"),
@@ -169,6 +172,14 @@ CASES = {
     ),
     "other order": Case(
         lambda stage: stage.store(order=Order.FIFO), ("DQ_ORDER 'fifo'", "'priority-lifo'", "DQ_CRAWL")
+    ),
+    "other partitions": Case(
+        lambda stage: stage.store(partition_by="none"), ("DQ_PARTITION_BY 'none'", "has 'slot'", "DQ_CRAWL")
+    ),
+    "another kind of seen": Case(
+        lambda stage: stage.store(),
+        ("'exact'", "has 'expiring'", "with DQ_SEEN_TTL", "SCHEDULER_FLUSH_ON_START"),
+        {"SCHEDULER_PERSIST": True, "DQ_SEEN_TTL": 60},
     ),
     "meta of a wrong type": Case(wrong_type("meta"), (":meta'", "is a list, not a hash", "DQ_CRAWL")),
     "seen of a wrong type": Case(wrong_type("seen"), (":seen'", "is a list, not a set", "DQ_CRAWL")),

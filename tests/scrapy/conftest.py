@@ -6,10 +6,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 
+import msgpack
 import pytest
 
 from scrapy_dq.connection import connect_url
-from scrapy_dq.frontier import Overview, peek
+from scrapy_dq.frontier import Overview, keys, peek
 from support.project import Project
 from support.redis_server import KINDS, RedisServer, find_binary
 from support.worker import Worker
@@ -30,6 +31,19 @@ def look(redis_url: str) -> Iterator[Callable[[Project | str], Overview]]:
     """Yield a function that reads the state of a crawl, given by its name or by a project."""
     client = connect_url(redis_url, 5.0)
     yield lambda crawl: peek(client, crawl.name if isinstance(crawl, Project) else crawl)
+    client.close()
+
+
+@pytest.fixture
+def reasons(redis_url: str) -> Iterator[Callable[[Project], list[str]]]:
+    """Yield a function that reads the reasons of a crawl's dead letters."""
+    client = connect_url(redis_url)
+
+    def read(project: Project) -> list[str]:
+        letters = client.hgetall(keys.prefix(project.name) + "dead").values()
+        return [msgpack.unpackb(letter, raw=True)[0].decode() for letter in letters]
+
+    yield read
     client.close()
 
 

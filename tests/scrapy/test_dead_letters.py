@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import msgpack
-import pytest
 
-from scrapy_dq.connection import connect_url
-from scrapy_dq.frontier import Overview, keys
+from scrapy_dq.frontier import Overview
 from scrapy_dq.frontier.frontier import Identity
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
@@ -24,7 +22,10 @@ Look = Callable[[Project], Overview]
 Reasons = Callable[[Project], list[str]]
 
 IDENTITY = Identity(
-    "scrapy.utils.request.RequestFingerprinter", "tree_project.spiders.spider.ProjectSpider", "{}"
+    "scrapy.utils.request.RequestFingerprinter",
+    "tree_project.spiders.spider.ProjectSpider",
+    "{}",
+    partition_by="slot",
 )
 CLASS, URL, CALLBACK, HEADERS, META, PRIORITY, CB_KWARGS = 0, 1, 2, 5, 8, 10, 13
 PAGE = "http://127.0.0.1/p/1"
@@ -61,19 +62,6 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a deep nest": (nested(5_000), ""),
     "a mebibyte too much": (entry({URL: PAGE, META: {"a": "x" * 2**20}}), "DQ_MAX_ENTRY_BYTES"),
 }
-
-
-@pytest.fixture
-def reasons(redis_url: str) -> Iterator[Reasons]:
-    """Yield a function that reads the reasons of a crawl's dead letters."""
-    client = connect_url(redis_url)
-
-    def read(project: Project) -> list[str]:
-        letters = client.hgetall(keys.prefix(project.name) + "dead").values()
-        return [msgpack.unpackb(letter, raw=True)[0].decode() for letter in letters]
-
-    yield read
-    client.close()
 
 
 def test_hostile_entries_become_dead_letters_and_the_crawl_ends(

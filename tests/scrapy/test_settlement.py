@@ -383,7 +383,7 @@ def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
             holder = getattr(holder, step)
         delattr(holder, name) if value is ... else setattr(holder, name, value)
     with pytest.raises(UnsupportedScrapy) as refused:
-        Settlement(SimpleNamespace(engine=engine), lambda *_: None)
+        Settlement(SimpleNamespace(engine=engine), lambda *_: None, lambda _: None)
     message = str(refused.value)
     assert f"no {part}" in message
     assert f"Scrapy {scrapy.__version__}" in message
@@ -391,20 +391,25 @@ def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
 
 
 def test_a_complete_engine_is_accepted_and_tells_who_leaves() -> None:
-    """The double of the test above has all that is needed: what leaves its set is reported, as done."""
+    """The double of the test above has all that is needed: what leaves downloader and set is reported."""
     engine = make_engine()
-    left: list[tuple[str, Outcome]] = []
-    Settlement(SimpleNamespace(engine=engine), lambda r, outcome, reason: left.append((r.url, outcome)))
+    left: list[tuple[str, Outcome | None]] = []
+    Settlement(
+        SimpleNamespace(engine=engine),
+        lambda r, outcome, reason: left.append((r.url, outcome)),
+        lambda r: left.append((r.url, None)),
+    )
     request = scrapy.Request("http://example.com")
     engine._slot.inprogress.add(request)
+    engine._handle_downloader_output(None, request)
     engine._slot.inprogress.remove(request)
-    assert left == [(request.url, Outcome.DONE)]
+    assert left == [(request.url, None), (request.url, Outcome.DONE)]
 
 
 def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
     """What a downloader middleware answers with has a parent, also while other requests are under way."""
     engine = make_engine()
-    settlement = Settlement(SimpleNamespace(engine=engine), lambda *_: None)
+    settlement = Settlement(SimpleNamespace(engine=engine), lambda *_: None, lambda _: None)
     old, new = scrapy.Request("http://example.com/old"), scrapy.Request("http://example.com/new")
     engine._handle_downloader_output(new, old)
     assert settlement.parent_of(new) is old
@@ -428,7 +433,7 @@ def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
         session = Session.from_crawler(crawler)
         try:
             with pytest.raises(UnsupportedScrapy):
-                await session.open(SimpleNamespace(settled=None))
+                await session.open(SimpleNamespace(settled=None, downloaded=None))
         finally:
             await session.close("start_error")
 

@@ -142,8 +142,9 @@ def anything(rng: random.Random, depth: int) -> Any:
 def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
     """Put *payloads* into the backlog, as anybody can who reaches Redis."""
     identity = Identity(
-        "scrapy.utils.request.RequestFingerprinter", "tree_project.spiders.spider.ProjectSpider", "{}"
-    )
+        "scrapy.utils.request.RequestFingerprinter", "tree_project.spiders.spider.ProjectSpider", "{}",
+        partition_by="slot",
+    )  # fmt: skip
     with closing(LiveFrontier(crawl.redis_url, crawl.project.name)) as live:
         stranger = HandWorker(live, "stranger", identity)
         for first in range(0, len(payloads), BATCH):

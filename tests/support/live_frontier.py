@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,13 +13,16 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.frontier import Identity, pack_moves
+from scrapy_dq.frontier import Frontier, keys
+from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
+    Block,
     Bury,
     Fail,
+    Joined,
+    Limits,
     Move,
     Order,
     Parentless,
@@ -25,11 +30,51 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Release,
+    Seen,
+    Sent,
     Status,
+    Terms,
 )
+from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support import stored
 
 IDENTITY = Identity("fingerprinter", "spider", "{}")
+NO_TERMS = Terms()
+
+
+def limited(delay_s: float = 0.0, concurrency: int = 0, **own: tuple[float | None, int | None]) -> Identity:
+    """Return a crawl with limits; *own* are those of partitions."""
+    return replace(IDENTITY, limits=Limits(delay_s, concurrency, own))
+
+
+SLOW = limited(100.0)
+NARROW = limited(concurrency=2)
+
+PARTITIONINGS: dict[str, Callable[[int], bytes]] = {
+    "none": lambda n: b"",
+    "one": lambda n: b"a {slot}: \xc3\xa9",
+    "slots": lambda n: b"slot %d" % (n % 3),
+    "own": lambda n: b"slot %06d" % n,
+}
+"""Where entry number *n* waits: nowhere in particular, all in one slot, in three of them, each in its own."""
+partitioning = PARTITIONINGS["none"]
+"""What `put` goes by; the fixture of this name replaces it."""
+
+
+def partition_of(n: int) -> bytes:
+    """Return where `put` lets entry number *n* wait."""
+    return partitioning(n)
+
+
+def by_partition(numbers: Collection[int]) -> dict[bytes, list[int]]:
+    """Return *numbers* of entries, in their order, by the partition in which `put` lets each wait.
+
+    Without partitions that is the strict order of all; with some, what is strict is the order within each.
+    """
+    found: dict[bytes, list[int]] = {}
+    for n in numbers:
+        found.setdefault(partition_of(n), []).append(n)
+    return found
 
 
 def entry_id(n: int) -> bytes:
@@ -45,9 +90,29 @@ def put(
     admission: Admission = Admission.ID,
     token: bytes | None = None,
     payload: bytes = b"payload",
+    partition: bytes | None = None,
+    due_in: float = 0.0,
+    not_before_s: float = 0.0,
+    reason: str = "",
 ) -> Put:
     """Return a put of entry number *n*; by default nothing equals it."""
-    return Put(entry_id(n), admission, entry_id(n) if token is None else token, priority, start, payload)
+    return Put(
+        entry_id(n),
+        admission,
+        entry_id(n) if token is None else token,
+        priority,
+        start,
+        payload,
+        partition=partition_of(n) if partition is None else partition,
+        due_at=time.monotonic() + due_in if due_in else 0.0,
+        not_before_s=not_before_s,
+        reason=reason,
+    )
+
+
+def puts(partition: bytes, count: int, begin: int = 0) -> list[Move]:
+    """Return puts of *count* entries in one partition, numbered from *begin* on."""
+    return [put(n, partition=partition) for n in range(begin, begin + count)]
 
 
 def ack(n: int) -> Ack:
@@ -66,28 +131,75 @@ def fail(n: int, reason: str = "not downloaded") -> Fail:
     return Fail(entry_id(n), reason, f"http://localhost/{n}")
 
 
+def sent(n: int, ago: float = 0.0, partition: bytes | None = None) -> Sent:
+    """Return the note that entry number *n* was sent."""
+    of = partition_of(n) if partition is None else partition
+    return Sent(of, entry_id(n), time.monotonic() - ago)
+
+
+def block(partition: bytes, seconds: float) -> Block:
+    return Block(partition, time.monotonic() + seconds)
+
+
 def numbers(receipt: Receipt) -> list[int]:
     """Return the numbers of the entries leased by *receipt*, in its order."""
     return [int(lease.entry_id) for lease in receipt.leases]
 
 
+def partitions(receipt: Receipt) -> list[bytes]:
+    """Return the partitions of the leases of *receipt*, in its order."""
+    return [lease.partition for lease in receipt.leases]
+
+
+def waits(receipt: Receipt) -> dict[int, float | None]:
+    """Return, by number, how long each lease of *receipt* has to wait, to 10 s; None: not at all."""
+    now = time.monotonic()
+    return {
+        int(lease.entry_id): None if lease.send_at is None else round(lease.send_at - now, -1)
+        for lease in receipt.leases
+    }
+
+
 class LiveFrontier:
     """One crawl on a real Redis; `call` runs a method of its `Frontier` to the end."""
 
-    def __init__(self, url: str, crawl: str, order: Order = Order.PRIORITY_LIFO) -> None:
+    def __init__(
+        self, url: str, crawl: str, order: Order = Order.PRIORITY_LIFO, seen: Seen = Seen.EXACT
+    ) -> None:
         self.crawl = crawl
         self.order = order
+        self.ahead_ms = 0
+        """The longest that anybody has leased ahead."""
+        self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED)
+        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED, seen)
         self.redis = redis.Redis.from_url(url)
         """To look at the keys, past the frontier."""
 
-    def call(self, method: str, *args: Any) -> Any:
-        return self._loop.run_until_complete(getattr(self.frontier, method)(*args))
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
+        answer = self._loop.run_until_complete(getattr(self.frontier, method)(*args, **named))
+        self._limits_replaced |= isinstance(answer, Joined) and answer.limits_changed
+        return answer
+
+    def limit(self, partition: bytes, **changed: Any) -> tuple[float, int, float] | None:
+        """Change the limits of a partition, as a person does; a block that is left is rounded to 10 s."""
+        answer = self.call("limit", partition, **changed)
+        self.state()
+        return answer and (*answer[:2], round(answer[2], -1))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: by the clock of the frontier it is so much later."""
+        self.redis.hincrby(self.key("meta"), "offset", round(seconds * 1000))
+
+    def key(self, name: str) -> str:
+        return keys.prefix(self.crawl) + name
 
     def state(self) -> stored.State:
-        return stored.stored_state(self.redis, self.crawl, self.order)
+        # Settings that replace limits look at no partition: each is put right when its turn comes.
+        return stored.stored_state(
+            self.redis, self.crawl, self.order, self.ahead_ms, strict=not self._limits_replaced
+        )
 
     def dump(self) -> stored.Dump:
         return stored.dump(self.redis, self.crawl)
@@ -97,7 +209,8 @@ class LiveFrontier:
 
     def key_names(self) -> set[str]:
         """Return the crawl's keys, without what all of them begin with."""
-        return {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(self.redis, self.crawl)}
+        prefix = self.key("")
+        return {key.decode().removeprefix(prefix) for key in stored.crawl_keys(self.redis, self.crawl)}
 
     def members(self) -> set[str]:
         return {member.worker_id for member in self.call("members")}
@@ -122,11 +235,15 @@ class HandWorker:
         self.held: set[bytes] = set()
         self.last: dict[str, Any] = {}
 
-    def exchange(self, *moves: Move, want: int = 0, seeding: int = 0, **other: Any) -> Receipt:
+    def exchange(
+        self, *moves: Move, want: int = 0, seeding: int = 0, terms: Terms = NO_TERMS, **other: Any
+    ) -> Receipt:
         """Make the next exchange; *other* arguments of `Frontier.exchange` replace the right ones."""
+        self.live.ahead_ms = max(self.live.ahead_ms, round(terms.ahead_s * 1000))
         self.last = {
             "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
             "seeding": seeding, "held": len(self.held), "moves": pack_moves(moves),
+            "terms": pack_terms(terms),
         } | other  # fmt: skip
         receipt = self.send(self.last)
         if receipt.applied:
@@ -135,12 +252,16 @@ class HandWorker:
             self.held |= {lease.entry_id for lease in receipt.leases}
         return receipt
 
-    def take(self, count: int) -> list[int]:
+    def take(self, count: int, terms: Terms = NO_TERMS) -> list[int]:
         """Lease *count* entries, in as many exchanges as its share makes of it, or all that there are."""
         taken: list[int] = []
-        while len(taken) < count and (got := numbers(self.exchange(want=count - len(taken)))):
+        while len(taken) < count and (got := numbers(self.exchange(want=count - len(taken), terms=terms))):
             taken += got
         return taken
+
+    def note(self, *notes: Sent | Block, want: int = 0) -> Receipt:
+        """Make an exchange that brings *notes* and no move."""
+        return self.exchange(want=want, terms=Terms(notes=notes))
 
     def send(self, exchange: dict[str, Any]) -> Receipt:
         """Send the bytes of an exchange (again), and learn nothing from the answer."""

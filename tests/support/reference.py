@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -12,6 +11,7 @@ from scrapy_dq.frontier.model import (
     PRIORITY_LIMIT,
     Ack,
     Admission,
+    Block,
     Bury,
     Census,
     Fail,
@@ -24,47 +24,30 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Release,
+    Sent,
     Status,
+    Terms,
 )
+from support.reference_partitions import UNIT_S, Entry, Partitions, Worker, units
+
+NO_TERMS = Terms()
 
 
-@dataclass
-class Entry:
-    """A stored request; entries are served in the order of their places."""
+class ReferenceFrontier(Partitions):
+    """One crawl; a method answers what the method of `Frontier` that has its name answers.
 
-    place: tuple[int, ...]
-    payload: bytes
-    attempts: int = 0
-    suspect: bool = False
-    """Its worker died with it: it waits, and runs, in quarantine."""
+    The moments of puts, notes and leases are those of a process whose monotonic clock stands at 0.
+    """
 
-
-@dataclass
-class Worker:
-    """A registered worker, and the answer that a repeat of its last exchange gets."""
-
-    identity: dict[str, Any]
-    last_seq: int = 0
-    seeding: int = 1
-    fenced: bool = False
-    beats: int = 0
-    leases: dict[bytes, Entry] = field(default_factory=dict)
-    dropped: tuple[int, ...] = ()
-    granted: tuple[bytes, ...] = ()
-
-    @property
-    def suspects(self) -> list[bytes]:
-        """The one suspect that it may hold."""
-        return [entry_id for entry_id, entry in self.leases.items() if entry.suspect]
-
-
-class ReferenceFrontier:
-    """One crawl; a method answers what the method of `Frontier` that has its name answers."""
-
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, wall_s: float = 0.0) -> None:
+        super().__init__()
         self.order = order
+        self.wall_s = wall_s
+        """Since 1970, by a clock that nobody moves."""
         self.epoch: str | None = None
         self.turn = 0
+        self.due_first: list[bytes] = []
+        """Ids of delayed entries. Within a unit of time it is the frontier that knows who comes first."""
         self._clear_run()
         self.run, self.phase, self.done, self.dead, self.failed = 0, "absent", 0, {}, []
         self.crawl = Identity("", "", "")
@@ -79,12 +62,16 @@ class ReferenceFrontier:
             self.crawl = crawl
         elif not resumed:
             self.epoch, self.phase, self.crawl = new_epoch, "open", crawl
+        limits_changed = resumed and self.settings != crawl.limits
+        if limits_changed or not resumed:
+            self.set_limits(crawl.limits)
         self.members.setdefault(worker_id, Worker(identity))
-        return Joined(Status.OK, self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
+        known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
+        return Joined(Status.OK, *known, limits_changed)
 
     def exchange(
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,
-        moves: Sequence[Move],
+        moves: Sequence[Move], terms: Terms = NO_TERMS,
     ) -> Receipt:  # fmt: skip
         if stale := self._stale(epoch, run):
             return Receipt(stale)
@@ -97,15 +84,27 @@ class ReferenceFrontier:
             return Receipt(Status.FINISHED, False, (), self.census())
         if me.fenced or held != len(me.leases):
             return Receipt(Status.RESYNC)
-        moved = [self._apply(me, worker_id, move) for move in moves]
-        me.dropped = tuple(i for i, move in enumerate(moves) if isinstance(move, Put) and not moved[i])
+        new = [isinstance(move, Put) and self._put(move) for move in moves]
+        me.dropped = tuple(i for i, move in enumerate(moves) if isinstance(move, Put) and not new[i])
+        for note in terms.notes:
+            if isinstance(note, Sent) and note.entry_id in me.leases:
+                self.sent(note.partition, note.entry_id, -(units(note.at) or 0))
+            elif isinstance(note, Block):
+                self.block(note.partition, units(note.until) or 0)
+        for move in moves:
+            if not isinstance(move, Put):
+                self._settle(me, worker_id, move)
+        ahead = units(terms.ahead_s) or 0
+        self._promote()
+        self.wake(ahead)
+        self.classify_touched(ahead)
         me.last_seq, me.seeding = seq, seeding
-        me.granted = self._grant(me, min(want, ceil(len(self.backlog) / len(self.members))))
+        self.lease(me, min(want, ceil(len(self.backlog) / len(self.members))), ahead, terms)
         if self.backlog:
-            return self._receipt(me, self.census())
-        if not any(worker.leases or worker.seeding for worker in self.members.values()):
+            return self._receipt(me, self.census(), terms)
+        if not self.delayed and not any(w.leases or w.seeding for w in self.members.values()):
             self.phase = "finished"
-        return self._receipt(me, self.census(self.count_seeding()))
+        return self._receipt(me, self.census(self.count_seeding()), terms)
 
     def rejoin(
         self, new_id: str, identity: dict[str, Any], old_id: str, epoch: str, run: int,
@@ -145,26 +144,31 @@ class ReferenceFrontier:
             return 0, 0, 0
         buried = 0
         for entry_id in chosen:
-            entry = worker.leases.pop(entry_id)
+            entry = self._end_lease(worker, entry_id)
             entry.attempts += entry.suspect
             entry.suspect = True
             if entry.attempts >= max_attempts:
                 self.dead[entry_id] = (worker_id, entry.attempts, entry.payload)
                 buried += 1
             else:
-                self.backlog[entry_id] = entry
+                self._come_back(entry_id, entry)
         if not worker.leases:
             del self.members[worker_id]
+        self.classify_touched(0)
         return len(chosen) - buried, buried, len(worker.leases)
 
     def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool) -> tuple[int, bool]:
         if self._stale(epoch, run):
             return 0, False
-        worker = self.members.pop(worker_id, Worker({}))
-        self.backlog |= worker.leases
+        worker = self.members.get(worker_id, Worker({}))
+        released = list(worker.leases)
+        for entry_id in released:
+            self._come_back(entry_id, self._end_lease(worker, entry_id))
+        self.members.pop(worker_id, None)
+        self.classify_touched(0)
         if self.phase == "finished" and not self.members:
             self._clear_run(keep_seen)
-        return len(worker.leases), not self.members
+        return len(released), not self.members
 
     def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
         if self.epoch != epoch:
@@ -178,7 +182,7 @@ class ReferenceFrontier:
         if living := set(self.members) - set(dead):
             return living, Census()
         gone = self.census()
-        vars(self).update(vars(ReferenceFrontier(self.order)))
+        vars(self).update(vars(ReferenceFrontier(self.order, self.wall_s)))
         return set(), Census(gone.waiting, gone.in_flight, seen=gone.seen)
 
     def serving(self) -> list[bytes]:
@@ -189,7 +193,7 @@ class ReferenceFrontier:
         in_flight = sum(len(worker.leases) for worker in self.members.values())
         counts = (len(self.backlog), in_flight, self.done, len(self.dead))
         seen, workers = len(self.tokens[Admission.SEEN]), len(self.members)
-        return Census(*counts, seen, workers, seeding, len(self.failed))
+        return Census(*counts, seen, workers, seeding, len(self.failed), len(self.delayed))
 
     def count_seeding(self) -> int:
         return sum(worker.seeding == 1 for worker in self.members.values())
@@ -202,35 +206,67 @@ class ReferenceFrontier:
     def _clear_run(self, keep_seen: bool = False) -> None:
         kept = self.tokens[Admission.SEEN] if keep_seen else set()
         self.tokens = {Admission.SEEN: kept, Admission.SEED: set(), Admission.ID: set()}
-        self.backlog: dict[bytes, Entry] = {}
-        self.members: dict[str, Worker] = {}
+        self.delayed: dict[bytes, tuple[int, Put]] = {}
+        clock = self.clock if keep_seen else 0
+        self.clear_partitions()
+        self.clock = clock
 
     def _next_run(self, keep_seen: bool) -> None:
         self._clear_run(keep_seen)
         self.run, self.phase, self.done = self.run + 1, "open", 0
         self.dead, self.failed = {}, []
+        self.limited = bool(self.delay or self.concurrency or self.own)
 
-    def _apply(self, me: Worker, worker_id: str, move: Move) -> bool:
-        if isinstance(move, Put):
-            if move.token in self.tokens[move.admission]:
-                return False
-            self.tokens[move.admission].add(move.token)
-            self.turn += 1
-            self.backlog[move.entry_id] = Entry(self._place(move), move.payload)
-            self.phase = "open"
-            return True
-        entry = me.leases.pop(move.entry_id, None)
-        if entry is None:
+    def _put(self, put: Put) -> bool:
+        if put.token in self.tokens[put.admission]:
             return False
+        self.tokens[put.admission].add(put.token)
+        self.phase = "open"
+        due = self.clock + (units(max(put.due_at, put.not_before_s - self.wall_s)) or 0)
+        if put.reason:
+            self.dead[put.entry_id] = ("", 0, put.payload)
+        elif due > self.clock:
+            self.delayed[put.entry_id] = (due, put)
+        else:
+            self._append(put)
+        return True
+
+    def _append(self, put: Put) -> None:
+        self.turn += 1
+        entry = Entry(self._place(put), put.payload, put.partition)
+        rank = entry.place[:-1]
+        waiting = (e for e in self.backlog.values() if e.partition == put.partition and not e.back)
+        if all(other.place[:-1] != rank for other in waiting):
+            self.touched.add(put.partition)
+        self.backlog[put.entry_id] = entry
+
+    def _promote(self) -> None:
+        due = [entry_id for entry_id, (time, _) in self.delayed.items() if time <= self.clock]
+        for entry_id in sorted(due, key=lambda i: (self.delayed[i][0], self.due_first.index(i))):
+            self._append(self.delayed.pop(entry_id)[1])
+
+    def _settle(self, me: Worker, worker_id: str, move: Move) -> None:
+        if move.entry_id not in me.leases:
+            return
+        entry = self._end_lease(me, move.entry_id)
         if isinstance(move, Ack):
             self.done += 1
         elif isinstance(move, Release):
-            self.backlog[move.entry_id] = entry
+            self._come_back(move.entry_id, entry)
         elif isinstance(move, Bury):
             self.dead[move.entry_id] = (worker_id, entry.attempts, entry.payload)
         elif isinstance(move, Fail):
             self.failed.append((move.entry_id, move.label, move.reason, worker_id, entry.payload))
-        return True
+
+    def _end_lease(self, worker: Worker, entry_id: bytes) -> Entry:
+        entry = worker.leases.pop(entry_id)
+        self.lease_ended(entry.partition, entry_id)
+        return entry
+
+    def _come_back(self, entry_id: bytes, entry: Entry) -> None:
+        entry.back = True
+        self.backlog[entry_id] = entry
+        self.touched.add(entry.partition)
 
     def _place(self, put: Put) -> tuple[int, ...]:
         rank = (-max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, put.priority)), put.start)
@@ -239,17 +275,18 @@ class ReferenceFrontier:
         newest_first = self.order is Order.LIFO or (self.order is Order.PRIORITY_LIFO and not put.start)
         return (*rank, -self.turn if newest_first else self.turn)
 
-    def _grant(self, me: Worker, want: int) -> tuple[bytes, ...]:
-        granted: list[bytes] = []
-        for entry_id in self.serving():
-            refused = self.backlog[entry_id].suspect and me.suspects
-            if len(granted) < want and not refused:
-                me.leases[entry_id] = self.backlog.pop(entry_id)
-                granted.append(entry_id)
-        return tuple(granted)
-
-    def _receipt(self, me: Worker, census: Census) -> Receipt:
+    def _receipt(self, me: Worker, census: Census, terms: Terms = NO_TERMS) -> Receipt:
         status = Status.FINISHED if self.phase == "finished" else Status.OK
-        still = ((i, me.leases[i]) for i in me.granted if i in me.leases)
-        leases = tuple(Lease(i, entry.attempts, entry.payload) for i, entry in still)
-        return Receipt(status, True, me.dropped, census, leases)
+        leases = tuple(
+            Lease(i, entry.attempts, entry.payload, entry.partition, self._wait_s(at))
+            for i, at in me.granted
+            if (entry := me.leases.get(i))
+        )
+        due = self.next_due([time for time, _ in self.delayed.values()])
+        soon = self.clock + (units(terms.ahead_s) or 0)
+        blocked = tuple(p for p in terms.here if self.blocked.get(p, 0) > soon)
+        next_due_s = None if due is None else due * UNIT_S
+        return Receipt(status, True, me.dropped, census, leases, next_due_s, blocked)
+
+    def _wait_s(self, at: int | None) -> float | None:
+        return None if at is None else (at - self.clock) * UNIT_S

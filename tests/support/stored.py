@@ -11,6 +11,7 @@ import redis
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission, Order
 from support.reference import ReferenceFrontier
+from support.stored_partitions import TURNING, check_partitions, limits_in
 
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
@@ -19,6 +20,8 @@ KEEP_FAILED = 5
 """How many failed requests the frontiers of these tests keep."""
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases"}
+AHEAD_MS = 2_000
+"""No worker leases longer ahead of the time."""
 
 Dump = dict[bytes, bytes]
 State = dict[str, Any]
@@ -49,9 +52,15 @@ def roll_back(client: redis.Redis, crawl: str, snapshot: Dump) -> None:
     pipe.execute()
 
 
-def stored_state(client: redis.Redis, crawl: str, order: Order) -> State:
-    """Read all that is stored, as `reference_state` puts it.
+def stored_state(
+    client: redis.Redis, crawl: str, order: Order, ahead_ms: int = AHEAD_MS, strict: bool = True
+) -> State:
+    """Read all that is stored, as `reference_state` puts it; times in ms by the clock of the frontier.
 
+    Args:
+        ahead_ms: the longest that anybody leases before the time.
+        strict: every partition stands where it belongs; else some may be in the rotation, or rest, that
+            are found to be saturated when their turn comes.
     Raises:
         AssertionError: the keys contradict each other, or one of them should not be there.
     """
@@ -61,37 +70,51 @@ def stored_state(client: redis.Redis, crawl: str, order: Order) -> State:
     members = {member.decode() for member in plain["members"]}
     assert members == set(workers) == {member.decode() for member in beats}
     assert members >= set(in_flight)
-    backlog = families["backlog:"]
-    assert dict(plain["bands"]) == {rank.encode(): float(rank) for rank in backlog}
 
     places: dict[bytes, tuple[int, int]] = {}
     entries: dict[bytes, tuple[str, int, bool, bytes]] = {}
+    partitions: dict[bytes, bytes] = {}
 
-    def found(entry_id: bytes, place: tuple[int, int], *entry: Any) -> None:
+    def found(entry_id: bytes, partition: bytes, place: tuple[int, int], *entry: Any) -> None:
         assert entry_id not in places, "an entry is in two places"
-        places[entry_id], entries[entry_id] = place, entry
+        places[entry_id], entries[entry_id], partitions[entry_id] = place, entry, partition
 
-    for rank, elements in backlog.items():
+    bands: dict[bytes, list[int]] = {}
+    for name, elements in families["backlog:"].items():
+        rank, _, slot = name.partition(":")
+        partition = slot.encode()
+        bands.setdefault(partition, []).append(int(rank))
         newest_first = order is Order.LIFO or (order is Order.PRIORITY_LIFO and int(rank) % 2 == 0)
         turns = [int.from_bytes(element[:8], "big") for element in elements]
         assert turns == sorted(turns)
         for turn, element in zip(turns, elements, strict=True):
             place = (int(rank), BIAS - turn if newest_first else turn)
-            found(element[8:20], place, "backlog", 0, False, element[20:])
+            found(element[8:20], partition, place, "backlog", 0, False, element[20:])
+    assert plain["bands"] == {partition: _rank8(min(ranks)) for partition, ranks in bands.items()}
+    others = {(p, rank) for p, ranks in bands.items() for rank in ranks if rank > min(ranks)}
+    assert dict(plain["more_bands"]) == {p + b"\0" + _rank8(rank): 0 for p, rank in others}
     for name in ("returned", "quarantine"):
         for member, score in plain[name]:
             assert score == 0
+            partition, _, rest = member.partition(b"\0")
             suspect = name == "quarantine"
-            found(member[16:28], _place(member), "backlog", member[28], suspect, member[29:])
+            found(rest[16:28], partition, _place(rest), "backlog", rest[28], suspect, rest[29:])
+    waiting = dict(entries)
     for worker_id, leases in in_flight.items():
         for entry_id, record in leases.items():
             suspect, attempts = divmod(record[16], 128)
-            found(entry_id, _place(record), worker_id, attempts, bool(suspect), record[17:])
-
-    waiting = sum(where == "backlog" for where, *_ in entries.values())
-    assert int(meta.get(b"waiting", 0)) == waiting
-    assert int(meta.get(b"in_flight", 0)) == len(entries) - waiting
+            partition, _, payload = record[17:].partition(b"\0")
+            found(entry_id, partition, _place(record), worker_id, attempts, bool(suspect), payload)
+    delayed = dict(_delayed(member, due) for member, due in plain["delayed"])
+    assert not set(delayed) & (set(entries) | set(plain["dead"]))
     assert not set(entries) & set(plain["dead"])
+    assert int(meta.get(b"waiting", 0)) == len(waiting)
+    assert int(meta.get(b"in_flight", 0)) == len(entries) - len(waiting)
+
+    ordinary = {partitions[i] for i, (_, _, suspect, _) in waiting.items() if not suspect}
+    leased = {i: partitions[i] for i in entries if i not in waiting}
+    nonempty = {partitions[i] for i in waiting}
+    check_partitions(plain, ordinary, nonempty, leased, ahead_ms, strict)
     return {
         "epoch": meta.get(b"epoch", b"").decode(),
         "run": int(meta.get(b"run", 0)),
@@ -101,6 +124,8 @@ def stored_state(client: redis.Redis, crawl: str, order: Order) -> State:
         "spider args": meta.get(b"spider_args", b"").decode(),
         "places": sorted(places, key=places.__getitem__),
         "entries": entries,
+        "partitions": partitions,
+        "delayed": delayed,
         "members": {i: _member(workers[i], int(beats[i.encode()])) for i in members},
         "tokens": {
             Admission.SEEN: plain["seen"],
@@ -110,13 +135,27 @@ def stored_state(client: redis.Redis, crawl: str, order: Order) -> State:
         "dead": {entry_id: _dead_letter(record) for entry_id, record in plain["dead"].items()},
         "failed": [_failed(record) for record in plain["failed"]],
         "count of failed": int(meta.get(b"failed", 0)),
+        "turns": [
+            (name, partition)
+            for _, partition, name in sorted(
+                (turn, partition, name) for name in TURNING for partition, turn in plain[name]
+            )
+        ],
+        "resting": dict(plain["resting"]),
+        "saturated": {partition for partition, _ in plain["saturated"]},
+        "unsent": plain["unsent"],
+        "earliest": dict(plain["earliest"]),
+        "blocked": dict(plain["blocked"]),
+        "limits": limits_in(plain),
+        "offset": int(meta.get(b"offset", 0)),
     }
 
 
 def reference_state(reference: ReferenceFrontier) -> State:
     """Return the whole state of *reference* in the words of `stored_state`."""
     everywhere = {"backlog": reference.backlog} | {i: w.leases for i, w in reference.members.items()}
-    places = {i: entry.place for found in everywhere.values() for i, entry in found.items()}
+    everything = {i: entry for found in everywhere.values() for i, entry in found.items()}
+    turns = [(turn, p, name) for p, (name, turn) in reference.standing.items() if name in TURNING]
     return {
         "epoch": reference.epoch or "",
         "run": reference.run,
@@ -124,12 +163,14 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "done": reference.done,
         "run name": reference.crawl.run_name,
         "spider args": reference.crawl.spider_args,
-        "places": sorted(places, key=places.__getitem__),
+        "places": sorted(everything, key=lambda i: everything[i].place),
         "entries": {
             i: (where, entry.attempts, entry.suspect, entry.payload)
             for where, found in everywhere.items()
             for i, entry in found.items()
         },
+        "partitions": {i: entry.partition for i, entry in everything.items()},
+        "delayed": {i: (due, put.partition, put.payload) for i, (due, put) in reference.delayed.items()},
         "members": {
             i: (w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted, w.suspects)
             for i, w in reference.members.items()
@@ -138,6 +179,14 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "dead": reference.dead,
         "failed": reference.failed[: -KEEP_FAILED - 1 : -1],
         "count of failed": len(reference.failed),
+        "turns": [(name, partition) for _, partition, name in sorted(turns)],
+        "resting": {p: time for p, (name, time) in reference.standing.items() if name == "resting"},
+        "saturated": {p for p, (name, _) in reference.standing.items() if name == "saturated"},
+        "unsent": reference.unsent,
+        "earliest": reference.earliest,
+        "blocked": reference.blocked,
+        "limits": (reference.limited, reference.delay, reference.concurrency, reference.own),
+        "offset": reference.clock,
     }
 
 
@@ -145,6 +194,7 @@ def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, di
     """Return what stands under each plain key, and, by family, under each key that carries an id."""
     prefix = keys.prefix(crawl)
     names = [key.decode().removeprefix(prefix) for key in crawl_keys(client, crawl)]
+    expiring = client.hget(prefix + "meta", "seen_kind") == b"expiring" if "seen" in names else False
     pipe = client.pipeline(transaction=True)
     for name in names:
         head, colon, _ = name.partition(":")
@@ -152,10 +202,12 @@ def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, di
         assert expected, f"unknown key: {name}"
         if expected == "hash":
             pipe.hgetall(prefix + name)
-        elif expected == "set":
-            pipe.smembers(prefix + name)
         elif expected == "zset":
             pipe.zrange(prefix + name, 0, -1, withscores=True)
+        elif name == "seen" and expiring:
+            pipe.zrange(prefix + name, 0, -1)
+        elif expected == "set":
+            pipe.smembers(prefix + name)
         else:
             pipe.lrange(prefix + name, 0, -1)
     plain = {name: EMPTY[expected] for name, expected in PLAIN_KEYS.items()}
@@ -165,12 +217,21 @@ def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, di
         if colon:
             families[head + colon][which] = value
         else:
-            plain[name] = value
+            plain[name] = set(value) if name == "seen" else value
     return plain, families
+
+
+def _rank8(rank: int) -> bytes:
+    return (rank + BIAS).to_bytes(8, "big")
 
 
 def _place(stored: bytes) -> tuple[int, int]:
     return int.from_bytes(stored[:8], "big") - BIAS, int.from_bytes(stored[8:16], "big")
+
+
+def _delayed(member: bytes, due: float) -> tuple[bytes, tuple[float, bytes, bytes]]:
+    partition, _, payload = member[20:].partition(b"\0")
+    return member[:12], (due, partition, payload)
 
 
 def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
@@ -183,7 +244,10 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
         worker[b"fenced"] == b"1",
         beats,
         tuple(int(i) for i in dropped.split(b",")) if dropped else (),
-        tuple(granted[i : i + 12] for i in range(0, len(granted), 12)),
+        tuple(
+            (granted[i : i + 12], int.from_bytes(granted[i + 12 : i + 20], "big") or None)
+            for i in range(0, len(granted), 20)
+        ),
         [worker[b"quarantined"]] if worker[b"quarantined"] else [],
     )
 

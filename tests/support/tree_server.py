@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 import time
 from collections import Counter
-from typing import NamedTuple
 from urllib.parse import parse_qsl
 
+from support.site_server import Answer, serve
 from support.tree_site import Hit, Tree
 
 
-class Answer(NamedTuple):
-    """A response to be."""
-
-    body: bytes
-    status: int = 200
-    delay_s: float = 0.0
-    location: str = ""
-    content_type: str = "text/html"
-
-
-class Site:
+class TreePages:
     """The state in the site's process."""
 
     def __init__(self, tree: Tree) -> None:
@@ -44,10 +33,11 @@ class Site:
         path, _, query = target.partition("?")
         wishes = dict(parse_qsl(query))
         if self._hits[target] <= int(wishes.get("flaky", 0)):
-            return Answer(b"try again", 503)
+            after = [("Retry-After", wishes["after"])] if "after" in wishes else []
+            return Answer(b"try again", 503, headers=after)
         delay_s = float(wishes.get("s", 0))
         if "to" in wishes:
-            return Answer(b"", 302, delay_s, wishes["to"])
+            return Answer(b"", 302, delay_s, [("Location", wishes["to"])])
         kind, _, number = path[1:].partition("/")
         if kind in ("p", "r") and number.isdigit() and int(number) < self.tree.pages:
             page = self._page(kind, int(number), self._hits[target])
@@ -60,7 +50,7 @@ class Site:
     def _page(self, kind: str, number: int, times: int) -> Answer:
         tree = self.tree
         if kind == "p" and tree.redirect_every and number % tree.redirect_every == 0:
-            return Answer(b"", 302, self._latency_s, f"/r/{number}")
+            return Answer(b"", 302, self._latency_s, [("Location", f"/r/{number}")])
         if tree.flaky_every and number % tree.flaky_every == 0 and times == 1:
             return Answer(b"try again", 503, self._latency_s)
         first = number * tree.fan_out + 1
@@ -86,70 +76,6 @@ class Site:
         return Answer(json.dumps(report).encode(), content_type="application/json")
 
 
-class Connection(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive, one response at a time; any method gets what GET does."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._received = b""
-        self._busy = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport. Source: asyncio.Protocol"""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._host = transport.get_extra_info("sockname")[0]
-
-    def data_received(self, data: bytes) -> None:
-        """Collect until a request is complete. Source: asyncio.Protocol"""
-        self._received += data
-        self._next()
-
-    def _next(self) -> None:
-        head, complete, rest = self._received.partition(b"\r\n\r\n")
-        if self._busy or not complete:
-            return
-        length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
-        body_bytes = int(length[1]) if length else 0
-        if len(rest) < body_bytes:
-            return
-        self._received = rest[body_bytes:]
-        target = head.split(b" ", 2)[1].decode(errors="replace")
-        answer = self._site.answer(self._host, target)
-        last = b"connection: close" in head.lower()
-        if answer.delay_s:
-            self._busy = True
-            asyncio.get_running_loop().call_later(answer.delay_s, self._send, answer, last)
-        else:
-            self._send(answer, last)
-
-    def _send(self, answer: Answer, last: bool) -> None:
-        self._busy = False
-        if self._transport.is_closing():
-            return
-        head = f"HTTP/1.1 {answer.status} X\r\nContent-Type: {answer.content_type}\r\n"
-        head += f"Content-Length: {len(answer.body)}\r\n"
-        if answer.location:
-            head += f"Location: {answer.location}\r\n"
-        if last:
-            head += "Connection: close\r\n"
-        self._transport.write(head.encode() + b"\r\n" + answer.body)
-        if last:
-            self._transport.close()
-        else:
-            self._next()
-
-
-async def serve(tree: Tree) -> None:
-    """Serve *tree* until standard input closes, which it does when the parent dies."""
-    site = Site(tree)
-    loop = asyncio.get_running_loop()
-    for host in tree.hosts:
-        server = await loop.create_server(lambda: Connection(site), host, site.port, backlog=1024)
-        site.port = server.sockets[0].getsockname()[1]
-    print(site.port, flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
-
-
 if __name__ == "__main__":
-    asyncio.run(serve(Tree(**json.loads(sys.argv[1]))))
+    TREE = Tree(**json.loads(sys.argv[1]))
+    asyncio.run(serve(TreePages(TREE), TREE.hosts))

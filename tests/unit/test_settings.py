@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from scrapy_dq import session, stats
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import Limits, Order
 from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting
 
 NAMES = {"spider": "books", "project": "shop", "job": "j1", "category": "poetry"}
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 # What a setting without a range of its own takes, by the function that parses it.
 KINDS = {
-    "_text": "a string", "_boolean": "True or False", "_texts": "a list of strings", "_mapping": "a dict",
-    "_url": "a string", "_folder": "a folder that is there and can be written to",
+    "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
+    "url": "a string", "folder": "a folder that is there and can be written to", "limits": "a dict",
+    "backoff": "a dict",
 }  # fmt: skip
 
 
@@ -41,6 +42,27 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_RUN_NAME", "nightly", "nightly"),
     ("DQ_ORDER", "fifo", Order.FIFO),
     ("DQ_ORDER", "priority-fifo", Order.PRIORITY_FIFO),
+    ("DQ_PARTITION_BY", "none", "none"),
+    ("DQ_DOMAIN_DELAY", "0.5", 0.5),
+    ("DQ_DOMAIN_CONCURRENCY", "2", 2),
+    ("DQ_DOMAIN_LIMITS", {"example.com": {"delay": 2, "concurrency": 4}}, {"example.com": (2, 4)}),
+    (
+        "DQ_DOMAIN_LIMITS",
+        '{"a": {"delay": 0.5}, "b": {"concurrency": 1}}',
+        {"a": (0.5, None), "b": (None, 1)},
+    ),
+    (
+        "DQ_DOMAIN_LIMITS",
+        {"of no limit": {"delay": 0, "concurrency": 0}, "ä": {}},
+        {"of no limit": (0, 0), "ä": (None, None)},
+    ),
+    ("DQ_DOMAIN_LIMITS", "", {}),
+    ("DQ_RETRY_AFTER_MAX", 0, 0.0),
+    ("DQ_RETRY_BACKOFF", {"base": 0.5, "cap": 60}, (0.5, 60)),
+    ("DQ_RETRY_BACKOFF", '{"base": 2, "cap": 2}', (2, 2)),
+    ("DQ_RETRY_BACKOFF", {}, None),
+    ("DQ_RETRY_BACKOFF", "", None),
+    ("DQ_SEEN_TTL", 0, 0.0),
     ("DQ_SEED_ONCE", "False", False),
     ("DQ_SEED_ONCE", 0, False),
     ("DQ_SEED_ONCE", "", False),
@@ -95,6 +117,25 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_RUN_NAME", 20261121),
     ("DQ_ORDER", "bfs"),
     ("DQ_ORDER", ["fifo"]),
+    ("DQ_PARTITION_BY", "domain"),
+    ("DQ_DOMAIN_DELAY", -0.1),
+    ("DQ_DOMAIN_DELAY", "soon"),
+    ("DQ_DOMAIN_DELAY", True),
+    ("DQ_DOMAIN_DELAY", float("nan")),
+    ("DQ_DOMAIN_DELAY", 86_401),
+    ("DQ_DOMAIN_CONCURRENCY", -1),
+    ("DQ_DOMAIN_CONCURRENCY", 1.5),
+    ("DQ_DOMAIN_CONCURRENCY", float("nan")),
+    ("DQ_DOMAIN_CONCURRENCY", float("inf")),
+    ("DQ_DOMAIN_CONCURRENCY", False),
+    ("DQ_DOMAIN_LIMITS", ["example.com"]),
+    ("DQ_DOMAIN_LIMITS", "example.com=2"),
+    ("DQ_RETRY_AFTER_MAX", -1),
+    ("DQ_RETRY_AFTER_MAX", float("inf")),
+    ("DQ_RETRY_BACKOFF", 5),
+    ("DQ_RETRY_BACKOFF", "{base: 5}"),
+    ("DQ_SEEN_TTL", -1),
+    ("DQ_SEEN_TTL", "a week"),
     ("DQ_SEED_ONCE", "no"),
     ("DQ_SEED_ONCE", 2),
     ("DQ_WORKER_TTL", 0.9),
@@ -186,6 +227,113 @@ def test_settings_of_others_are_left_alone() -> None:
     """Also those that merely look similar."""
     settings: Mapping[Any, Any] = {"REDIS_START_URLS_KEY": 1, "SCHEDULER_QUEUE_CLASS": 1, "XDQ_": 1, 5: 1}
     assert Config.read(settings, NAMES) == Config("books")
+
+
+# Partitions: limits, back-off, and what fits together
+
+LONG = "x" * 10_000
+BAD_LIMITS: list[tuple[str, Any, str]] = [
+    ("a mistyped option", {"a.com": {"dealy": 2}}, "of 'a.com', not 'dealy' (did you mean 'delay'?)"),
+    ("an option of Scrapy's", {"a.com": {"randomize_delay": False}}, "not 'randomize_delay'"),
+    ("an option that is no text", {"a.com": {1: 2}}, "'delay' and 'concurrency' of 'a.com', not 1"),
+    ("no options", {"a.com": 2}, "a dict with 'delay' and 'concurrency' of 'a.com'"),
+    ("a URL", {"https://user@a.com:8080/path": {"delay": 2}}, "(did you mean 'a.com'?)"),
+    ("a URL without a host", {"http:///path": {"delay": 2}}, "the name of a partition, as a rule a host"),
+    ("a name of 10 kB", {LONG: {"delay": 2}}, "the name of a partition"),
+    ("a name of 513 bytes", {"ä" * 256 + "x": {"delay": 2}}, "the name of a partition"),
+    ("a line feed", {"a\nb": {"delay": 2}}, "the name of a partition"),
+    ("a zero byte", {"a\0b": {"delay": 2}}, "the name of a partition"),
+    ("half a character", {"a\ud800b": {"delay": 2}}, "the name of a partition"),
+    ("a name that is no text", {5: {"delay": 2}}, "the name of a partition"),
+    ("a negative delay", {"a.com": {"delay": -1}}, "a number from 0 to 86400 as the delay of 'a.com'"),
+    ("a delay in words", {"a.com": {"delay": "2"}}, "as the delay of 'a.com'"),
+    ("a delay that is True", {"a.com": {"delay": True}}, "as the delay of 'a.com'"),
+    ("a delay that is None", {"a.com": {"delay": None}}, "as the delay of 'a.com'"),
+    ("a delay of NaN", '{"a.com": {"delay": NaN}}', "as the delay of 'a.com'"),
+    ("an endless delay", '{"a.com": {"delay": 1e999}}', "as the delay of 'a.com'"),
+    ("a delay of a day and more", {"a.com": {"delay": 86_401}}, "as the delay of 'a.com'"),
+    ("half a slot", {"a.com": {"concurrency": 1.5}}, "a whole number as the concurrency of 'a.com'"),
+    ("a negative concurrency", {"a.com": {"concurrency": -1}}, "a number from 0 to 1e+06 as the concurrency"),
+    ("a concurrency of NaN", {"a.com": {"concurrency": float("nan")}}, "as the concurrency of 'a.com'"),
+    ("a concurrency that is True", {"a.com": {"concurrency": True}}, "as the concurrency of 'a.com'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"), [case[1:] for case in BAD_LIMITS], ids=[case[0] for case in BAD_LIMITS]
+)
+def test_limits_that_cannot_be_kept_are_refused(limits: Any, says: str) -> None:
+    """A limit that silently does nothing would be found out by the site."""
+    with pytest.raises(ConfigError, match=r"^DQ_DOMAIN_LIMITS = ") as refusal:
+        read(DQ_DOMAIN_LIMITS=limits)
+    assert says in str(refusal.value)
+
+
+def test_a_partition_that_is_half_a_url_is_refused() -> None:
+    """As everything that is no name of a partition: with one line, not with a traceback."""
+    try:
+        read(DQ_DOMAIN_LIMITS={"http://[::1/": {"delay": 2}})
+    except ConfigError:
+        return
+    pytest.fail("not refused")
+
+
+def test_a_long_name_is_not_shown_whole() -> None:
+    """A line of the log is to be read."""
+    with pytest.raises(ConfigError) as refusal:
+        read(DQ_DOMAIN_LIMITS={LONG: {"delay": 2}})
+    assert len(str(refusal.value)) < 1000
+
+
+def test_a_name_of_512_bytes_is_that_of_a_partition() -> None:
+    assert list(read(DQ_DOMAIN_LIMITS={"ä" * 256: {}}).domain_limits) == ["ä" * 256]
+
+
+def test_the_limits_of_a_config_are_all_there_are() -> None:
+    """The crawl's own, and those of single partitions."""
+    config = read(DQ_DOMAIN_DELAY=0.5, DQ_DOMAIN_CONCURRENCY=2, DQ_DOMAIN_LIMITS={"a": {"delay": 2}})
+    assert config.limits == Limits(0.5, 2, {"a": (2, None)})
+
+
+BAD_BACKOFFS: list[tuple[str, Any, str]] = [
+    ("no cap", {"base": 1}, 'both "base" and "cap"'),
+    ("no base", {"cap": 1}, 'both "base" and "cap"'),
+    ("a base of 0", {"base": 0, "cap": 1}, "the base above 0"),
+    ("a base above the cap", {"base": 2, "cap": 1}, "not above the cap"),
+    ("a negative base", {"base": -1, "cap": 1}, "as the base"),
+    ("a base that is True", {"base": True, "cap": 1}, "as the base"),
+    ("a cap of NaN", '{"base": 1, "cap": NaN}', "as the cap"),
+    ("a cap in words", {"base": 1, "cap": "60"}, "as the cap"),
+    ("an option more", {"base": 1, "cap": 2, "jiter": 0}, "not 'jiter'"),
+    ("a mistyped option", {"base": 1, "cpa": 2}, "(did you mean 'cap'?)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("backoff", "says"), [case[1:] for case in BAD_BACKOFFS], ids=[case[0] for case in BAD_BACKOFFS]
+)
+def test_a_backoff_needs_base_and_cap(backoff: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=r"^DQ_RETRY_BACKOFF = ") as refusal:
+        read(DQ_RETRY_BACKOFF=backoff)
+    assert says in str(refusal.value)
+
+
+def test_limits_by_partition_need_partitions() -> None:
+    """With DQ_PARTITION_BY = none they would never be applied; the crawl's own are."""
+    limits = {"a.com": {"delay": 2}}
+    with pytest.raises(ConfigError, match=r"DQ_DOMAIN_LIMITS names partitions.*DQ_DOMAIN_DELAY"):
+        read(DQ_PARTITION_BY="none", DQ_DOMAIN_LIMITS=limits)
+    config = read(DQ_PARTITION_BY="none", DQ_DOMAIN_DELAY=2, DQ_DOMAIN_LIMITS={})
+    assert config.limits == Limits(2, 0, {})
+    assert read(DQ_DOMAIN_LIMITS=limits).domain_limits
+
+
+def test_seen_that_is_not_kept_cannot_be_forgotten() -> None:
+    """DQ_SEEN_TTL without SCHEDULER_PERSIST is a misunderstanding."""
+    with pytest.raises(ConfigError, match="DQ_SEEN_TTL = 60: without SCHEDULER_PERSIST = True"):
+        read(DQ_SEEN_TTL=60)
+    assert read(DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_ttl_s == 60
+    assert read(DQ_SEEN_TTL=0).seen_ttl_s == 0
 
 
 # DQ_CRAWL and DQ_RUN_NAME
@@ -330,5 +478,10 @@ def test_the_docs_list_every_stat() -> None:
 
 
 def test_the_docs_list_the_meta_keys() -> None:
-    """One for users, one that they may meet."""
-    assert re.findall(r"^\| `(dq_\w+)` \|", DOCS, re.M) == ["dq_local", "dq_seeded"]
+    """Three for users, one that they may meet."""
+    assert re.findall(r"^\| `(dq_\w+)` \|", DOCS, re.M) == [
+        "dq_local",
+        "dq_delay",
+        "dq_not_before",
+        "dq_seeded",
+    ]

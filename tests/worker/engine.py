@@ -8,15 +8,15 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Joined, Lease, Order, Put
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
 from scrapy_dq.settings import Config
 
@@ -35,6 +35,14 @@ async def until(probe: Callable[[], object], what: str, timeout_s: float = 10.0)
         await asyncio.sleep(0.005)
 
 
+class Sending(NamedTuple):
+    """When an entry was sent, by the monotonic clock."""
+
+    at: float
+    partition: bytes
+    number: int
+
+
 @dataclass
 class Crawl:
     """A tree of entries: number k has the children k·fan_out+1 … k·fan_out+fan_out below *size*."""
@@ -46,10 +54,17 @@ class Crawl:
     started: Counter[int] = field(default_factory=Counter)
     done: Counter[int] = field(default_factory=Counter)
     attempts: Counter[int] = field(default_factory=Counter)
+    sent: list[Sending] = field(default_factory=list)
 
     def children(self, number: int) -> range:
         first = number * self.fan_out + 1
         return range(min(first, self.size), min(first + self.fan_out, self.size))
+
+    def gaps(self, partition: bytes) -> list[float]:
+        """Return the times between one sending of *partition* and the next."""
+        return [
+            b - a for a, b in pairwise(sending.at for sending in self.sent if sending.partition == partition)
+        ]
 
     @property
     def once(self) -> dict[int, int]:
@@ -68,6 +83,8 @@ class Engine:
         concurrency: how many entries are worked at once (`slots`), and how many the worker is told can
             be (`capacity`); a test may set these apart.
         join: whether `async with` joins; else the test calls `join`.
+        limit: how many of a partition may download at once; default: all. If given, a download ends when
+            the test calls `downloaded`.
         options: for WorkerOptions.
     """
 
@@ -81,13 +98,15 @@ class Engine:
         join: bool = True,
         identity: Identity = IDENTITY,
         timeout_s: float = 2.0,
+        limit: Callable[[bytes], int] | None = None,
         **options: Any,
     ) -> None:
         self.crawl = crawl
         self.slots = self.capacity = concurrency
         self.work_s = work_s
-        self.may_put, self.may_end = asyncio.Event(), asyncio.Event()
-        """Cleared by a test, all work stops before it puts children, or before it ends."""
+        self.may_send, self.may_put, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        """Cleared by a test, all work stops before it is sent, before it puts children, or before it ends."""
+        self.may_send.set()
         self.may_put.set()
         self.may_end.set()
         self.works: dict[bytes, asyncio.Task[None]] = {}
@@ -96,6 +115,8 @@ class Engine:
         self.told_lost = self.told_finished = 0
         self._join = join
         self._identity = identity
+        self._limit = limit
+        self.downloading: set[bytes] = set()
         self._options = WorkerOptions(**options)
         self._wake = asyncio.Event()
         self._connection = Connection(
@@ -108,6 +129,7 @@ class Engine:
         self.worker = Worker(
             self.frontier, self._identity, self._options, self,
             connect=self._connection.blocking, capacity=lambda: self.capacity,
+            limit=self._limit or (lambda partition: MAX_LEASES),
         )  # fmt: skip
         if self._join:
             await self.join()
@@ -136,9 +158,13 @@ class Engine:
             work.cancel()
         self.works.clear()
 
-    def put(self, number: int, parent: bytes | None = None) -> bool:
+    def put(
+        self, number: int, parent: bytes | None = None, partition: bytes = b"", after_s: float = 0.0
+    ) -> bool:
         entry_id, token = b"%012d" % next(_numbers), b"%d" % number
-        return self.worker.put(Put(entry_id, Admission.SEEN, token, 0, False, token, parent))
+        put = Put(entry_id, Admission.SEEN, token, 0, False, token, parent, partition=partition)
+        put.due_at = time.monotonic() + after_s if after_s else 0.0
+        return self.worker.put(put)
 
     def seed(self, numbers: Iterable[int] = (0,)) -> None:
         """Be a `start()` that yields *numbers* and is exhausted."""
@@ -165,6 +191,12 @@ class Engine:
         number = int(lease.payload)
         self.crawl.started[number] += 1
         self.crawl.attempts[number] = max(self.crawl.attempts[number], lease.attempts)
+        await self.may_send.wait()
+        self.crawl.sent.append(Sending(time.monotonic(), lease.partition, number))
+        self.worker.sent(lease.entry_id)
+        self.downloading.add(lease.entry_id)
+        if self._limit is None:
+            self.downloaded(lease.entry_id)
         await asyncio.sleep(self.work_s)
         await self.may_put.wait()
         for child in self.crawl.children(number):
@@ -173,6 +205,12 @@ class Engine:
         self.crawl.done[number] += 1
         del self.works[lease.entry_id]
         self.worker.ack(lease.entry_id)
+        self._wake.set()
+
+    def downloaded(self, entry_id: bytes) -> None:
+        """Have a download end; its callback goes on."""
+        self.downloading.discard(entry_id)
+        self.worker.downloaded(entry_id)
         self._wake.set()
 
     # frontier.worker.Listener

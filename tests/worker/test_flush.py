@@ -17,9 +17,9 @@ from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier import flush as module
 from scrapy_dq.frontier.flush import flush
-from scrapy_dq.frontier.frontier import pack_moves
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Census, FrontierRefused
+from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.settings import Config
 from support import stored
 from support.live_frontier import put

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import Mock
 
+import msgpack
 import pytest
 
 from scrapy_dq.frontier import dialogue as module
+from scrapy_dq.frontier import wire
 from scrapy_dq.frontier.dialogue import Dialogue
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Admission,
+    Block,
     Lease,
     Move,
     Parentless,
@@ -20,6 +23,7 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Release,
+    Sent,
     Status,
 )
 from worker.engine import IDENTITY
@@ -37,6 +41,8 @@ class Talk:
         self.seeding: list[int] = []
         self.held: list[int] = []
         """The level, and the count of leases, that each exchange carried."""
+        self.told: list[Any] = []
+        """The notes that each exchange carried."""
         self.parentless: list[Parentless] = []
         """What each rejoin told of puts that no lease stands for."""
         self.dialogue = Dialogue(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
@@ -56,6 +62,7 @@ class Talk:
     async def exchange(self, *args: Any) -> Receipt:
         self.seeding.append(args[5])
         self.held.append(args[6])
+        self.told.append(msgpack.unpackb(args[8], raw=True)[3])
         self.now += self._takes_s
         return self._answer
 
@@ -150,7 +157,7 @@ async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     assert talk.dialogue.leases.buffered == 1
     await talk.stored_again()
-    assert talk.dialogue.leases.take() is None
+    assert talk.dialogue.leases.take(talk.now) is None
 
 
 async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
@@ -181,4 +188,72 @@ async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> N
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     await talk.speak(Receipt(Status.FINISHED))
     assert talk.dialogue.finished
-    assert talk.dialogue.leases.take() is None
+    assert talk.dialogue.leases.take(talk.now) is None
+
+
+# Notes, and what Redis says of partitions
+
+SENT = Sent(b"a.com", b"%012d" % 1, 999.0)
+TOLD = [1, b"a.com", b"%012d" % 1]
+
+
+@pytest.fixture
+def noted(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> Talk:
+    """A talk whose wire goes by its clock, too."""
+    monkeypatch.setattr(wire, "time", talk)
+    return talk
+
+
+async def test_a_note_is_told_once_and_with_its_age(noted: Talk) -> None:
+    """The clocks of two hosts are not compared: Redis learns how long ago it was, or will be."""
+    noted.dialogue.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
+    await noted.speak()
+    await noted.speak()
+    assert noted.told == [[[*TOLD, 1000], [2, b"b.com", 5000], [2, b"c.com", 0]], []]
+
+
+@pytest.mark.parametrize("answer", [Receipt(Status.RESYNC), Receipt(Status.FINISHED)])
+async def test_a_note_that_was_not_applied_is_told_again(noted: Talk, answer: Receipt) -> None:
+    """After the rejoin; older by then."""
+    noted.dialogue.outbox.append(put(1, PARENT))
+    noted.dialogue.notes.append(SENT)
+    await noted.speak(answer)
+    await noted.speak()
+    noted.now += 3
+    await noted.speak()
+    assert noted.told == [[[*TOLD, 1000]], [[*TOLD, 4000]]]
+
+
+async def test_a_note_that_comes_while_an_exchange_is_under_way_goes_with_the_next(noted: Talk) -> None:
+    exchange = noted.exchange
+
+    async def interrupted(*args: Any) -> Receipt:
+        if not noted.told:
+            noted.dialogue.notes.append(SENT)
+        return await exchange(*args)
+
+    noted.exchange = interrupted  # type: ignore[method-assign]
+    await noted.speak()
+    await noted.speak()
+    await noted.speak()
+    assert noted.told == [[], [[*TOLD, 1000]], []]
+
+
+async def test_what_is_buffered_of_a_blocked_partition_is_given_back(talk: Talk) -> None:
+    """Another worker saw the Retry-After; what is at work goes on."""
+    leases = tuple(Lease(b"%012d" % n, 0, b"", partition) for n, partition in enumerate([b"a", b"a", b"b"]))
+    await talk.speak(Receipt(Status.OK, applied=True, leases=leases))
+    assert talk.dialogue.leases.take(talk.now) == leases[0]
+    await talk.speak(Receipt(Status.OK, applied=True, blocked=(b"a", b"elsewhere")))
+    assert talk.dialogue.outbox.prefix() == [Release(leases[1].entry_id)]
+    assert talk.dialogue.leases.take(talk.now) == leases[2]
+    assert talk.dialogue.leases.take(talk.now) is None
+
+
+async def test_a_wrong_list_is_told_once_until_it_is_another(
+    talk: Talk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And again, if it was mended in between."""
+    for wrong in ("one", "one", "two", "", "two", "two"):
+        await talk.speak(Receipt(Status.OK, applied=True, wrong_key=wrong))
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["one", "two", "two"]

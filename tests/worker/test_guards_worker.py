@@ -64,12 +64,12 @@ def test_a_folder_that_may_be_in_use_stays(
 
 def test_a_grant_of_what_is_settled_already_is_not_started() -> None:
     """Its work is done, and the ack is queued."""
-    leases = Leases()
+    leases = Leases(lambda partition: 1)
     leases.grant(Lease(entry_id(1), 0, b""))
-    assert leases.take() is not None
+    assert leases.take(0) is not None
     assert leases.settle(Ack(entry_id(1)))
     leases.grant(Lease(entry_id(1), 0, b""))
-    assert leases.take() is None
+    assert leases.take(0) is None
 
 
 class Beating:

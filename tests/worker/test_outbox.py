@@ -123,7 +123,10 @@ def every_kind(count: int) -> list[Move]:
     """Return moves of all kinds, each with something of its own in every field."""
     moves: list[Move] = []
     for n in range(count):
-        seed = Put(entry_id(n), Admission.SEED, b"t%d" % n, n - 3, n % 2 == 0, b"p%d" % n, None)
+        seed = Put(
+            entry_id(n), Admission.SEED, b"t%d" % n, n - 3, n % 2 == 0, b"p%d" % n, None, None,
+            b"%d.com" % n, 1000.5 + n, 1.8e9 + n, f"ä {n}",
+        )  # fmt: skip
         kinds = (seed, put(n), Ack(entry_id(n)), Release(entry_id(n)), Bury(entry_id(n), f"é {n}"))
         moves.append((*kinds, Fail(entry_id(n), f"why {n}", f"http://{n}"))[n % 6])
     return moves

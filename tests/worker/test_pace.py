@@ -8,7 +8,15 @@ import pytest
 
 from scrapy_dq.frontier import pace as module
 from scrapy_dq.frontier.model import MAX_LEASES
-from scrapy_dq.frontier.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S, Pace
+from scrapy_dq.frontier.pace import (
+    AHEAD_LEAST_S,
+    AHEAD_MOST_S,
+    IDLE_FIRST_S,
+    IDLE_LONGEST_S,
+    LINGER_S,
+    QUIET_LONGEST_S,
+    Pace,
+)
 
 
 class Clock:
@@ -101,13 +109,13 @@ def test_an_exchange_in_vain_counts_only_if_leases_were_wanted(pace: Pace, clock
 
 def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
     """Less what is in the buffer; nothing at all without capacity."""
-    assert pace.want(capacity=8, running=0, buffered=0) == 9
-    assert pace.want(capacity=8, running=5, buffered=0) == 4
-    assert pace.want(capacity=8, running=20, buffered=0) == 1
-    assert pace.want(capacity=8, running=5, buffered=3) == 1
-    assert pace.want(capacity=8, running=5, buffered=30) == 0
-    assert pace.want(capacity=0, running=0, buffered=0) == 0
-    assert pace.want(capacity=10**6, running=0, buffered=0) == MAX_LEASES
+    assert pace.want(capacity=8, running=0, buffered=0, usable=0) == 9
+    assert pace.want(capacity=8, running=5, buffered=0, usable=0) == 4
+    assert pace.want(capacity=8, running=20, buffered=0, usable=0) == 1
+    assert pace.want(capacity=8, running=5, buffered=3, usable=3) == 1
+    assert pace.want(capacity=8, running=5, buffered=30, usable=30) == 0
+    assert pace.want(capacity=0, running=0, buffered=0, usable=0) == 0
+    assert pace.want(capacity=10**6, running=0, buffered=0, usable=0) == MAX_LEASES
 
 
 def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
@@ -118,9 +126,83 @@ def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
             pace.taken()
         clock.now += 0.1
         pace.answered(clock.now - 0.1, clock.now)
-    assert pace.want(capacity=0, running=0, buffered=0) == 0
-    assert 22 <= pace.want(capacity=8, running=8, buffered=0) <= 25
+    assert pace.want(capacity=0, running=0, buffered=0, usable=0) == 0
+    assert 22 <= pace.want(capacity=8, running=8, buffered=0, usable=0) <= 25
     for _ in range(50):
         clock.now += 0.1
         pace.answered(clock.now - 0.1, clock.now)
-    assert pace.want(capacity=8, running=8, buffered=0) == 1
+    assert pace.want(capacity=8, running=8, buffered=0, usable=0) == 1
+
+
+def test_what_there_is_no_room_for_counts_to_a_bound(pace: Pace) -> None:
+    """A buffer full of one slow domain holds up no other; but it is not filled without end."""
+    assert pace.want(capacity=8, running=0, buffered=5, usable=0) == 9
+    assert pace.want(capacity=8, running=0, buffered=5, usable=3) == 6
+    assert pace.want(capacity=8, running=0, buffered=14, usable=0) == 4
+    assert pace.want(capacity=8, running=0, buffered=18, usable=0) == 0
+    assert pace.want(capacity=8, running=0, buffered=30, usable=0) == 0
+    assert pace.want(capacity=10**6, running=0, buffered=MAX_LEASES - 1, usable=0) == 1
+
+
+# What falls due
+
+
+def idle(pace: Pace) -> None:
+    """Have it back off as far as it does."""
+    pace.hungry = True
+    for _ in range(12):
+        pace.granted(wanted=4, leases=0)
+
+
+@pytest.mark.parametrize(("next_due_s", "quiet"), [(0.2, False), (0.2, True), (3.0, True)])
+def test_the_next_exchange_is_shortly_before_something_falls_due(
+    pace: Pace, clock: Clock, next_due_s: float, quiet: bool
+) -> None:
+    """By half of the time that leases are taken ahead: a trip, and its jitter."""
+    idle(pace)
+    pace.expect(next_due_s, quiet)
+    assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(next_due_s - AHEAD_LEAST_S / 2)
+
+
+def test_a_quiet_worker_looks_in_every_ten_seconds(pace: Pace, clock: Clock) -> None:
+    """Nothing can happen before the next one is due, but a new worker may come."""
+    idle(pace)
+    pace.expect(1000, True)
+    pauses = {pace.due_at(4, 0, False, 0) - clock.now for _ in range(20)}
+    assert 0.8 * QUIET_LONGEST_S <= min(pauses) <= max(pauses) <= QUIET_LONGEST_S
+    assert len(pauses) > 5
+    pace.expect(1000, False)
+    assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_LONGEST_S
+    pace.expect(None, False)
+    assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_LONGEST_S
+
+
+def test_what_is_due_and_does_not_come_is_not_asked_for_at_once(pace: Pace, clock: Clock) -> None:
+    """It may be out of this worker's reach: no storm of exchanges."""
+    idle(pace)
+    for next_due_s in (1e-9, 0.001, AHEAD_LEAST_S / 2):
+        pace.expect(next_due_s, True)
+        assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(IDLE_FIRST_S)
+
+
+def test_who_wants_nothing_does_not_wait_for_what_falls_due(pace: Pace, clock: Clock) -> None:
+    pace.expect(0.1, False)
+    assert pace.due_at(0, 0, False, 0) - clock.now >= 0.8 * IDLE_LONGEST_S
+
+
+def test_a_move_goes_out_however_quiet_it_is(pace: Pace, clock: Clock) -> None:
+    idle(pace)
+    pace.expect(1000, True)
+    pace.first_move()
+    pace.hungry = False
+    assert pace.due_at(4, 1, False, 0) - clock.now == pytest.approx(LINGER_S)
+
+
+def test_leases_are_taken_ahead_by_the_time_of_a_trip(pace: Pace, clock: Clock) -> None:
+    """Within bounds: a partition's delay is not to be leased away for many of its turns."""
+    assert pace.ahead_s == AHEAD_LEAST_S
+    for trip_s, ahead_s in ((0.2, 2 * (0.2 + LINGER_S)), (5.0, AHEAD_MOST_S)):
+        for _ in range(50):
+            clock.now += trip_s
+            pace.answered(clock.now - trip_s, clock.now)
+        assert pace.ahead_s == pytest.approx(ahead_s, rel=1e-3)

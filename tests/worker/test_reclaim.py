@@ -13,11 +13,11 @@ import pytest
 
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier, reclaim
-from scrapy_dq.frontier.frontier import pack_moves
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import FrontierUnavailable
 from scrapy_dq.frontier.reclaim import Reclaimer
 from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.settings import Config
 from support.live_frontier import ack, entry_id, put
 from support.proxy import RedisProxy

@@ -15,10 +15,11 @@ import pytest
 import redis
 
 from scrapy_dq.frontier import keys, outage, outbox, pace
-from scrapy_dq.frontier.frontier import Identity, pack_moves
+from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Status
 from scrapy_dq.frontier.overview import peek
 from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import NO_TERMS, pack_moves
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary
@@ -523,7 +524,7 @@ async def test_a_lease_count_that_differs_is_found_and_mended(
         # What a delayed copy does to a Redis that stepped back: the sequence fits, the leases go to nobody.
         Script("exchange", ORDER).call_blocking(
             client, keys.meta(crawl.name), worker.id, worker.epoch, 0, last_seq + 1, 2, 0, meant, 1000, 0,
-            pack_moves([]),
+            NO_TERMS, pack_moves([]),
         )  # fmt: skip
         client.hset(keys.prefix(crawl.name) + f"worker:{worker.id}", "last_seq", last_seq)
         assert len(entries(state(), worker.id)) == meant + 2

@@ -31,5 +31,7 @@ for i = 1, math.min(#ids, limit) do
 end
 local left = redis.call('HLEN', in_flight_key(worker_id))
 if left == 0 then remove_member(worker_id) end
+classify_touched(0)
+save_partitions()
 save_state()
 return { 'OK', moved, buried, left }

@@ -9,7 +9,7 @@ local function fail(worker_id, id, reason, label, keep)
   state.failed = state.failed + 1
   if keep > 0 then
     redis.call('LPUSH', key.failed, cmsgpack.pack({
-      id, label, reason, now_ms(), worker_id, lease.attempts, lease.place, lease.payload,
+      id, label, reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload,
     }))
     redis.call('LTRIM', key.failed, 0, keep - 1)
   end

@@ -1,21 +1,23 @@
 -- join: a fresh worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
 -- ARGS     worker_id, identity, new_epoch, schema, order, seen_kind, fingerprinter, spider, spider_args,
---          run_name, keep_seen
--- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args
+--          run_name, keep_seen, partition_by, seen_ttl_ms (0: for ever), limits (msgpack: delay_ms, concurrency,
+--          [partition, delay_ms | false, concurrency | false, ...])
+-- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args,
+--          limits_changed
 --          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(1); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
 local worker_id, identity, new_epoch = ARGV[1], ARGV[2], ARGV[3]
 local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerprinter = ARGV[7],
-  spider = ARGV[8] }
+  spider = ARGV[8], partition_by = ARGV[12] }
 local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11] == '1'
+local seen_ttl_ms, limits = tonumber(ARGV[13]), ARGV[14]
 
 local wrong = wrong_type()
 if wrong then return wrong end
-load_state()
 -- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
 -- the keys that may have stayed.
-local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'seen_kind' }
+local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind' }
 if state.phase == 'finished' then
   agree = redis.call('EXISTS', key.seen) == 1 and { 'schema', 'fingerprinter', 'seen_kind' } or { 'schema' }
 end
@@ -26,9 +28,11 @@ end
 local function describe()
   redis.call('HSET', key.meta, 'run_name', run_name, 'schema', ours.schema, 'order', ours.order,
     'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter, 'spider', ours.spider,
-    'spider_args', spider_args)
+    'partition_by', ours.partition_by, 'spider_args', spider_args,
+    'seen_since', seen_ttl_ms > 0 and now_ms() - seen_ttl_ms or 0)
+  set_limits(limits)
 end
-local resumed = 0
+local resumed, limits_changed = 0, 0
 if not state.epoch then
   -- Keys without their meta belong to nobody: it was deleted, or evicted.
   clear_run(false)
@@ -37,13 +41,19 @@ if not state.epoch then
   state.epoch, state.phase = new_epoch, 'open'
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   if run_name ~= '' and run_name == redis.call('HGET', key.meta, 'run_name') then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0 }
   end
   next_run(keep_seen)
   describe()
 else
   resumed = 1
+  -- Limits that were changed by hand stay as they are, until somebody comes with other settings.
+  if redis.call('HGET', key.meta, 'limits_set') ~= limits then
+    set_limits(limits)
+    limits_changed = 1
+  end
 end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then register(worker_id, identity) end
 save_state()
-return { 'OK', state.epoch, state.run, resumed, census(), redis.call('HGET', key.meta, 'spider_args') }
+return { 'OK', state.epoch, state.run, resumed, census(), redis.call('HGET', key.meta, 'spider_args'),
+  limits_changed }

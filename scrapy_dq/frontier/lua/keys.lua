@@ -11,36 +11,32 @@ local key = {
   seeds = prefix .. 'seeds',
   admitted = prefix .. 'admitted',
   bands = prefix .. 'bands',
+  more_bands = prefix .. 'more_bands',
   returned = prefix .. 'returned',
   quarantine = prefix .. 'quarantine',
+  delayed = prefix .. 'delayed',
+  rotation = prefix .. 'rotation',
+  suspects = prefix .. 'suspects',
+  resting = prefix .. 'resting',
+  saturated = prefix .. 'saturated',
+  limits = prefix .. 'limits',
+  busy = prefix .. 'busy',
+  unsent = prefix .. 'unsent',
+  earliest = prefix .. 'earliest',
+  blocked = prefix .. 'blocked',
   dead = prefix .. 'dead',
   failed = prefix .. 'failed',
 }
-local function backlog_key(rank) return prefix .. 'backlog:' .. rank end
+local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 
 local key_types = {
-  meta = 'hash', members = 'set', beats = 'hash', seen = 'set', seeds = 'set', admitted = 'set',
-  bands = 'zset', returned = 'zset', quarantine = 'zset', dead = 'hash', failed = 'list',
+  members = 'set', beats = 'hash', seeds = 'set', admitted = 'set', bands = 'hash', more_bands = 'zset',
+  returned = 'zset', quarantine = 'zset', delayed = 'zset', rotation = 'zset', dead = 'hash', failed = 'list',
 }
--- A script has no roll-back: a key of a wrong type must be found before the first write.
-local function is_wrong(name, expected)
-  local actual = redis.call('TYPE', name).ok
-  if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
-end
-local function wrong_type(worker_id)
-  for name, expected in pairs(key_types) do
-    local wrong = is_wrong(key[name], expected)
-    if wrong then return wrong end
-  end
-  if worker_id then
-    return is_wrong(worker_key(worker_id), 'hash') or is_wrong(in_flight_key(worker_id), 'hash')
-  end
-end
-local function wrong_list(ranks)
-  for rank in pairs(ranks) do
-    local wrong = is_wrong(backlog_key(rank), 'list')
-    if wrong then return wrong end
-  end
-end
+-- Of many crawls none of these is there.
+local polite_types = {
+  suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',
+  earliest = 'zset', blocked = 'zset',
+}

@@ -1,71 +1,85 @@
--- lease: backlog -> in-flight, best place first. Merges the lists with what came back.
--- ARGS     worker_id, want, max_bytes, quarantined (the worker holds a quarantined entry already)
--- RETURNS  flat array: id, attempts, payload, ...
--- COST     O(want * log bands)
+-- lease: backlog -> in-flight. Partitions least recently served first, a few entries of each; those of which
+-- this worker has nothing before the others. One with a delay says when each may be sent.
+-- ARGS     worker_id, want, max_bytes, quarantined (it holds a suspect already), ahead (ms), most (of one
+--          partition that is not in here), here (partition -> [held, room] in this worker)
+-- RETURNS  flat array: id, attempts, payload, partition, wait_ms ('': no delay, and no report of its sending), ...
+-- COST     O(want * log partitions)
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local CHUNK = 32 -- entries popped at once: bounds what is popped past max_bytes, and pushed back
-local function lease(worker_id, want, max_bytes, quarantined)
-  local granted, fields, bytes = {}, {}, 0
-  local function grant(id, place, flags, payload)
-    fields[#fields + 1] = id
-    fields[#fields + 1] = place .. string.char(flags) .. payload
-    granted[#granted + 1] = id
-    granted[#granted + 1] = flags % 128
-    granted[#granted + 1] = payload
-    bytes = bytes + #payload
-    want = want - 1
-    if #fields >= 2 * CHUNK then
-      redis.call('HSET', in_flight_key(worker_id), unpack(fields))
-      fields = {}
-    end
-  end
-  local function first(set)
-    return redis.call('ZRANGE', set, 0, 0)[1]
-  end
-  local function grant_member(set, member, flag)
-    redis.call('ZREM', set, member)
-    grant(string.sub(member, 17, 28), string.sub(member, 1, 16), string.byte(member, 29) + flag,
-      string.sub(member, 30))
-  end
-  while want > 0 and bytes < max_bytes do
-    local rank = first(key.bands)
-    local back = first(key.returned)
-    -- One at a time and never two: when its worker dies, the one that died there is charged, no other.
-    local suspect = not quarantined and first(key.quarantine)
-    local newest = rank and order_newest_first(tonumber(rank))
-    local place
-    if rank and (back or suspect) then
-      local head = redis.call('LINDEX', backlog_key(rank), newest and -1 or 0)
-      place = place_of(tonumber(rank), (struct.unpack('>I8', head)))
-    end
-    if suspect and (not back or place_before(suspect, back))
-        and (not rank or place_before(suspect, place)) then
-      grant_member(key.quarantine, suspect, 128)
-      redis.call('HSET', worker_key(worker_id), 'quarantined', granted[#granted - 2])
-      quarantined = true
-    elseif back and (not rank or place_before(back, place)) then
-      grant_member(key.returned, back, 0)
-    elseif rank then
-      local count = (back or suspect) and 1 or math.min(want, CHUNK)
-      local list = backlog_key(rank)
-      local popped, taken = redis.call(newest and 'RPOP' or 'LPOP', list, count), 0
-      while taken < #popped and bytes < max_bytes do
-        taken = taken + 1
-        local element = popped[taken]
-        grant(string.sub(element, 9, 20), place_of(tonumber(rank), (struct.unpack('>I8', element))), 0,
-          string.sub(element, 21))
-      end
-      for i = #popped, taken + 1, -1 do
-        redis.call(newest and 'RPUSH' or 'LPUSH', list, popped[i])
-      end
-      if redis.call('EXISTS', list) == 0 then redis.call('ZREM', key.bands, rank) end
+local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
+local function serve_politely(partition, count, ahead)
+  if not polite and not state.limited then
+    local got, more = serve(partition, count)
+    if more then
+      served[#served + 1] = next_turn()
+      served[#served + 1] = partition
     else
-      break
+      classify(partition, ahead, true)
+    end
+    return got
+  end
+  if is_saturated(partition) then
+    classify(partition, ahead)
+    return 0
+  end
+  local delay, concurrency = limits_of(partition)
+  local start = math.max(now_ms(), earliest_of(partition))
+  if start > now_ms() + ahead then count = 0 end
+  if concurrency > 0 then count = math.min(count, concurrency - busy_of(partition)) end
+  -- A stint: as many as may be sent in the time that a trip takes.
+  if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
+  local from = #grants.flat
+  local got = serve(partition, count)
+  if got > 0 and (delay > 0 or start > now_ms()) then
+    for i = 1, got do grants.flat[from + 5 * i] = start - now_ms() + (i - 1) * delay end
+    if delay > 0 then
+      redis.call('HSET', key.unsent, partition, grants.flat[from + 5 * got - 4])
+      set_earliest(partition, start + got * delay)
     end
   end
-  if #fields > 0 then redis.call('HSET', in_flight_key(worker_id), unpack(fields)) end
-  local count = #granted / 3
-  state.waiting = state.waiting - count
-  state.in_flight = state.in_flight + count
-  return granted
+  classify(partition, ahead, true) -- with nothing to give, too: its turn passes
+  return got
+end
+-- Returns the partitions to be looked at, in the order in which they have a claim.
+local function in_turn(count, here)
+  local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
+  local suspect = polite and not grants.quarantined and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
+  local free, others = {}, {}
+  local function line_up(partition)
+    local mine = here[partition]
+    if not mine then free[#free + 1] = partition
+    elseif mine[2] > 0 then others[#others + 1] = { partition, mine[1], #others } end
+  end
+  for i = 1, #heads, 2 do
+    if suspect[1] and tonumber(suspect[2]) < tonumber(heads[i + 1]) then
+      line_up(suspect[1])
+      suspect = {}
+    end
+    line_up(heads[i])
+  end
+  if suspect[1] then line_up(suspect[1]) end
+  table.sort(others, function(a, b) return a[2] < b[2] or a[2] == b[2] and a[3] < b[3] end)
+  for _, other in ipairs(others) do free[#free + 1] = other[1] end
+  return free
+end
+local function lease(worker_id, want, max_bytes, quarantined, ahead, most, here)
+  grants.worker_id, grants.max_bytes, grants.quarantined = worker_id, max_bytes, quarantined
+  local known, room = 0, {}
+  for _ in pairs(here) do known = known + 1 end
+  local waiting = in_turn(want + known, here)
+  for _, partition in ipairs(waiting) do room[partition] = here[partition] and here[partition][2] or most end
+  local gained = 1
+  while gained > 0 and want > 0 and grants.bytes < max_bytes do
+    gained = 0
+    for i, partition in ipairs(waiting) do
+      if want <= 0 or grants.bytes >= max_bytes then break end
+      local fair = math.min(room[partition], math.ceil(want / (#waiting - i + 1)))
+      local got = fair > 0 and serve_politely(partition, fair, ahead) or 0
+      room[partition] = got < fair and 0 or room[partition] - got
+      want, gained = want - got, gained + got
+    end
+    if #served > 0 then redis.call('ZADD', key.rotation, unpack(served)) end
+    served = {}
+  end
+  write_grants()
+  return grants.flat
 end

@@ -13,6 +13,8 @@ if wrong then return wrong end
 local ids = redis.call('HKEYS', in_flight_key(worker_id))
 for _, id in ipairs(ids) do release(worker_id, id) end
 remove_member(worker_id)
+classify_touched(0)
+save_partitions()
 local last = redis.call('SCARD', key.members) == 0 and 1 or 0
 if last == 1 and state.phase == 'finished' then clear_run(ARGV[4] == '1') end
 save_state()

@@ -15,18 +15,27 @@ local function clear_run(keep_seen)
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     redis.call('UNLINK', worker_key(id), in_flight_key(id))
   end
-  for _, rank in ipairs(redis.call('ZRANGE', key.bands, 0, -1)) do
-    redis.call('UNLINK', backlog_key(rank))
+  local function unlink_list(partition, band)
+    redis.call('UNLINK', backlog_key(rank_text(unpack_rank(band)), partition))
   end
-  redis.call('UNLINK', key.members, key.beats, key.seeds, key.admitted, key.bands, key.returned,
-    key.quarantine)
-  if not keep_seen then redis.call('UNLINK', key.seen) end
-  state.waiting, state.in_flight = 0, 0
+  local best = redis.call('HGETALL', key.bands)
+  for i = 1, #best, 2 do unlink_list(best[i], best[i + 1]) end
+  for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do unlink_list(split(member, 1)) end
+  redis.call('UNLINK', key.members, key.beats, key.seeds, key.admitted, key.bands, key.more_bands, key.returned,
+    key.quarantine, key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent,
+    key.earliest, key.blocked)
+  state.waiting, state.in_flight, state.turn = 0, 0, 0
+  if not keep_seen then
+    redis.call('UNLINK', key.seen)
+    state.clock, state.offset = 0, 0 -- what is kept has its times by this clock
+  end
 end
 local function next_run(keep_seen)
   clear_run(keep_seen)
   redis.call('UNLINK', key.dead, key.failed)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed = 0
-  redis.call('HSET', key.meta, 'run', state.run)
+  -- Nothing is in flight: what limits there are can be counted from here on.
+  state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1
+  redis.call('HSET', key.meta, 'run', state.run, 'limited', state.limited and 1 or 0)
 end

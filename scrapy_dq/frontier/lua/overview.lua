@@ -6,7 +6,6 @@
 -- CRASH    nothing to do
 local wrong = wrong_type()
 if wrong then return wrong end
-load_state()
 local members, seeding = {}, 0
 for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
   local w = redis.call('HMGET', worker_key(id), 'identity', 'fenced', 'seeding')

@@ -1,21 +1,46 @@
--- put: nowhere -> backlog, if its token is new; finished -> open again.
--- ARGS     admission (1 seen, 2 seeds, 3 admitted), token, id, rank, payload
+-- put: nowhere -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
+-- ARGS     admission (1 seen, 2 seeds, 3 admitted), token, id, rank, payload, partition, wait_ms, not_before_ms,
+--          reason (why it cannot be served; nil: it can)
 -- RETURNS  true | false (known: nothing changed)
--- COST     O(log bands)
+-- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
 local admit = {
   seen_add,
   function(token) return redis.call('SADD', key.seeds, token) == 1 end,
   function(token) return redis.call('SADD', key.admitted, token) == 1 end,
 }
-local function put(admission, token, id, rank, payload)
-  -- All that can fail comes before the token: an error after it would make the repeat a known put.
-  local element = struct.pack('>I8', state.sequence + 1) .. id .. payload
-  if not admit[admission](token) then return false end
+-- A list that something else has taken the name of: told in the answer, and passed by.
+local wrong_lists = {}
+local function wrong_list(rank, partition)
+  local wrong = is_wrong(backlog_key(rank_text(rank), partition), 'list')
+  if wrong then wrong_lists = wrong end
+  return wrong
+end
+local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
   state.waiting = state.waiting + 1
+  local element = struct.pack('>I8', state.sequence) .. id .. payload
+  if redis.call('RPUSH', backlog_key(rank_text(rank), partition), element) == 1 then
+    add_band(partition, rank)
+    touched[partition] = true
+  end
+end
+local function put(admission, token, id, rank, payload, partition, wait_ms, not_before_ms, reason)
+  -- All that can fail comes before the token: an error after it would make the repeat a known put.
+  local now = now_ms()
+  local after_wait = (wait_ms or 0) > 0 and now + wait_ms or 0
+  local after_date = (not_before_ms or 0) > 0 and not_before_ms + state.offset or 0
+  local due_ms = math.max(after_wait, after_date)
+  local whole = id .. rank_bytes(rank) .. partition .. '\0' .. payload
+  if not admit[admission](token) then return false end
   state.phase = 'open'
-  local length = redis.call('RPUSH', backlog_key(rank), element)
-  if length == 1 then redis.call('ZADD', key.bands, rank, rank) end
+  if reason then
+    redis.call('HSET', key.dead, id,
+      cmsgpack.pack({ reason, wall_ms(), '', 0, place_of(rank, state.sequence), payload }))
+  elseif due_ms > now then
+    redis.call('ZADD', key.delayed, due_ms, whole)
+  else
+    append(id, rank, partition, payload)
+  end
   return true
 end

@@ -9,7 +9,6 @@ local held, parentless, keep_seen = ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
 
 local wrong = wrong_type(old_id)
 if wrong then return wrong end
-load_state()
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if redis.call('SISMEMBER', key.members, new_id) == 1 then
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))) }
@@ -44,6 +43,8 @@ if redis.call('HGET', worker_key(old_id), 'fenced') == '0' then
     end
   end
   remove_member(old_id)
+  classify_touched(0)
+  save_partitions()
 end
 save_state()
 return { 'OK', state.run, table.concat(owned) }

@@ -1,0 +1,38 @@
+"""What the benchmarks make of their figures: medians with their range, ratios within a repetition, rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Return the median, and the range if it is one."""
+    middle, low, high = (f"{value:,.{digits}f}" for value in (median(values), min(values), max(values)))
+    return middle if low == high else f"{middle} ({low}–{high})"
+
+
+def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:
+    """Return one ratio per repetition."""
+    return [a / b for a, b in zip(of, to, strict=True)]
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def tell(text: str) -> None:
+    """Say on standard error how far it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_json(path: Path | None, results: Sequence[Any]) -> None:
+    """Write every single result, if somebody asked for it."""
+    if path:
+        path.write_text(json.dumps(results, indent=1) + "\n")

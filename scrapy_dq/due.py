@@ -1,0 +1,79 @@
+"""When a request is due: `meta["dq_delay"]`, `meta["dq_not_before"]`, and the back-off of retries."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, NamedTuple
+
+from scrapy import Request
+
+LONGEST_S = 315_360_000
+"""Ten years: a longer delay is a mistake of units."""
+LATEST_S = 100_000_000_000
+"""The year 5138, for the same reason: milliseconds where seconds are meant."""
+DUE_KEYS = ("dq_delay", "dq_not_before")
+
+
+class BadDue(ValueError):
+    """What the meta of a request says of its time cannot be used."""
+
+
+class Due(NamedTuple):
+    """Not before both; 0: at once."""
+
+    at: float = 0.0
+    """Seconds of this process's monotonic clock."""
+    not_before_s: float = 0.0
+    """Seconds since 1970, by the clock of Redis."""
+
+
+AT_ONCE = Due()
+
+
+def due_of(request: Request, parent: Request | None, backoff: tuple[float, float] | None) -> Due:
+    """Return when *request* is due.
+
+    Args:
+        parent: what it is a retry of, perhaps.
+        backoff: base and cap in seconds, for retries (DQ_RETRY_BACKOFF).
+    Raises:
+        BadDue: what its meta says cannot be used.
+    """
+    meta = request.meta
+    delay, not_before = meta.get("dq_delay"), meta.get("dq_not_before")
+    if delay is None and not_before is None:
+        if backoff is None or not _is_retry(request, parent):
+            return AT_ONCE
+        delay = _pause_s(meta["retry_times"], *backoff)
+    delay_s = 0.0 if delay is None else _number("dq_delay", delay, LONGEST_S)
+    not_before_s = 0.0 if not_before is None else _number("dq_not_before", not_before, LATEST_S)
+    return Due(time.monotonic() + delay_s if delay_s else 0.0, not_before_s)
+
+
+def without_due(request: Request) -> Request:
+    """Return *request* as it is stored: retries and redirects copy `meta`, and would be delayed once more."""
+    if not any(key in request.meta for key in DUE_KEYS):
+        return request
+    stored = request.copy()
+    for key in DUE_KEYS:
+        stored.meta.pop(key, None)
+    return stored
+
+
+def _number(key: str, value: Any, highest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= highest:
+        raise BadDue(f"meta[{key!r}] = {value!a:.100}: expected seconds as a number from 0 to {highest:,}")
+    return float(value)
+
+
+def _is_retry(request: Request, parent: Request | None) -> bool:
+    # A redirect of a retry has the same count as what it came from.
+    times = request.meta.get("retry_times")
+    before = parent.meta.get("retry_times", 0) if parent is not None else 0
+    return isinstance(times, int) and isinstance(before, int) and times > before
+
+
+def _pause_s(times: int, base_s: float, cap_s: float) -> float:
+    # Half of it is jitter: what failed together should not come back together.
+    return min(cap_s, base_s * 2.0 ** min(times - 1, 30)) * random.uniform(0.5, 1.0)

@@ -1,0 +1,12 @@
+-- block: a partition is left alone by all workers for a time; a shorter block changes nothing.
+-- ARGS     partition, wait_ms
+-- RETURNS  nothing
+-- COST     O(log partitions)
+-- CRASH    before: the site says it again; after: nothing to do
+local function block(partition, wait_ms)
+  local until_ms = now_ms() + wait_ms
+  if until_ms <= tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) then return end
+  redis.call('ZADD', key.blocked, until_ms, partition)
+  set_earliest(partition, math.max(until_ms, earliest_of(partition)))
+  touched[partition] = true
+end

@@ -1,0 +1,43 @@
+-- delayed: entries that are not due yet; at their time they take the place of one that is put then.
+local any_delayed -- whether there are such entries; asked once
+-- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
+local function promote(limit, max_bytes)
+  any_delayed = redis.call('EXISTS', key.delayed) == 1
+  if not any_delayed then return end
+  local passed = 0 -- by: their lists are not ours
+  repeat
+    local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', passed, 20)
+    for _, member in ipairs(due) do
+      local id, rank = string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20))
+      local partition, payload = split(member, 21)
+      if wrong_list(rank, partition) then
+        passed = passed + 1
+      else
+        redis.call('ZREM', key.delayed, member)
+        append(id, rank, partition, payload)
+      end
+      max_bytes = max_bytes - #member
+    end
+    limit = limit - #due
+  until #due < 20 or limit <= 0 or max_bytes <= 0
+end
+-- What time has brought: entries that are due, partitions that may be served, limits that are past.
+local function tidy(ahead, max_bytes)
+  promote(500, max_bytes)
+  if polite then
+    wake_resting(ahead)
+    forget_past(key.earliest)
+    forget_past(key.blocked)
+  end
+  classify_touched(ahead)
+end
+-- Milliseconds until something that waits falls due, or a partition's rest ends; -1: neither is there.
+local function next_due_ms()
+  local first = math.huge
+  local function look_at(set)
+    first = math.min(first, tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge))
+  end
+  if any_delayed ~= false then look_at(key.delayed) end
+  if polite ~= false then look_at(key.resting) end
+  return first < math.huge and math.max(0, first - now_ms()) or -1
+end

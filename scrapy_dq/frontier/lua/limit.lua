@@ -1,0 +1,32 @@
+-- limit: change, while the crawl runs, what one partition may have; all workers keep to it at once.
+-- ARGS     partition, delay_ms, concurrency (both: -1 as it is, -2 as the crawl's, 0 none), block_ms (-1 as it is,
+--          0 none)
+-- RETURNS  OK, delay_ms, concurrency, block_ms (as they are now) | ABSENT | WRONG_TYPE, key, actual, expected
+-- COST     O(log partitions); the first limit of a run O(in flight)
+-- CRASH    before: nothing; after: nothing to do
+local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local wrong = wrong_type()
+if wrong then return wrong end
+if not state.epoch then return { 'ABSENT' } end
+local function changed(own, given)
+  if given == -2 then return nil end
+  return given >= 0 and given or own
+end
+if delay_ms ~= -1 or concurrency ~= -1 then
+  begin_to_limit()
+  local own_delay, own_concurrency = own_limits(partition)
+  set_own_limits(partition, changed(own_delay, delay_ms), changed(own_concurrency, concurrency))
+end
+delay_ms, concurrency = limits_of(partition)
+if block_ms >= 0 then redis.call('ZREM', key.blocked, partition) end
+-- A rest that was begun under a longer delay, or under a block that is lifted, ends earlier.
+local rest = earliest_of(partition)
+if rest > now_ms() then
+  redis.call('ZREM', key.earliest, partition)
+  set_earliest(partition, math.min(rest, now_ms() + delay_ms))
+end
+if block_ms > 0 then block(partition, block_ms) end
+classify(partition, 0)
+save_state()
+local blocked = tonumber(redis.call('ZSCORE', key.blocked, partition) or now_ms())
+return { 'OK', delay_ms, concurrency, math.max(0, blocked - now_ms()) }

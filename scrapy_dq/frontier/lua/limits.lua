@@ -1,0 +1,44 @@
+-- limits: what settings, or a person, say of partitions. What was saturated may be served again.
+local function free_saturated()
+  if redis.call('EXISTS', key.saturated) == 0 then return end
+  -- Each is looked at when its turn comes: lease puts back what is saturated still.
+  redis.call('ZUNIONSTORE', key.rotation, 2, key.rotation, key.saturated, 'AGGREGATE', 'MAX')
+  redis.call('UNLINK', key.saturated)
+end
+-- Sets a partition's own limits; false or nil: the crawl's.
+local function set_own_limits(partition, delay_ms, concurrency)
+  if delay_ms or concurrency then
+    redis.call('HSET', key.limits, partition, (delay_ms or '') .. ':' .. (concurrency or ''))
+  else
+    redis.call('HDEL', key.limits, partition)
+  end
+end
+-- From the first limit of a run on, what is in flight is counted by partition.
+local function begin_to_limit()
+  if state.limited then return end
+  state.limited = true
+  for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
+    for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
+      count_busy(split(record, 18), 1)
+    end
+  end
+  save_partitions()
+  redis.call('HSET', key.meta, 'limited', 1)
+end
+-- All limits at once, from the settings: what was there before is gone.
+local function set_limits(packed)
+  local delay_ms, concurrency, own = unpack(cmsgpack.unpack(packed))
+  if delay_ms > 0 or concurrency > 0 or #own > 0 then
+    begin_to_limit()
+  elseif state.in_flight == 0 then
+    state.limited = false
+    redis.call('HSET', key.meta, 'limited', 0)
+  end
+  state.delay_ms, state.concurrency = delay_ms, concurrency
+  redis.call('UNLINK', key.limits)
+  redis.call('HSET', key.meta, 'delay_ms', delay_ms, 'concurrency', concurrency, 'limits_set', packed)
+  for i = 1, #own, 3 do
+    set_own_limits(own[i], own[i + 1], own[i + 2])
+  end
+  free_saturated()
+end

@@ -1,0 +1,45 @@
+-- partition: which of four ZSETs a partition that has something waiting is in; an empty one is in none.
+--   rotation   may be served; score: its turn, least recently served first
+--   suspects   the same, but only entries in quarantine wait: who holds one already passes it by
+--   resting    not before the time that is its score (ms)
+--   saturated  not before something of it is settled or sent
+local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
+local function put_into(partition, where, score)
+  for _, name in ipairs(PLACES) do
+    if name ~= where and (polite or name == 'rotation') then redis.call('ZREM', key[name], partition) end
+  end
+  if where then
+    polite = polite or where ~= 'rotation'
+    redis.call('ZADD', key[where], unpack(score))
+  end
+end
+local function next_turn()
+  state.turn = state.turn + 1
+  return state.turn
+end
+-- Puts a partition where it belongs now; *ahead* ms before its time it may be leased from already.
+local function classify(partition, ahead, served)
+  local ordinary = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
+  if not ordinary and not first_of(key.quarantine, partition) then return put_into(partition, nil) end
+  if is_saturated(partition) then return put_into(partition, 'saturated', { 0, partition }) end
+  local earliest = earliest_of(partition)
+  if earliest > now_ms() + ahead then
+    return put_into(partition, 'resting', { earliest, partition })
+  end
+  local turn = { next_turn(), partition }
+  if not served then table.insert(turn, 1, 'NX') end
+  put_into(partition, ordinary and 'rotation' or 'suspects', turn)
+end
+local function classify_touched(ahead)
+  local names = {}
+  for partition in pairs(touched) do names[#names + 1] = partition end
+  table.sort(names) -- pairs() has an order of its own in each run
+  for _, partition in ipairs(names) do classify(partition, ahead) end
+  touched = {}
+end
+-- Partitions whose rest is over, or nearly, go back into the rotation.
+local function wake_resting(ahead)
+  local due = redis.call('ZRANGEBYSCORE', key.resting, '-inf', now_ms() + ahead,
+    'LIMIT', 0, 500)
+  for _, partition in ipairs(due) do touched[partition] = true end
+end

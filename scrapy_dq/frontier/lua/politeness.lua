@@ -1,0 +1,76 @@
+-- politeness: what a partition may have at once and how often, over all workers. Times are Redis's, in ms.
+--   limits    HASH  partition -> "<delay ms>:<concurrency>", each empty where the crawl's own holds
+--   busy      HASH  partition -> how many of its entries are in flight
+--   unsent    HASH  partition -> id of the lease whose sending ends a stint: until then nobody else leases
+--   earliest  ZSET  partition, score: before this time nothing of it is sent
+--   blocked   ZSET  partition, score: until when a site, or a person, asked to be left alone
+local function own_limits(partition)
+  local delay, concurrency = string.match(redis.call('HGET', key.limits, partition) or '', '^(%d*):(%d*)$')
+  return tonumber(delay), tonumber(concurrency)
+end
+-- Returns delay (ms) and concurrency; 0: no limit.
+local function limits_of(partition)
+  if not state.limited then return 0, 0 end
+  local delay, concurrency = own_limits(partition)
+  return delay or state.delay_ms, concurrency or state.concurrency
+end
+local busy_change = {} -- by partition; written once, by save_partitions()
+local function count_busy(partition, change)
+  if not state.limited then return end
+  busy_change[partition] = (busy_change[partition] or 0) + change
+end
+local function busy_of(partition)
+  return tonumber(redis.call('HGET', key.busy, partition) or 0) + (busy_change[partition] or 0)
+end
+local function earliest_of(partition)
+  if not polite then return 0 end
+  return tonumber(redis.call('ZSCORE', key.earliest, partition) or 0)
+end
+local function set_earliest(partition, at)
+  local blocked = tonumber(redis.call('ZSCORE', key.blocked, partition) or 0)
+  polite = true
+  redis.call('ZADD', key.earliest, math.max(at, blocked), partition)
+end
+-- The worker that leased last from a partition with a delay has sent all of it, *age* ms ago.
+local function end_stint(partition, id, age)
+  if redis.call('HGET', key.unsent, partition) ~= id then return end
+  redis.call('HDEL', key.unsent, partition)
+  set_earliest(partition, now_ms() - age + limits_of(partition))
+end
+-- A lease is over, however: it counts no more, and if it was not sent, it is taken for sent just now.
+local function lease_ended(partition, id)
+  if not state.limited then return end
+  count_busy(partition, -1)
+  end_stint(partition, id, 0)
+  touched[partition] = true
+end
+local function is_saturated(partition)
+  if not state.limited then return false end
+  if redis.call('HEXISTS', key.unsent, partition) == 1 then return true end
+  local _, concurrency = limits_of(partition)
+  return concurrency > 0 and busy_of(partition) >= concurrency
+end
+-- Of partitions {name -> ...}, those that are blocked, and for longer than leases may be taken ahead.
+local function blocked_among(partitions, ahead)
+  local found = {}
+  if polite and redis.call('EXISTS', key.blocked) == 1 then
+    for partition in pairs(partitions) do
+      if tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) > now_ms() + ahead then
+        found[#found + 1] = partition
+      end
+    end
+  end
+  return found
+end
+local function forget_past(set)
+  local past = redis.call('ZRANGEBYSCORE', set, '-inf', '(' .. now_ms(), 'LIMIT', 0, 500)
+  if #past > 0 then redis.call('ZREM', set, unpack(past)) end
+end
+local function save_partitions()
+  for partition, change in pairs(busy_change) do
+    if change ~= 0 and redis.call('HINCRBY', key.busy, partition, change) <= 0 then
+      redis.call('HDEL', key.busy, partition)
+    end
+  end
+  busy_change = {}
+end

@@ -1,0 +1,11 @@
+-- sent: the last lease of a stint was sent; from then on the partition's delay counts.
+-- ARGS     worker_id, partition, id, age (ms since it was sent, by the worker's clock)
+-- RETURNS  nothing
+-- COST     O(log partitions)
+-- CRASH    before: the partition waits for its lease to be settled or reclaimed; after: nothing to do
+local function sent(worker_id, partition, id, age)
+  -- It may have been taken from this worker, and be leased to another who has not sent it yet.
+  if redis.call('HEXISTS', in_flight_key(worker_id), id) == 0 then return end
+  end_stint(partition, id, age)
+  touched[partition] = true
+end

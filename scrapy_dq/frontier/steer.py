@@ -1,0 +1,58 @@
+"""Steer a crawl from outside while it runs, for command lines and programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.model import Order, fits_a_partition
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import limit_args, parse_limit, refuse
+
+
+@dataclass(frozen=True)
+class PartitionLimits:
+    """What one partition may have now, all workers together."""
+
+    delay_s: float
+    concurrency: int
+    """In flight; 0: no limit."""
+    blocked_s: float
+    """For how long it is left alone."""
+
+
+def limit(
+    client: Any,
+    crawl: str,
+    partition: str,
+    *,
+    delay_s: float | None = None,
+    concurrency: int | None = None,
+    block_s: float | None = None,
+) -> PartitionLimits | None:
+    """Change what one partition may have; all workers go by it from their next exchange on. Blocking.
+
+    It holds until the run is finished, or until a worker joins whose settings differ from those in force.
+    With no limit given, nothing is changed.
+
+    Args:
+        client: a `redis` client that decodes nothing, say from `scrapy_dq.connection.connect_url`.
+        partition: as a rule a host name; one that has nothing yet is fine.
+        delay_s: seconds between two requests; 0: none; negative: as the settings say for the whole crawl.
+        concurrency: requests in flight; 0: no limit; negative: as the settings say.
+        block_s: leave the partition alone for so long; 0: not any more.
+    Returns:
+        What holds now; None: there is no such crawl.
+    Raises:
+        ValueError: no partition can have this name.
+        redis.exceptions.RedisError: no reply.
+        FrontierRefused: a key of the crawl has a foreign type.
+    """
+    if not fits_a_partition(partition):
+        raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
+    args = limit_args(partition.encode(), delay_s, concurrency, block_s)
+    reply = Script("limit", Order.FIFO).call_blocking(client, keys.meta(crawl), *args)
+    refuse(reply)
+    found = parse_limit(reply)
+    return None if found is None else PartitionLimits(*found)

@@ -1,0 +1,171 @@
+"""How calls are written for the Lua, and its answers are read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from scrapy_dq.frontier.model import (
+    Ack,
+    Bury,
+    Census,
+    Fail,
+    FrontierRefused,
+    Lease,
+    Limits,
+    Member,
+    Move,
+    Put,
+    Receipt,
+    Release,
+    Sent,
+    Status,
+    Terms,
+    clamped,
+)
+
+
+def pack_moves(moves: Sequence[Move]) -> bytes:
+    """Return *moves* as lua/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
+    return msgpack.packb([_packed(move) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
+
+
+def _packed(move: Move) -> tuple[Any, ...]:
+    if isinstance(move, Put):
+        place = (clamped(move.priority), int(move.start))
+        put = (1, int(move.admission), move.token, move.entry_id, *place, move.payload, move.partition)
+        if not (move.due_at or move.not_before_s or move.reason):
+            return put
+        wait_ms = ms(move.due_at - time.monotonic()) if move.due_at else 0
+        return (*put, max(0, wait_ms), ms(move.not_before_s), move.reason or None)
+    if isinstance(move, Ack):
+        return (2, move.entry_id)
+    if isinstance(move, Release):
+        return (3, move.entry_id)
+    if isinstance(move, Bury):
+        return (4, move.entry_id, move.reason)
+    if isinstance(move, Fail):
+        return (5, move.entry_id, move.reason, move.label)
+    raise TypeError(f"not a move: {move!r}")
+
+
+def pack_terms(terms: Terms) -> bytes:
+    """Return *terms* as lua/exchange.lua reads them; times become relative to this moment."""
+    now = time.monotonic()
+    notes = [
+        (1, note.partition, note.entry_id, ms(now - note.at))
+        if isinstance(note, Sent)
+        else (2, note.partition, max(0, ms(note.until - now)))
+        for note in terms.notes
+    ]
+    packed = (ms(terms.ahead_s), terms.most, dict(terms.here), notes)
+    return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
+
+
+def pack_limits(limits: Limits) -> bytes:
+    """Return *limits* as lua/limits.lua reads them; the same limits are the same bytes."""
+    own = []
+    for partition, (delay_s, concurrency) in sorted(limits.own.items()):
+        delay_ms = False if delay_s is None else ms(delay_s)
+        own += [partition, delay_ms, False if concurrency is None else concurrency]
+    packed = (ms(limits.delay_s), limits.concurrency, own)
+    return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
+
+
+def limit_args(
+    partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
+) -> tuple[bytes, int, int, int]:
+    """Return the arguments of lua/limit.lua; see `Frontier.limit`."""
+    delay_ms = -1 if delay_s is None else ms(delay_s) if delay_s >= 0 else -2
+    slots = -1 if concurrency is None else concurrency if concurrency >= 0 else -2
+    return partition, delay_ms, slots, -1 if block_s is None else max(0, ms(block_s))
+
+
+def parse_limit(reply: list[Any]) -> tuple[float, int, float] | None:
+    """Read lua/limit.lua's answer."""
+    if reply[0] != b"OK":
+        return None
+    return reply[1] / 1000, int(reply[2]), reply[3] / 1000
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+NO_TERMS = pack_terms(Terms())
+
+
+def parse_receipt(reply: list[Any]) -> Receipt:
+    """Read lua/exchange.lua's answer; times become this process's."""
+    status = Status(reply[0].decode())
+    if len(reply) == 1:
+        return Receipt(status)
+    _, applied, dropped, counts, flat, next_due_ms, blocked, wrong = reply
+    now = time.monotonic()
+    return Receipt(
+        status,
+        bool(applied),
+        tuple(int(i) for i in dropped.split(b",")) if dropped else (),
+        Census(*counts),
+        tuple(
+            Lease(id_, attempts, payload, partition, None if wait_ms == b"" else now + wait_ms / 1000)
+            for id_, attempts, payload, partition, wait_ms in zip(*[iter(flat)] * 5, strict=True)
+        ),
+        next_due_ms / 1000 if next_due_ms >= 0 else None,
+        tuple(blocked),
+        _wrong_type(wrong) if wrong else "",
+    )
+
+
+def parse_members(flat: list[Any]) -> list[Member]:
+    """Read the members of lua/overview.lua's answer."""
+    found = []
+    for i in range(0, len(flat), 5):
+        try:
+            identity = json.loads(flat[i + 1])
+        except ValueError:
+            identity = {}
+        found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3], flat[i + 4]))
+    return found
+
+
+def parse_beats(reply: list[Any]) -> dict[str, int]:
+    """Read lua/beat.lua's answer."""
+    if reply[0] != b"OK":
+        return {}
+    flat = reply[1]
+    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+def refuse(reply: Any) -> None:
+    """Raise FrontierRefused if *reply* says that stored data cannot be used."""
+    if reply[0] == b"WRONG_TYPE":
+        raise FrontierRefused(_wrong_type(reply))
+    if reply[0] == b"DIFFERS":
+        _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
+        raise FrontierRefused(
+            f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. Run it as it was "
+            f"started, choose another crawl name with DQ_CRAWL, or start afresh with SCHEDULER_FLUSH_ON_START"
+        )
+
+
+def _wrong_type(reply: Any) -> str:
+    _, key, actual, expected = (part.decode("utf-8", "replace") for part in reply)
+    return (
+        f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "
+        f"Rename or delete that key, or choose another crawl name with DQ_CRAWL"
+    )
+
+
+_FIELDS = {
+    "schema": "schema version",
+    "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",
+    "spider": "spider class",
+    "order": "DQ_ORDER",
+    "partition_by": "DQ_PARTITION_BY",
+    "seen_kind": "kind of seen (expiring: with DQ_SEEN_TTL)",
+}

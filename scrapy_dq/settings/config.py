@@ -1,0 +1,179 @@
+"""Every setting, parsed once into a frozen Config."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scrapy_dq.frontier.model import Limits, Order
+from scrapy_dq.settings.setting import (
+    ConfigError,
+    Setting,
+    backoff,
+    boolean,
+    choice,
+    folder,
+    integer,
+    limits,
+    mapping,
+    number,
+    text,
+    texts,
+    url,
+)
+
+ORDERS = tuple(order.value for order in Order)
+SETTINGS = (
+    Setting("DQ_CRAWL", "crawl", "%(spider)s", text),
+    Setting("DQ_RUN_NAME", "run_name", "", text),
+    Setting("DQ_ORDER", "order", "priority-lifo", choice, choices=ORDERS),
+    Setting("DQ_PARTITION_BY", "partition_by", "slot", choice, choices=("slot", "none")),
+    Setting("DQ_DOMAIN_DELAY", "domain_delay_s", 0.0, number, "s", 0, 86_400),
+    Setting("DQ_DOMAIN_CONCURRENCY", "domain_concurrency", 0, integer, "requests", 0, 1_000_000),
+    Setting("DQ_DOMAIN_LIMITS", "domain_limits", {}, limits),
+    Setting("DQ_RETRY_AFTER_MAX", "retry_after_max_s", 600.0, number, "s", 0, 86_400),
+    Setting("DQ_RETRY_BACKOFF", "retry_backoff", {}, backoff),
+    Setting("DQ_SEEN_TTL", "seen_ttl_s", 0.0, number, "s", 0, 3_153_600_000),
+    Setting("DQ_SEED_ONCE", "seed_once", True, boolean),
+    Setting("DQ_WORKER_TTL", "worker_ttl_s", 30.0, number, "s", 1, 3600),
+    Setting("DQ_STALL_TIMEOUT", "stall_timeout_s", 300.0, number, "s", 1, 86_400),
+    Setting("DQ_SHUTDOWN_GRACE", "shutdown_grace_s", 8.0, number, "s", 0, 3600),
+    Setting("DQ_MAX_ATTEMPTS", "max_attempts", 3, integer, "", 1, 100),
+    Setting("DQ_KEEP_FAILED", "keep_failed", 10_000, integer, "requests", 0, 10_000_000),
+    Setting("DQ_ROLLBACK_HORIZON", "rollback_horizon_s", 10.0, number, "s", 1, 600),
+    Setting("DQ_MAX_ENTRY_BYTES", "max_entry_bytes", 1_048_576, integer, "bytes", 1024, 4_194_304),
+    Setting("DQ_LOCAL_SEEN", "local_seen", 100_000, integer, "fingerprints", 0, 100_000_000),
+    Setting("DQ_SPILL_DIR", "spill_dir", "", folder),
+    Setting("DQ_URL_SCHEMES", "url_schemes", ("http", "https"), texts),
+    Setting("DQ_TYPES", "types", (), texts),
+    Setting("DQ_LOG_INTERVAL", "log_interval_s", 60.0, number, "s", 0, 86_400),
+    Setting("DQ_REDIS_TIMEOUT", "redis_timeout_s", 2.0, number, "s", 0.1, 60),
+    Setting("DQ_REDIS_SERVER", "redis_server", "", text),
+    Setting("SCHEDULER_PERSIST", "persist", False, boolean),
+    Setting("SCHEDULER_FLUSH_ON_START", "flush_on_start", False, boolean),
+    Setting("REDIS_URL", "redis_url", "", url),
+    Setting("REDIS_HOST", "redis_host", "", text),
+    Setting("REDIS_PORT", "redis_port", 6379, integer, "", 1, 65_535),
+    Setting("REDIS_DB", "redis_db", 0, integer, "", 0, 1_000_000),
+    Setting("REDIS_PARAMS", "redis_params", {}, mapping),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of one worker, checked. Times in seconds, sizes in bytes."""
+
+    crawl: str
+    order: Order = Order.PRIORITY_LIFO
+    run_name: str = ""
+    partition_by: str = "slot"
+    domain_delay_s: float = 0.0
+    domain_concurrency: int = 0
+    domain_limits: dict[str, tuple[float | None, int | None]] = field(default_factory=dict)
+    retry_after_max_s: float = 600.0
+    retry_backoff: tuple[float, float] | None = None
+    """Base and cap, in seconds."""
+    seen_ttl_s: float = 0.0
+    seed_once: bool = True
+    worker_ttl_s: float = 30.0
+    stall_timeout_s: float = 300.0
+    shutdown_grace_s: float = 8.0
+    max_attempts: int = 3
+    keep_failed: int = 10_000
+    rollback_horizon_s: float = 10.0
+    max_entry_bytes: int = 1_048_576
+    local_seen: int = 100_000
+    spill_dir: str = ""
+    url_schemes: tuple[str, ...] = ("http", "https")
+    types: tuple[str, ...] = ()
+    log_interval_s: float = 60.0
+    redis_timeout_s: float = 2.0
+    redis_server: str = ""
+    persist: bool = False
+    flush_on_start: bool = False
+    redis_url: str = field(default="", repr=False)
+    redis_host: str = ""
+    redis_port: int = 6379
+    redis_db: int = 0
+    redis_params: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def embedded(self) -> bool:
+        """No Redis is named: the embedded one serves."""
+        return not (self.redis_url or self.redis_host or _names_server(self.redis_params))
+
+    @property
+    def limits(self) -> Limits:
+        """What a partition may have, all workers together."""
+        return Limits(self.domain_delay_s, self.domain_concurrency, self.domain_limits)
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], names: Mapping[str, str]) -> Config:
+        """Check every setting and return the Config.
+
+        Args:
+            settings: Scrapy's settings, or any mapping of names to values.
+            names: what the placeholders of DQ_CRAWL and DQ_RUN_NAME stand for.
+        Raises:
+            ConfigError: at the first setting that is unknown or wrong.
+        """
+        for name in settings:
+            if isinstance(name, str) and name.startswith("DQ_") and name not in _BY_NAME:
+                near = difflib.get_close_matches(name, [n for n in _BY_NAME if n.startswith("DQ_")], 1)
+                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for all of them"
+                raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
+        values = {}
+        for setting in SETTINGS:
+            value = settings.get(setting.name)
+            if value is None:
+                value = _from_recipe(settings) if setting.name == "DQ_ORDER" else setting.default
+            values[setting.field] = setting.parse(setting, value)
+        values["order"] = Order(values["order"])
+        for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
+            values[setting.field] = _fill(setting, values[setting.field], names)
+            if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
+                # An argument of the command line whose bytes are no UTF-8: Redis keys and values are UTF-8.
+                raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
+        if not values["crawl"]:
+            raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
+        if values["partition_by"] == "none" and values["domain_limits"]:
+            raise ConfigError(
+                "DQ_DOMAIN_LIMITS names partitions, and with DQ_PARTITION_BY = 'none' there is only one, "
+                "which has no name: set DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY for it, or leave "
+                "DQ_PARTITION_BY out"
+            )
+        if values["seen_ttl_s"] and not values["persist"]:
+            raise ConfigError(
+                f"DQ_SEEN_TTL = {values['seen_ttl_s']:g}: without SCHEDULER_PERSIST = True nothing is kept "
+                f"from run to run that could be forgotten. Set both, or neither"
+            )
+        return cls(**values)
+
+
+def _names_server(params: Mapping[str, Any]) -> bool:
+    return any(params.get(name) for name in ("host", "unix_socket_path", "path", "url"))
+
+
+def _from_recipe(settings: Mapping[str, Any]) -> str:
+    """Understand Scrapy's documented recipe for breadth-first order."""
+    queues = (settings.get("SCHEDULER_MEMORY_QUEUE"), settings.get("SCHEDULER_DISK_QUEUE"))
+    depth_first = not any("Fifo" in str(getattr(queue, "__name__", queue)) for queue in queues)
+    return Order.PRIORITY_LIFO.value if depth_first else Order.PRIORITY_FIFO.value
+
+
+def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:
+    try:
+        if "%" in re.sub(r"%%|%\(", "", template):  # `"%s" % names` would be the text of the whole dict
+            raise ValueError("a % that is meant as one is written %%")
+        return template % names
+    except KeyError as error:
+        known = ", ".join(f"%({name})s" for name in sorted(names))
+        raise ConfigError(
+            f"{setting.name} = {template!r}: nothing is named {error.args[0]!r} here; known are {known}"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise setting.wrong(template, f"placeholders such as %(spider)s ({error})") from None

@@ -1,0 +1,190 @@
+"""One setting: its name, default, unit and range, and how its values are checked."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from scrapy_dq.frontier.model import fits_a_partition
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names it, its value and what is allowed."""
+
+
+_MAY_HOLD_A_PASSWORD = {"REDIS_URL", "REDIS_PARAMS"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting, as the docs and the checks see it."""
+
+    name: str
+    field: str
+    default: Any
+    parse: Callable[[Setting, Any], Any]
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def wrong(self, value: Any, expected: str) -> ConfigError:
+        shown = " (not shown here)" if self.name in _MAY_HOLD_A_PASSWORD else f" = {value!r}"
+        return ConfigError(f"{self.name}{shown}: expected {expected}")
+
+    @property
+    def range(self) -> str:
+        """What is allowed, in words, for messages and docs."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        unit = f" {self.unit}" if self.unit else ""
+        if self.high is not None:
+            return f"{_plain(self.low)} to {_plain(self.high)}{unit}"
+        return f"at least {_plain(self.low)}{unit}" if self.low is not None else ""
+
+
+def _plain(number: float | None) -> str:
+    return f"{number:.12g}"
+
+
+def number(setting: Setting, value: Any) -> float:
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        found = float(value)
+    except (TypeError, ValueError):
+        raise setting.wrong(value, f"a number, {setting.range}") from None
+    low, high = setting.low, setting.high
+    if not (found >= (low if low is not None else found)) or (high is not None and found > high):
+        raise setting.wrong(value, setting.range)
+    return found
+
+
+def integer(setting: Setting, value: Any) -> int:
+    found = number(setting, value)
+    if found != int(found):
+        raise setting.wrong(value, f"a whole number, {setting.range}")
+    return int(found)
+
+
+def boolean(setting: Setting, value: Any) -> bool:
+    if isinstance(value, str):
+        known = {"true": True, "1": True, "false": False, "0": False, "": False}
+        if value.lower() in known:
+            return known[value.lower()]
+    elif isinstance(value, (bool, int)) and value in (0, 1):
+        return bool(value)
+    raise setting.wrong(value, "True or False")
+
+
+def text(setting: Setting, value: Any) -> str:
+    if not isinstance(value, str):
+        raise setting.wrong(value, "a string")
+    return value
+
+
+def folder(setting: Setting, value: Any) -> str:
+    if isinstance(value, (str, os.PathLike)):
+        path = os.fspath(value)
+        if not path or (os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)):
+            return str(path)
+    raise setting.wrong(value, "a folder that is there and can be written to")
+
+
+def url(setting: Setting, value: Any) -> str:
+    parts = urlsplit(text(setting, value))
+    # An unescaped / ? or # in a password ends the host there: a part of it would be printed as the port.
+    if parts.scheme in ("redis", "rediss") and "@" in parts.path + parts.query + parts.fragment:
+        raise setting.wrong(value, "a URL whose user and password are percent-encoded (/ is %2F, # is %23)")
+    return str(value)
+
+
+def choice(setting: Setting, value: Any) -> str:
+    if value not in setting.choices:
+        near = difflib.get_close_matches(str(value), setting.choices, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise setting.wrong(value, setting.range + hint)
+    return str(value)
+
+
+def texts(setting: Setting, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
+        raise setting.wrong(value, "a list of strings")
+    return tuple(value)
+
+
+def mapping(setting: Setting, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise setting.wrong(value, "a dict")
+    return dict(value)
+
+
+def limits(setting: Setting, value: Any) -> dict[str, tuple[float | None, int | None]]:
+    """Return, by partition, its delay in seconds and its concurrency; None: not given."""
+    found = {}
+    for partition, own in _json(setting, value).items():
+        if not isinstance(partition, str) or "://" in partition or not fits_a_partition(partition):
+            host = _host(partition)
+            hint = f" (did you mean {host!r}?)" if host else ""
+            raise setting.wrong(
+                partition[:200] if isinstance(partition, str) else partition,
+                f"the name of a partition, as a rule a host{hint}",
+            )
+        options = _options(setting, own, {"delay": 86_400, "concurrency": 1_000_000}, f"of {partition!r}")
+        concurrency = options.get("concurrency")
+        if concurrency is not None and concurrency != int(concurrency):
+            raise setting.wrong(own, f"a whole number as the concurrency of {partition!r}")
+        found[partition] = (options.get("delay"), None if concurrency is None else int(concurrency))
+    return found
+
+
+def backoff(setting: Setting, value: Any) -> tuple[float, float] | None:
+    """Return base and cap in seconds; None: off."""
+    given = _json(setting, value)
+    if not given:
+        return None
+    options = _options(setting, given, {"base": 86_400, "cap": 86_400}, "")
+    if len(options) < 2 or not 0 < options["base"] <= options["cap"]:
+        expected = 'both "base" and "cap", in seconds, the base above 0 and not above the cap'
+        raise setting.wrong(value, expected)
+    return options["base"], options["cap"]
+
+
+def _host(text: object) -> str | None:
+    try:
+        return urlsplit(str(text)).hostname
+    except ValueError:
+        return None
+
+
+def _options(setting: Setting, given: Any, highest: dict[str, float], of: str) -> dict[str, float]:
+    known = " and ".join(map(repr, highest))
+    if not isinstance(given, Mapping):
+        raise setting.wrong(given, f"a dict with {known} {of}".rstrip())
+    found = {}
+    for name, value in given.items():
+        if name not in highest:
+            near = difflib.get_close_matches(str(name), highest, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise setting.wrong(given, f"{f'{known} {of}'.rstrip()}, not {name!r}{hint}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= highest[name]:
+            raise setting.wrong(given, f"a number from 0 to {highest[name]:g} as the {name} {of}".rstrip())
+        found[name] = value
+    return found
+
+
+def _json(setting: Setting, value: Any) -> dict[str, Any]:
+    # `-s` of the command line gives a string.
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "{}")
+        except ValueError:
+            raise setting.wrong(value, "a dict, or JSON of one") from None
+    return mapping(setting, value)

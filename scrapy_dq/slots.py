@@ -1,0 +1,80 @@
+"""Scrapy's download slots: which partition a request is of, and how many of each may download at once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+
+from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES, fits_a_partition
+from scrapy_dq.settlement import UnsupportedScrapy
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+class BadPartition(ValueError):
+    """The download slot of a request has a name that no partition can have."""
+
+
+class Slots:
+    """`DQ_PARTITION_BY = "slot"`: partitions are download slots, by default the hosts of URLs."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        """
+        Raises:
+            UnsupportedScrapy: the downloader is not like Scrapy's.
+        """
+        settings = crawler.settings
+        # Source: scrapy/pqueues.py, which asks it the same.
+        self._downloader = crawler.engine.downloader
+        try:
+            self._downloader.get_slot_key(Request("http://localhost"))
+        except AttributeError as error:
+            raise UnsupportedScrapy(
+                f"the downloader has no slots as Scrapy's has ({error}). Set DQ_PARTITION_BY = 'none'"
+            ) from error
+        per_domain = settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
+        self.most = getattr(crawler.spider, "max_concurrent_requests", 0) or per_domain or MAX_LEASES
+        self._own = {
+            name.encode(): int(slot["concurrency"])
+            for name, slot in settings.getdict("DOWNLOAD_SLOTS").items()
+            if "concurrency" in slot
+        }
+
+    def partition_of(self, request: Request) -> bytes:
+        """Return the partition that *request* waits in.
+
+        Raises:
+            BadPartition: its slot's name is too long, or holds control characters.
+        """
+        return _partition(str(self._downloader.get_slot_key(request)))
+
+    def limit(self, partition: bytes) -> int:
+        """Return how many downloads of *partition* may be at work in this worker at once."""
+        return self._own.get(partition, self.most)
+
+
+class OneSlot:
+    """`DQ_PARTITION_BY = "none"`: one partition, without a name and without bounds."""
+
+    most = MAX_LEASES
+
+    def partition_of(self, request: Request) -> bytes:
+        """Return the one partition that there is."""
+        return b""
+
+    def limit(self, partition: bytes) -> int:
+        """Return that there is no limit."""
+        return MAX_LEASES
+
+
+@lru_cache(maxsize=10_000)
+def _partition(name: str) -> bytes:
+    if not fits_a_partition(name):
+        raise BadPartition(
+            f"the name of its download slot ({name[:100]!a}) is longer than {MAX_PARTITION_BYTES} bytes, or "
+            f"holds control characters"
+        )
+    return name.encode()

@@ -1,0 +1,99 @@
+"""Faults while partitions have limits and requests are delayed: nothing is lost, and nothing is stuck."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from scrapy.http import Response
+
+from faults.test_workers_killed import kill_at_random
+from support.fault_crawl import FaultCrawl
+from support.redis_server import RedisServer
+from support.stored import crawl_keys
+from support.tree_spider import TreeSpider, spider_source
+
+HOSTS = tuple(f"127.0.0.{k}" for k in range(1, 9))
+LIMITS = {"DQ_DOMAIN_DELAY": 0.05, "DQ_DOMAIN_CONCURRENCY": 3, "DQ_WORKER_TTL": 30}
+# What a run that all have left keeps: the tombstone, and limits as they were.
+LEFT = {"meta", "limits"}
+
+
+class DelayedTreeSpider(TreeSpider):
+    """Every page of the tree is due half a second after its link was found."""
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Delay what is found."""
+        for output in super().parse(response):
+            if hasattr(output, "meta"):
+                output.meta["dq_delay"] = 0.5
+            yield output
+
+
+def assert_all_done(crawl: FaultCrawl, figures: Callable[..., None], **more: Any) -> None:
+    verdict = crawl.end(120)
+    figures(verdict, **more)
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    assert verdict.repeats <= crawl.leases_at_kills
+    assert set(verdict.reasons) == {"finished"}
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
+def test_a_killed_worker_holds_up_no_partition_that_has_limits(
+    kills: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """What it had leased and not sent, and what it had in flight, counts no more once it is reclaimed."""
+    crawl = fault_crawl(
+        fault_redis, site={"pages": 100 * kills, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS
+    )
+    kill_at_random(crawl, kills, random.Random(kills))
+
+    assert_all_done(crawl, figures, kills=kills, leases_at_kills=crawl.leases_at_kills)
+    with fault_redis.client() as client:
+        names = {key.decode().rpartition("}:")[2] for key in crawl_keys(client, crawl.project.name)}
+    assert names <= LEFT
+
+
+def test_redis_comes_back_older_while_partitions_have_limits(
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """Leases that were sent, counted and settled in the time that Redis forgot hold up nothing."""
+    crawl = fault_crawl(
+        fault_redis, site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS
+    )
+    crawl.start(2)
+    for part in (0.1, 0.3, 0.6):
+        crawl.wait_for_part(part)
+        snapshot = fault_redis.snapshot()
+        crawl.wait_for_part(part + 0.1)
+        fault_redis.roll_back(snapshot)
+
+    verdict = crawl.end(120)
+    figures(verdict)
+    assert not verdict.lost
+    assert set(crawl.project.count("item")) == crawl.site.paths
+    assert verdict.reasons == ("finished", "finished")
+
+
+def test_delayed_requests_outlive_all_workers(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """All workers are killed while most of what is known is not due; the next ones crawl it all."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 60, "latency_s": 0.02},
+        # One that starts when all is done shall not begin anew.
+        settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "one"},
+        spider=spider_source(DelayedTreeSpider),
+    )
+    kill_at_random(crawl, 4, random.Random(1))
+
+    assert_all_done(crawl, figures, leases_at_kills=crawl.leases_at_kills)

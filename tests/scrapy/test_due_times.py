@@ -1,0 +1,303 @@
+"""`dq_delay`, `dq_not_before` and DQ_RETRY_BACKOFF: what is not due waits, in Redis or in its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scrapy_dq.frontier import Overview
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project], Overview]
+Reasons = Callable[[Project], list[str]]
+
+EARLY_S = 0.02
+PROMPT_S = 0.6
+"""Within this time of its being due a request is to be sent, on a busy machine."""
+
+# A spider that goes to /root, whose callback yields what a test says; all other pages are recorded.
+SPIDER = """\
+import math
+import time
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        yield scrapy.Request(self.start_urls[0] + "/root?s=0", self.root, dont_filter=True)
+
+    def root(self, response):
+        def request(target, **meta):
+            return scrapy.Request(response.urljoin(target), self.leaf, meta=meta)
+
+        yield from (
+%s
+        )
+
+    def leaf(self, response):
+        self.record("done", page_path(response))
+"""
+
+
+def spider(*requests: str) -> str:
+    return SPIDER % "".join(f"            {request},\n" for request in requests)
+
+
+def first_hits(site: TreeSite) -> dict[str, float]:
+    """Return when each target was asked for first, in seconds since /root was."""
+    found: dict[str, float] = {}
+    for hit in site.log():
+        found.setdefault(hit.target, hit.at_s)
+    return {target: at - found["/root?s=0"] for target, at in found.items()}
+
+
+def all_hits(site: TreeSite, target: str) -> list[float]:
+    return [hit.at_s for hit in site.log() if hit.target == target]
+
+
+def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """By dq_delay, by dq_not_before, or by the later of both; the idle worker asks seldom meanwhile."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(
+            'request("/now?s=0")',
+            'request("/past?s=0", dq_not_before=time.time() - 5)',
+            'request("/later?s=0", dq_delay=1)',
+            'request("/at?s=0", dq_not_before=time.time() + 1.5)',
+            'request("/both?s=0", dq_delay=2.5, dq_not_before=time.time() + 0.1)',
+        ),
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    hits = first_hits(site)
+    assert max(hits["/now?s=0"], hits["/past?s=0"]) < PROMPT_S
+    for target, due_s in (("/later?s=0", 1), ("/at?s=0", 1.5), ("/both?s=0", 2.5)):
+        assert -EARLY_S <= hits[target] - due_s < PROMPT_S
+    assert set(project.count().values()) == {1}
+    assert len(project.count()) == 5
+    # Polling would make 2 to 50 a second.
+    assert worker.stats["dq/exchanges"] <= 25
+
+
+def test_a_delay_outlives_a_kill(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """It is stored with its time: not lost, not shorter, and not longer by the restart."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")], redis_url=redis_url, spider=spider('request("/later?s=0", dq_delay=3)')
+    )
+    first = project.start_worker()
+    wait_until(lambda: look(project).census.delayed == 1, "it is stored", 20)
+    wait_until(lambda: look(project).census.done == 1, "its parent is done", 5)
+    first.kill()
+    second = project.start_worker()
+    second.wait_for_log("0 waiting, 1 delayed, 0 in flight")
+    assert second.wait(20) == 0
+    assert second.close_reason == "finished"
+    assert -EARLY_S <= first_hits(site)["/later?s=0"] - 3 < PROMPT_S
+    assert site.hits() == {"/root?s=0": 1, "/later?s=0": 1}
+
+
+FOLLOWED = ("/flaky?s=0&flaky=1", "/moved?to=/there%3Fs=0")
+
+
+def test_what_follows_from_a_delayed_request_is_not_delayed_again(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """A retry and a redirect copy its meta."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(*(f'request("{target}", dq_delay=1)' for target in FOLLOWED)),
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    hits = first_hits(site)
+    for target in FOLLOWED:
+        assert hits[target] >= 1 - EARLY_S
+    tried, tried_again = all_hits(site, FOLLOWED[0])
+    assert tried_again - tried < PROMPT_S
+    assert hits["/there?s=0"] - hits[FOLLOWED[1]] < PROMPT_S
+
+
+def test_what_follows_from_a_delayed_local_request_is_not_delayed_again(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """As if it had been stored."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(*(f'request("{target}", dq_delay=1, dq_local=True)' for target in FOLLOWED)),
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    tried, tried_again = all_hits(site, FOLLOWED[0])
+    assert tried_again - tried < PROMPT_S
+    hits = first_hits(site)
+    assert hits["/there?s=0"] - hits[FOLLOWED[1]] < PROMPT_S
+
+
+def test_a_local_request_waits_in_its_worker(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """As long, and while nothing else is left; its parent is not acked before."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(
+            'request("/now?s=0", dq_local=True)',
+            'request("/later?s=0", dq_delay=1, dq_local=True)',
+            'request("/at?s=0", dq_not_before=time.time() + 1.5, dq_local=True)',
+            'request("/past?s=0", dq_not_before=5, dq_local=True)',
+        ),
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    hits = first_hits(site)
+    assert max(hits["/now?s=0"], hits["/past?s=0"]) < PROMPT_S
+    for target, due_s in (("/later?s=0", 1), ("/at?s=0", 1.5)):
+        assert -EARLY_S <= hits[target] - due_s < PROMPT_S
+    assert worker.stats["dq/enqueued/local"] == 4
+    assert worker.stats["dq/acked"] == 1
+
+
+LOCAL_START = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        yield scrapy.Request(self.start_urls[0] + "/later?s=0", meta={"dq_local": True, "dq_delay": 1})
+"""
+
+
+def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """A start request: nothing in Redis tells of it."""
+    site = start_site(pages=1)
+    project = make_project([site.url("")], redis_url=redis_url, spider=LOCAL_START)
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert project.count() == {"/later?s=0": 1}
+
+
+def test_a_delayed_local_request_dies_with_its_worker_and_its_parent_brings_it_back(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """Its parent is in flight as long as it waits."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")], redis_url=redis_url, spider=spider('request("/later?s=0", dq_delay=1, dq_local=True)')
+    )
+    first = project.start_worker()
+    wait_until(lambda: site.hits()["/root?s=0"], "the parent is crawled", 20)
+    assert look(project).census.done == 0
+    first.kill()
+    assert not site.hits()["/later?s=0"]
+    second = project.run_worker(timeout_s=20)
+    assert second.close_reason == "finished"
+    assert site.hits() == {"/root?s=0": 2, "/later?s=0": 1}
+
+
+@pytest.mark.parametrize("through", ["command line", "settings"])
+def test_a_backoff_delays_retries_and_not_redirects(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, through: str
+) -> None:
+    """Twice as long each time, up to its cap, of which a half is jitter; off by default."""
+    site = start_site(pages=1)
+    flaky, moved = "/flaky?s=0&flaky=2", "/moved?flaky=1&to=/there%3Fs=0"
+    in_settings = {"DQ_RETRY_BACKOFF": {"base": 0.8, "cap": 1.2}} if through == "settings" else {}
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(f'request("{flaky}")', f'request("{moved}")', 'request("/plain?s=0")'),
+        settings=in_settings,
+    )
+    option = {} if in_settings else {"DQ_RETRY_BACKOFF": '{"base": 0.8, "cap": 1.2}'}
+    worker = project.run_worker(settings=option, timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert first_hits(site)["/plain?s=0"] < PROMPT_S
+    first, second, third = all_hits(site, flaky)
+    assert 0.4 - EARLY_S <= second - first < 0.8 + PROMPT_S
+    assert 0.6 - EARLY_S <= third - second < 1.2 + PROMPT_S
+    failed, redirected = all_hits(site, moved)
+    assert 0.4 - EARLY_S <= redirected - failed < 0.8 + PROMPT_S
+    assert all_hits(site, "/there?s=0")[0] - redirected < 0.4
+
+
+BAD_TIMES = {
+    "dq_delay=-1": "meta['dq_delay'] = -1: expected seconds",
+    "dq_delay='soon'": "meta['dq_delay'] = 'soon': expected seconds",
+    "dq_delay=True": "meta['dq_delay'] = True: expected seconds",
+    "dq_delay=math.nan": "meta['dq_delay'] = nan: expected seconds",
+    "dq_delay=1e30": "meta['dq_delay'] = 1e+30: expected seconds",
+    "dq_delay='x' * 10_000": "meta['dq_delay'] = 'xxx",
+    "dq_not_before=-1": "meta['dq_not_before'] = -1: expected seconds",
+    "dq_not_before=time.time() * 1000": "0 to 100,000,000,000",
+    "dq_delay=1, dq_not_before='tomorrow'": "meta['dq_not_before'] = 'tomorrow'",
+}
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_time_that_is_none_makes_a_dead_letter_and_the_crawl_goes_on(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    look: Look,
+    reasons: Reasons,
+    debug: bool,
+) -> None:
+    """Each with its reason, one warning, and no trace in seen: the same page asked for rightly is crawled."""
+    site = start_site(pages=1)
+    requests = [f'request("/{n}?s=0", {meta})' for n, meta in enumerate(BAD_TIMES)]
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(*requests, 'request("/0?s=0")', 'request("/good?s=0", dq_delay=0.1)'),
+        settings={"SCHEDULER_DEBUG": debug},
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert project.count() == {"/0?s=0": 1, "/good?s=0": 1}
+    assert worker.stats["dq/buried"] == look(project).census.dead == len(BAD_TIMES)
+    told = reasons(project)
+    for meta, reason in BAD_TIMES.items():
+        assert any(reason in one for one in told), meta
+    assert max(map(len, told)) < 300
+    assert worker.text.count("becomes a dead letter") == (len(BAD_TIMES) if debug else 1)
+    assert "Traceback" not in worker.text
+
+
+def test_a_local_request_with_a_time_that_is_none_is_crawled_at_once(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """It cannot be a dead letter: nobody could read it."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")], redis_url=redis_url, spider=spider('request("/0?s=0", dq_delay=-1, dq_local=True)')
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert project.count() == {"/0?s=0": 1}
+    assert "stays in this worker and is crawled at once: meta['dq_delay'] = -1" in worker.text
+    assert look(project).census.dead == 0

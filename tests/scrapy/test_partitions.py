@@ -1,0 +1,388 @@
+"""Download slots as partitions: fairness, shared politeness, Retry-After; and seen that forgets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier import Overview
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.worker import Worker
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project], Overview]
+Reasons = Callable[[Project], list[str]]
+Errors = Callable[[Worker], list[str]]
+
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+# A spider that starts with what a test says, and follows no link.
+SPIDER = """\
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        def request(host, target, **meta):
+            url = self.start_urls[0].replace("127.0.0.1", host) + target
+            return scrapy.Request(url, meta=meta, dont_filter=True)
+
+%s
+
+    def parse(self, response):
+        self.record("done", page_path(response))
+"""
+
+
+def spider(*lines: str) -> str:
+    return SPIDER % "\n".join(f"        {line}" for line in lines)
+
+
+def times(site: TreeSite, host: str, part: str = "") -> list[float]:
+    """Return when *host* was asked for a target that holds *part*."""
+    return [hit.at_s for hit in site.log() if hit.host == host and part in hit.target]
+
+
+def gaps(sent: list[float]) -> list[float]:
+    return [b - a for a, b in pairwise(sent)]
+
+
+SLOW_FIRST = (
+    'for n in range(10): yield request("127.0.0.1", f"/slow/{n}?s=0.5")',
+    'for n in range(40): yield request("127.0.0.2", f"/quick/{n}?s=0")',
+)
+
+
+@pytest.mark.parametrize("partition_by", ["slot", "none"])
+def test_a_slow_domain_does_not_slow_down_the_others(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, partition_by: str
+) -> None:
+    """It is at the head of the queue; with `none` the others wait for it, with `slot` they do not."""
+    site = start_site(pages=1, hosts=HOSTS)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(*SLOW_FIRST),
+        settings={
+            "DQ_PARTITION_BY": partition_by,
+            "CONCURRENT_REQUESTS": 4,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
+        },
+    )
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    assert len(project.count()) == 50
+    slow, quick = times(site, "127.0.0.1"), times(site, "127.0.0.2")
+    done_s = max(quick) - min(slow)
+    assert done_s < 1.0 if partition_by == "slot" else done_s > 1.3
+
+
+def test_each_domain_is_asked_as_often_as_its_delay_says_by_all_workers_together(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """The site's own log: two workers, three domains, each page once; one domain has its own delay."""
+    site = start_site(pages=30, fan_out=29, hosts=HOSTS)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        settings={
+            "DQ_DOMAIN_DELAY": 0.2,
+            "DQ_DOMAIN_LIMITS": {"127.0.0.2": {"delay": 0.4}},
+        },
+    )
+    project.start_workers(2)
+    assert project.wait(40) == ["finished", "finished"]
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    for host, delay_s in zip(HOSTS, (0.2, 0.4, 0.2), strict=True):
+        between = gaps(times(site, host))
+        assert len(between) == 9
+        assert min(between) >= 0.9 * delay_s
+        assert sum(between) < 9 * delay_s + 1.5
+
+
+def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Two workers with 16 slots each: a page takes 0.1 s, and the site is asked for two in that time."""
+    site = start_site(pages=25, fan_out=24, latency_s=0.1)
+    project = make_project([site.start_url], redis_url=redis_url, settings={"DQ_DOMAIN_CONCURRENCY": 2})
+    project.start_workers(2)
+    assert project.wait(40) == ["finished", "finished"]
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    asked = times(site, HOSTS[0])
+    assert all(third - first >= 0.09 for first, third in zip(asked, asked[2:], strict=False))
+
+
+def test_the_limits_of_who_comes_later_are_everybodys(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """It says so; who comes with the same limits changes nothing."""
+    site = start_site(pages=1)
+    lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(*lines),
+        settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4},
+    )
+    first = project.start_worker()
+    wait_until(lambda: len(site.log()) > 5, "the first one is under way", 20)
+    same = project.start_worker()
+    same.wait_for_log("joined run 0")
+    other = project.start_worker(settings={"DQ_DOMAIN_DELAY": 0.4})
+    other.wait_for_log("from now on all workers go by this worker's")
+    so_far = len(site.log())
+    wait_until(lambda: len(site.log()) > so_far + 5, "some more are crawled", 20)
+    assert min(gaps(times(site, "127.0.0.1")[so_far + 2 :])) >= 0.36
+    for worker in (first, same):
+        assert "go by this worker's" not in worker.text
+        assert worker.running
+
+
+def test_the_download_slot_of_the_meta_is_the_partition(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Two slots at one host, each with limits of its own."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(
+            'for n in range(4): yield request("127.0.0.1", f"/seldom/{n}?s=0", download_slot="seldom: äöü")',
+            'for n in range(20): yield request("127.0.0.1", f"/often/{n}?s=0", download_slot="often")',
+            'for n in range(20): yield request("127.0.0.1", f"/host/{n}?s=0")',
+        ),
+        settings={"DQ_DOMAIN_LIMITS": {"seldom: äöü": {"delay": 0.4}}},
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert len(project.count()) == 44
+    seldom = times(site, "127.0.0.1", "/seldom/")
+    assert min(gaps(seldom)) >= 0.36
+    for part in ("/often/", "/host/"):
+        asked = times(site, "127.0.0.1", part)
+        assert max(asked) - min(asked) < 1
+
+
+def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_goes_on(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    look: Look,
+    reasons: Reasons,
+    errors: Errors,
+) -> None:
+    """10 kB, control characters: no stuck partition; a slot that is no text is taken as text."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(
+            'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
+            'yield request("127.0.0.1", "/control?s=0", download_slot="a\\n\\x1b[31mb")',
+            'yield request("127.0.0.1", "/zero?s=0", download_slot="a\\0b")',
+            'yield request("127.0.0.1", "/half?s=0", download_slot="a\\ud800b")',
+            'yield request("127.0.0.1", "/long-local?s=0", download_slot="x" * 10_000, dq_local=True)',
+            'yield request("127.0.0.1", "/number?s=0", download_slot=5)',
+            'yield request("127.0.0.1", "/good?s=0")',
+        ),
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert project.count() == dict.fromkeys(["/long-local?s=0", "/number?s=0", "/good?s=0"], 1)
+    told = sorted(reasons(project))
+    assert len(told) == look(project).census.dead == worker.stats["dq/buried"] == 4
+    for reason in told:
+        assert "download slot" in reason
+        assert "longer than 512 bytes, or holds control characters" in reason
+        assert len(reason) < 800
+        assert reason.isprintable()
+    assert errors(worker) == []
+
+
+def test_without_partitions_any_slot_will_do(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    site = start_site(pages=1)
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(
+            'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
+            'yield request("127.0.0.1", "/good?s=0")',
+        ),
+        settings={"DQ_PARTITION_BY": "none"},
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert project.count() == dict.fromkeys(["/long?s=0", "/good?s=0"], 1)
+
+
+def test_a_worker_with_other_partitions_is_refused(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors
+) -> None:
+    """One line that says what differs; the crawl of the others goes on untouched."""
+    site = start_site(pages=40, fan_out=39, latency_s=0.1)
+    project = make_project([site.start_url], redis_url=redis_url, settings={"CONCURRENT_REQUESTS": 2})
+    first = project.start_worker()
+    wait_until(lambda: project.count().total() > 2, "the first one is under way", 20)
+    other = project.run_worker(settings={"DQ_PARTITION_BY": "none"}, timeout_s=20)
+    assert first.running
+    refusal = errors(other)[0]
+    for words in ("DQ_PARTITION_BY 'slot', this worker has 'none'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START"):
+        assert words in refusal
+    assert project.count(pids=[other.pid]) == {}
+    assert first.wait(30) == 0
+    assert first.close_reason == "finished"
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    # The next run may have others.
+    assert project.run_worker(settings={"DQ_PARTITION_BY": "none"}, timeout_s=20).close_reason == "finished"
+
+
+# Retry-After
+
+
+def retry_after_project(
+    redis_url: str, make_project: MakeProject, site: TreeSite, **settings: Any
+) -> Project:
+    return make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(
+            'for n in range(20): yield request("127.0.0.1", f"/first/{n}?s=0.02")',
+            'yield request("127.0.0.1", "/busy?s=0&flaky=1&after=2")',
+            'for n in range(40): yield request("127.0.0.1", f"/then/{n}?s=0.02")',
+            'for n in range(60): yield request("127.0.0.2", f"/other/{n}?s=0.02")',
+        ),
+        settings={"CONCURRENT_REQUESTS": 4, "CONCURRENT_REQUESTS_PER_DOMAIN": 2} | settings,
+    )
+
+
+def test_retry_after_keeps_all_workers_away(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """From one domain, and until then; the retry waits as well. With a line and a stat."""
+    site = start_site(pages=1, hosts=HOSTS)
+    project = retry_after_project(redis_url, make_project, site)
+    workers = project.start_workers(2)
+    assert project.wait(30) == ["finished", "finished"]
+    assert len(project.count()) == 121
+    busy, retried = times(site, "127.0.0.1", "/busy")
+    asked = times(site, "127.0.0.1")
+    # What the other worker had begun, and what was under way when it was told.
+    assert not [at for at in asked if busy + 0.6 < at < busy + 2 - 0.02]
+    assert retried >= busy + 2 - 0.02
+    assert max(asked) < busy + 4
+    assert sum(worker.stats.get("dq/retry_after", 0) for worker in workers) == 1
+    text = "".join(worker.text for worker in workers)
+    assert text.count("127.0.0.1 answers 503 with Retry-After: no worker sends it anything for 2 s") == 1
+    assert max(times(site, "127.0.0.2")) < busy + 2
+
+
+@pytest.mark.parametrize(("most", "stat"), [(0.5, 1), (0, None)])
+def test_retry_after_is_capped(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, most: float, stat: int | None
+) -> None:
+    """By DQ_RETRY_AFTER_MAX; 0 ignores it."""
+    site = start_site(pages=1, hosts=HOSTS)
+    project = retry_after_project(redis_url, make_project, site, DQ_RETRY_AFTER_MAX=most)
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    busy, retried = times(site, "127.0.0.1", "/busy")
+    assert most - 0.02 <= retried - busy < 1.9
+    assert worker.stats.get("dq/retry_after") == stat
+    assert ("for 0.5 s (asked for 2 s; DQ_RETRY_AFTER_MAX)" in worker.text) is bool(stat)
+
+
+# Incremental crawls
+
+TWICE = """\
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if page_path(response) == "/p/0":
+            # Long after it was forgotten, if it was: the same pages again.
+            yield response.follow("/again?s=0", self.again, meta={"dq_delay": 1})
+
+    def again(self, response):
+        self.record("again", "-")
+        for number in range(1, 5):
+            yield response.follow(f"/p/{number}")
+"""
+
+
+def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_this_one(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """With SCHEDULER_PERSIST; each run looks back from its own start."""
+    site = start_site(pages=5)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        spider=TWICE,
+        # Else the worker's own memory would drop what comes again.
+        settings={"SCHEDULER_PERSIST": True, "DQ_SEEN_TTL": 3600, "DQ_LOCAL_SEEN": 0},
+    )
+
+    def crawled(**settings: Any) -> dict[str, int]:
+        before = site.hits()
+        worker = project.run_worker(settings=settings, timeout_s=20)
+        assert worker.close_reason == "finished"
+        return dict(site.hits() - before)
+
+    again = {"/again?s=0": 1}
+    once = dict.fromkeys(site.paths, 1)
+    assert crawled() == once | again
+    assert crawled() == {"/p/0": 1}
+    # /again?s=0 came a second later than the others.
+    assert crawled(DQ_SEEN_TTL=0.5) == once | again
+    assert crawled() == {"/p/0": 1}
+    assert project.count("again") == {"-": 2}
+
+
+@pytest.mark.parametrize("kept", ["without", "with"])
+def test_seen_that_was_kept_otherwise_is_refused(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors, kept: str
+) -> None:
+    """It holds no times, or holds some that this worker cannot read: the message says what it is about."""
+    site = start_site(pages=3)
+    project = make_project([site.start_url], redis_url=redis_url, settings={"SCHEDULER_PERSIST": True})
+    ttl = {"DQ_SEEN_TTL": 60}
+    first, second, kinds = (ttl, {}, "'expiring', this worker has 'exact'")
+    if kept == "without":
+        first, second, kinds = ({}, ttl, "'exact', this worker has 'expiring'")
+    assert project.run_worker(settings=first, timeout_s=20).close_reason == "finished"
+    hits = site.hits()
+    refused = project.run_worker(settings=second, timeout_s=20)
+    refusal = errors(refused)[0]
+    for words in (kinds, "DQ_SEEN_TTL", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START"):
+        assert words in refusal
+    assert site.hits() == hits
+    afresh = project.run_worker(settings=second | {"SCHEDULER_FLUSH_ON_START": True}, timeout_s=20)
+    assert afresh.close_reason == "finished"
+    assert site.hits() - hits == dict.fromkeys(site.paths, 1)
+
+
+def test_a_ttl_without_persist_is_refused(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors
+) -> None:
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url)
+    worker = project.run_worker(settings={"DQ_SEEN_TTL": random.randint(1, 9)}, timeout_s=20)
+    assert "SCHEDULER_PERSIST = True" in errors(worker)[0]
+    assert project.count() == {}

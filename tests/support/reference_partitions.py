@@ -1,0 +1,249 @@
+"""Which partition is served when, in plain Python: the part of the reference frontier that knows of limits.
+
+Times are whole units of a clock that stands still until a test moves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from scrapy_dq.frontier.model import Limits, Terms
+
+UNIT_S = 1_000.0
+"""Seconds of a unit; what a test takes does not count beside it."""
+SERVED = ("rotation", "suspects")
+OwnLimits = tuple[int | None, int | None]
+
+
+def units(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds / UNIT_S)
+
+
+@dataclass
+class Entry:
+    """A stored request; the entries of a partition are served in the order of their places."""
+
+    place: tuple[int, ...]
+    payload: bytes
+    partition: bytes = b""
+    attempts: int = 0
+    suspect: bool = False
+    """Its worker died with it: it waits, and runs, in quarantine."""
+    back: bool = False
+    """It was leased before."""
+
+
+@dataclass
+class Worker:
+    """A registered worker, and the answer that a repeat of its last exchange gets."""
+
+    identity: dict[str, Any]
+    last_seq: int = 0
+    seeding: int = 1
+    fenced: bool = False
+    beats: int = 0
+    leases: dict[bytes, Entry] = field(default_factory=dict)
+    dropped: tuple[int, ...] = ()
+    granted: tuple[tuple[bytes, int | None], ...] = ()
+    """With the time of sending."""
+
+    @property
+    def suspects(self) -> list[bytes]:
+        """The one suspect that it may hold."""
+        return [entry_id for entry_id, entry in self.leases.items() if entry.suspect]
+
+
+class Partitions:
+    """The entries that wait, by partition, and what may be had of each."""
+
+    def __init__(self) -> None:
+        self.limited, self.delay, self.concurrency = False, 0, 0
+        self.own: dict[bytes, OwnLimits] = {}
+        self.settings = Limits()
+        self.clear_partitions()
+
+    def clear_partitions(self) -> None:
+        self.clock = self.turn_of_rotation = 0
+        self.backlog: dict[bytes, Entry] = {}
+        self.members: dict[str, Worker] = {}
+        self.standing: dict[bytes, tuple[str, int]] = {}
+        """Of each partition that is not empty: rotation, suspects (both with turn), resting, saturated."""
+        self.unsent: dict[bytes, bytes] = {}
+        self.earliest: dict[bytes, int] = {}
+        self.blocked: dict[bytes, int] = {}
+        self.touched: set[bytes] = set()
+
+    # Limits
+
+    def set_limits(self, limits: Limits) -> None:
+        self.settings = limits
+        self.delay, self.concurrency = units(limits.delay_s) or 0, limits.concurrency
+        self.own = {p.encode(): (units(delay), most) for p, (delay, most) in limits.own.items()}
+        if self.delay or self.concurrency or self.own:
+            self.limited = True
+        elif not any(worker.leases for worker in self.members.values()):
+            self.limited = False
+        self._free_saturated()
+
+    def limit(
+        self, partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
+    ) -> tuple[int, int, int]:
+        """As `Frontier.limit`, with the answer in units."""
+        self.limited |= delay_s is not None or concurrency is not None
+        before = self.own.pop(partition, (None, None))
+        given = (units(delay_s), concurrency)
+        pairs = zip(before, given, strict=True)
+        delay, most = (old if new is None else None if new < 0 else new for old, new in pairs)
+        if (delay, most) != (None, None):
+            self.own[partition] = (delay, most)
+        if block_s is not None:
+            self.blocked.pop(partition, None)
+        rest = self.earliest.get(partition, 0)
+        if rest > self.clock:
+            self._set_earliest(partition, min(rest, self.clock + self._limits_of(partition)[0]))
+        if block_s is not None and block_s > 0:
+            self.block(partition, units(block_s) or 0)
+        self.touched = {partition}
+        self.classify_touched(0)
+        return *self._limits_of(partition), max(0, self.blocked.get(partition, 0) - self.clock)
+
+    def _limits_of(self, partition: bytes) -> tuple[int, int]:
+        if not self.limited:
+            return 0, 0
+        delay, most = self.own.get(partition, (None, None))
+        return self.delay if delay is None else delay, self.concurrency if most is None else most
+
+    def _free_saturated(self) -> None:
+        # They are looked at first, and put back.
+        for partition, (name, _) in self.standing.items():
+            if name == "saturated":
+                self.standing[partition] = ("rotation", 0)
+
+    # What is told of partitions
+
+    def sent(self, partition: bytes, entry_id: bytes, age: int) -> None:
+        if self.unsent.get(partition) == entry_id:
+            del self.unsent[partition]
+            self._set_earliest(partition, self.clock - age + self._limits_of(partition)[0])
+        self.touched.add(partition)
+
+    def block(self, partition: bytes, wait: int) -> None:
+        until = self.clock + wait
+        if until > self.blocked.get(partition, 0):
+            self.blocked[partition] = until
+            self._set_earliest(partition, max(until, self.earliest.get(partition, 0)))
+            self.touched.add(partition)
+
+    def lease_ended(self, partition: bytes, entry_id: bytes) -> None:
+        if self.limited:
+            self.sent(partition, entry_id, 0)
+
+    def _set_earliest(self, partition: bytes, time: int) -> None:
+        self.earliest[partition] = max(time, self.blocked.get(partition, 0))
+
+    # Where a partition stands
+
+    def classify_touched(self, ahead: int) -> None:
+        for partition in sorted(self.touched):
+            self._classify(partition, ahead)
+        self.touched = set()
+
+    def wake(self, ahead: int) -> None:
+        """Touch the partitions whose rest is over, *ahead* of the time."""
+        for partition, (name, time) in self.standing.items():
+            if name == "resting" and time <= self.clock + ahead:
+                self.touched.add(partition)
+
+    def next_due(self, times: list[int]) -> int | None:
+        """Return how long it is until the first rest ends, or the first of *times* comes."""
+        times += [time for name, time in self.standing.values() if name == "resting"]
+        return max(0, min(times) - self.clock) if times else None
+
+    def _classify(self, partition: bytes, ahead: int, served: bool = False) -> None:
+        waiting = [entry for entry in self.backlog.values() if entry.partition == partition]
+        earliest = self.earliest.get(partition, 0)
+        before, turn = self.standing.pop(partition, ("", 0))
+        if not waiting:
+            return
+        if self._is_saturated(partition):
+            self.standing[partition] = ("saturated", 0)
+        elif earliest > self.clock + ahead:
+            self.standing[partition] = ("resting", earliest)
+        else:
+            name = "suspects" if all(entry.suspect for entry in waiting) else "rotation"
+            if served or name != before:
+                self.turn_of_rotation += 1
+                turn = self.turn_of_rotation
+            self.standing[partition] = (name, turn)
+
+    def _is_saturated(self, partition: bytes) -> bool:
+        if self.limited and partition in self.unsent:
+            return True
+        return 0 < self._limits_of(partition)[1] <= self._busy(partition)
+
+    def _busy(self, partition: bytes) -> int:
+        leases = (entry for worker in self.members.values() for entry in worker.leases.values())
+        return sum(entry.partition == partition for entry in leases)
+
+    # Leasing
+
+    def lease(self, me: Worker, want: int, ahead: int, terms: Terms) -> None:
+        """Grant up to *want* leases: a few of each partition, and once more around while there are some."""
+        here, me.granted = terms.here, ()
+        waiting = self._in_turn(me, want + len(here), terms)
+        room = {p: here[p][1] if p in here else terms.most for p in waiting}
+        gained = True
+        while gained:
+            gained = False
+            for i, partition in enumerate(waiting):
+                fair = min(room[partition], ceil(want / (len(waiting) - i)))
+                got = self._serve_politely(me, partition, fair, ahead) if fair else 0
+                room[partition] = 0 if got < fair else room[partition] - got
+                want -= got
+                gained |= got > 0
+
+    def _in_turn(self, me: Worker, count: int, terms: Terms) -> list[bytes]:
+        """Return the partitions to be looked at: those of which *me* has nothing, then the others."""
+        turns = {n: sorted((t, p) for p, (name, t) in self.standing.items() if name == n) for n in SERVED}
+        heads = turns["rotation"][:count]
+        if not me.suspects:
+            heads = sorted(heads + turns["suspects"][:1])
+        names = [partition for _, partition in heads]
+        others = sorted((p for p in names if p in terms.here), key=lambda p: terms.here[p][0])
+        return [p for p in names if p not in terms.here] + [p for p in others if terms.here[p][1] > 0]
+
+    def _serve_politely(self, me: Worker, partition: bytes, count: int, ahead: int) -> int:
+        if self._is_saturated(partition):
+            self._classify(partition, ahead)
+            return 0
+        delay, most = self._limits_of(partition)
+        start = max(self.clock, self.earliest.get(partition, 0))
+        if start > self.clock + ahead:
+            count = 0
+        if most:
+            count = min(count, most - self._busy(partition))
+        if delay:
+            count = min(count, 1 + ahead // delay)
+        got = self._best(me, partition, count)
+        for i, entry_id in enumerate(got):
+            me.leases[entry_id] = self.backlog.pop(entry_id)
+            timed = delay or start > self.clock
+            me.granted += ((entry_id, start + i * delay if timed else None),)
+        if got and delay:
+            self.unsent[partition] = got[-1]
+            self._set_earliest(partition, start + len(got) * delay)
+        self._classify(partition, ahead, served=True)
+        return len(got)
+
+    def _best(self, me: Worker, partition: bytes, count: int) -> list[bytes]:
+        """Return the first *count* entries of a partition; with those that *me* has, not two suspects."""
+        best: list[bytes] = []
+        passed = bool(me.suspects)
+        for entry_id in sorted(self.backlog, key=lambda i: self.backlog[i].place):
+            entry = self.backlog[entry_id]
+            if entry.partition == partition and len(best) < count and not (entry.suspect and passed):
+                best.append(entry_id)
+                passed |= entry.suspect
+        return best

@@ -1,0 +1,87 @@
+"""The handle of a web site in a process of its own: what `TreeSite` and `DomainSite` have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPMessage
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class SiteProcess:
+    """The handle of a site in a process of its own, which ends with this one.
+
+    Args:
+        server: the module that the process runs; it calls `support.site_server.serve`.
+        options: what that module reads from its command line, as JSON.
+        host: the address at which the site is asked by default.
+    """
+
+    def __init__(self, server: str, options: Mapping[str, Any], host: str) -> None:
+        self.port = 0
+        self._host = host
+        self._command = [sys.executable, "-m", server, json.dumps(options)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; a RuntimeError if it does not run."""
+        if self._process is None:
+            raise RuntimeError("this site is not running")
+        return self._process.pid
+
+    def url(self, target: str, host: str = "") -> str:
+        """Return the URL of *target* (path and query) at *host*."""
+        return f"http://{host or self._host}:{self.port}{target}"
+
+    def reset(self) -> None:
+        """Forget what was asked for so far."""
+        self.get("/__reset")
+
+    def get(self, target: str, host: str = "") -> bytes:
+        """Fetch *target* at *host* and return the body, whatever its status."""
+        return self.fetch(target, host)[2]
+
+    def fetch(self, target: str, host: str = "") -> tuple[int, HTTPMessage, bytes]:
+        """Fetch *target* at *host* and return status, headers and body."""
+        connection = HTTPConnection(host or self._host, self.port, timeout=10)
+        try:
+            connection.request("GET", target)
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+
+    def start(self) -> Self:
+        """Start the process and wait until it listens."""
+        environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+        self._process = subprocess.Popen(
+            self._command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdout
+        os.set_blocking(self._process.stdout.fileno(), False)
+        line = wait_until(self._process.stdout.readline, "the site says its port")
+        self.port = int(line)
+        return self
+
+    def stop(self) -> None:
+        """End the process. No-op if it does not run."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate(timeout=10)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,67 @@
+"""What is written of the partitions of a crawl, held against where its entries are."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+TURNING = ("rotation", "suspects")
+"""The ZSETs of partitions that may be served, by turn."""
+STANDINGS = (*TURNING, "resting", "saturated")
+"""Those of which a partition with something waiting is in one."""
+
+
+def check_partitions(
+    plain: dict[str, Any],
+    ordinary: set[bytes],
+    nonempty: set[bytes],
+    leased: dict[bytes, bytes],
+    ahead_ms: int,
+    strict: bool,
+) -> None:
+    """Hold what is written of partitions against where the entries are.
+
+    Args:
+        ordinary: partitions where something waits that is no suspect.
+        nonempty: those where anything waits.
+        leased: the partition of every entry in flight.
+    """
+    meta, unsent, busy = plain["meta"], plain["unsent"], Counter(leased.values())
+    limited, _, concurrency, own = limits_in(plain)
+    assert {p: int(n) for p, n in plain["busy"].items()} == (busy if limited else {})
+    assert all(leased.get(i) == p for p, i in unsent.items())
+    earliest, blocked = dict(plain["earliest"]), dict(plain["blocked"])
+    assert all(earliest[p] >= until for p, until in blocked.items() if p in earliest)
+
+    standing = [(p, name, score) for name in STANDINGS for p, score in plain[name]]
+    assert sorted(p for p, *_ in standing) == sorted(nonempty), "each is in one, empty ones in none"
+    turns = [turn for _, name, turn in standing if name in TURNING and turn]
+    assert len(turns) == len(set(turns))
+    assert max(turns, default=0) <= int(meta.get(b"turn", 0))
+    soon = int(meta.get(b"clock", 0)) + ahead_ms
+    for p, name, score in standing:
+        most = own.get(p, (None, None))[1]
+        most = concurrency if most is None else most
+        saturated = limited and (p in unsent or 0 < most <= busy[p])
+        if name == "saturated":
+            assert saturated, f"{p!r} is stuck"
+        elif strict and (name, score) != ("rotation", 0):
+            # 0: it was saturated when limits were changed, and is looked at next.
+            assert not saturated
+        if name == "resting":
+            assert score == earliest[p]
+        elif name != "saturated" and score:
+            assert earliest.get(p, 0) <= soon
+            assert (name == "rotation") == (p in ordinary)
+
+
+def limits_in(plain: dict[str, Any]) -> tuple[bool, int, int, dict[bytes, tuple[int | None, int | None]]]:
+    """Return whether there were limits in this run, delay (ms) and concurrency, and those of partitions."""
+    meta, own = plain["meta"], {}
+    for partition, text in plain["limits"].items():
+        match = re.fullmatch(rb"(\d*):(\d*)", text)
+        assert match
+        own[partition] = tuple(int(number) if number else None for number in match.groups())
+    whole = (int(meta.get(b"delay_ms", 0)), int(meta.get(b"concurrency", 0)))
+    return meta.get(b"limited") == b"1", *whole, own

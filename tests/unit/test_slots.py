@@ -1,0 +1,105 @@
+"""Scrapy's download slots as partitions, by real slots of the installed Scrapy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.core.downloader import Downloader
+from scrapy.settings import Settings
+
+from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES
+from scrapy_dq.settlement import UnsupportedScrapy
+from scrapy_dq.slots import BadPartition, OneSlot, Slots
+
+LONGEST = "x" * MAX_PARTITION_BYTES
+
+
+class Resting(Downloader):
+    """Scrapy's downloader, as far as its slots go: it downloads nothing, and needs no reactor."""
+
+    def __init__(self) -> None:
+        self.slots = {}
+        self.ip_concurrency = 0
+
+
+def crawler(downloader: Any, **settings: Any) -> Any:
+    spider = Spider("spider")
+    return SimpleNamespace(
+        engine=SimpleNamespace(downloader=downloader), settings=Settings(settings), spider=spider
+    )
+
+
+def slots(**settings: Any) -> Slots:
+    return Slots(crawler(Resting(), **settings))
+
+
+@pytest.mark.parametrize(
+    ("url", "meta", "partition"),
+    [
+        ("http://a.com/1", {}, b"a.com"),
+        ("https://user:pass@A.com:8080/1?x#y", {}, b"a.com"),
+        ("http://[::1]:80/", {}, b"::1"),
+        ("http://bücher.example/", {}, b"xn--bcher-kva.example"),
+        ("data:,", {}, b""),
+        ("http://a.com/1", {"download_slot": "mine"}, b"mine"),
+        ("http://a.com/1", {"download_slot": "straße 1"}, "straße 1".encode()),
+        ("http://a.com/1", {"download_slot": LONGEST}, LONGEST.encode()),
+        ("http://a.com/1", {"download_slot": 5}, b"5"),
+        ("http://a.com/1", {"download_slot": [1]}, b"[1]"),
+    ],
+)
+def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any], partition: bytes) -> None:
+    """The host of its URL, as Scrapy reads it, or what its meta says."""
+    assert slots().partition_of(Request(url, meta=meta)) == partition
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x" * 10_000, LONGEST + "x", "ä" * 257, "a\nb", "a\0b", "\x1b[31m", "a\u2028b", "a\ud800b"],
+    ids=ascii,
+)
+def test_a_slot_whose_name_fits_no_partition_is_told(name: str) -> None:
+    """In a few words, without the characters that it is refused for."""
+    with pytest.raises(BadPartition, match="the name of its download slot") as refusal:
+        slots().partition_of(Request("http://a.com/", meta={"download_slot": name}))
+    assert len(str(refusal.value)) < 800
+    assert str(refusal.value).isprintable()
+
+
+def test_the_limit_of_a_partition_is_that_of_its_slot() -> None:
+    """CONCURRENT_REQUESTS_PER_DOMAIN, and DOWNLOAD_SLOTS where it says otherwise."""
+    found = slots(
+        CONCURRENT_REQUESTS_PER_DOMAIN=8,
+        DOWNLOAD_SLOTS={"slow.com": {"concurrency": 1, "delay": 5}, "late.com": {"delay": 5}},
+    )
+    assert found.most == 8
+    assert [found.limit(p) for p in (b"a.com", b"slow.com", b"late.com")] == [8, 1, 8]
+
+
+def test_a_spiders_own_concurrency_counts() -> None:
+    """Scrapy takes the spider's attribute before its setting."""
+    made = crawler(Resting(), CONCURRENT_REQUESTS_PER_DOMAIN=8)
+    made.spider.max_concurrent_requests = 2
+    assert (Slots(made).most, Slots(made).limit(b"a.com")) == (2, 2)
+
+
+def test_without_a_limit_there_is_room_for_all() -> None:
+    assert slots(CONCURRENT_REQUESTS_PER_DOMAIN=0).most == MAX_LEASES
+
+
+@pytest.mark.parametrize(
+    "downloader", [object(), SimpleNamespace(slots={})]
+)
+def test_a_downloader_without_slots_is_refused(downloader: Any) -> None:
+    """A DOWNLOADER of somebody else's: the message says what to set."""
+    with pytest.raises(UnsupportedScrapy, match="DQ_PARTITION_BY = 'none'"):
+        Slots(crawler(downloader))
+
+
+def test_without_partitions_there_is_one_with_room_for_all() -> None:
+    request = Request("http://a.com/", meta={"download_slot": "x" * 10_000})
+    assert OneSlot().partition_of(request) == b""
+    assert OneSlot().limit(b"") == OneSlot().most == MAX_LEASES

@@ -1,0 +1,504 @@
+"""Partitions and times, as workers see them: when what is handed out, what is told, who is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import redis
+
+from scrapy_dq.frontier import keys, outage, pace
+from scrapy_dq.frontier.model import Lease, Limits
+from scrapy_dq.frontier.scripts import Script
+from support import stored
+from support.proxy import RedisProxy
+from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
+
+A, B = b"a.com", b"b.com"
+EARLY_S = 0.005
+"""Times are sent in whole milliseconds, by two clocks."""
+
+
+def limited(delay_s: float = 0, concurrency: int = 0) -> dict[str, object]:
+    """Return what makes an Engine one of a crawl with limits."""
+    return {"identity": replace(IDENTITY, limits=Limits(delay_s, concurrency))}
+
+
+@pytest.fixture
+def far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are taken up to a second before their time, as from a Redis that is far away."""
+    monkeypatch.setattr(pace, "AHEAD_LEAST_S", 1.0)
+
+
+def in_redis(client: redis.Redis, crawl: Crawl) -> Callable[[str], int]:
+    """Return a function that counts the fields of one of the crawl's hashes."""
+    return lambda name: client.hlen(keys.prefix(crawl.name) + name)  # type: ignore[no-any-return, return-value]
+
+
+# Times of sending
+
+
+@pytest.mark.usefixtures("far_ahead")
+async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_then(
+    crawl: Crawl, client: redis.Redis
+) -> None:
+    """Four come with one exchange, of which nobody tells again: the worker itself knows when each may go."""
+    crawl.size = 0
+    async with Engine(crawl, **limited(0.25)) as engine:
+        for number in range(4):
+            engine.put(number, partition=A)
+        engine.seed(())
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: in_redis(client, crawl)(f"in-flight:{engine.worker.id}") >= 3, "leases ahead")
+        assert len(crawl.sent) == 1
+        await running
+        assert [sending.number for sending in crawl.sent] == [0, 1, 2, 3]
+        assert min(crawl.gaps(A)) >= 0.25 - EARLY_S
+        assert max(crawl.gaps(A)) <= 0.25 + 0.15
+
+
+@pytest.mark.usefixtures("far_ahead")
+async def test_other_partitions_do_not_wait_for_one_with_a_delay(crawl: Crawl) -> None:
+    crawl.size = 0
+    async with Engine(crawl, identity=replace(IDENTITY, limits=Limits(own={"a.com": (0.3, None)}))) as engine:
+        for number in range(3):
+            engine.put(number, partition=A)
+        for number in range(10, 60):
+            engine.put(number, partition=B)
+        engine.seed(())
+        await engine.run()
+        last = {p: max(s.at for s in crawl.sent if s.partition == p) for p in (A, B)}
+        assert last[A] - last[B] > 0.3
+        assert min(crawl.gaps(A)) >= 0.3 - EARLY_S
+
+
+async def test_a_lease_that_is_sent_late_makes_those_after_it_late(crawl: Crawl) -> None:
+    """The delay is between two sendings, not between two leases; on the next worker, too."""
+    crawl.size = 0
+    async with Engine(crawl, **limited(0.2)) as a, Engine(crawl, **limited(0.2)) as b:
+        a.may_send.clear()
+        b.seed(())
+        for number in range(3):
+            a.put(number, partition=A)
+        running = asyncio.ensure_future(a.run())
+        await until(lambda: a.works, "the first of them is at work")
+        a.seed(())
+        others = asyncio.ensure_future(b.run())
+        await asyncio.sleep(0.3)
+        assert (len(a.works), b.works) == (1, {})
+        a.may_send.set()
+        await asyncio.gather(running, others)
+        assert len(crawl.sent) == 3
+        assert min(crawl.gaps(A)) >= 0.2 - EARLY_S
+
+
+async def test_a_sending_is_told_with_the_next_exchange(crawl: Crawl, client: redis.Redis) -> None:
+    """Until then nobody else leases from the partition; then somebody does, while the first is at work."""
+    crawl.size = 0
+    unsent = in_redis(client, crawl)
+    async with Engine(crawl, concurrency=1, **limited(0.05)) as a, Engine(crawl, **limited(0.05)) as b:
+        a.may_send.clear()
+        a.may_end.clear()
+        a.put(0, partition=A)
+        running = asyncio.ensure_future(a.run())
+        await until(lambda: a.works, "it is at work")
+        a.capacity = 0
+        b.put(1, partition=A)
+        a.seed(()), b.seed(())
+        others = asyncio.ensure_future(b.run())
+        await until(lambda: b.counts["put"], "another one waits")
+        await asyncio.sleep(0.1)
+        assert (unsent("unsent"), b.works) == (1, {})
+        a.may_send.set()
+        await until(lambda: crawl.done[1], "the other worker may go on")
+        assert not crawl.done[0]
+        a.may_end.set()
+        await asyncio.gather(running, others)
+        assert unsent("unsent") == 0
+        assert min(crawl.gaps(A)) >= 0.05 - EARLY_S
+
+
+@pytest.mark.usefixtures("far_ahead")
+async def test_those_that_wait_for_a_late_sending_are_sent_after_it(crawl: Crawl) -> None:
+    """Their owner is woken for them: none of them waits for the end of a download."""
+    crawl.size = 0
+    async with Engine(crawl, **limited(0.2)) as engine:
+        engine.may_send.clear()
+        engine.may_end.clear()
+        for number in range(3):
+            engine.put(number, partition=A)
+        engine.seed(())
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "the first one is held back")
+        await asyncio.sleep(0.5)
+        assert len(engine.works) == 1
+        engine.may_send.set()
+        await until(lambda: len(crawl.sent) == 3, "all are sent", 3)
+        assert min(crawl.gaps(A)) >= 0.2 - EARLY_S
+        assert max(crawl.gaps(A)) <= 0.2 + 0.15
+        engine.may_end.set()
+        await running
+
+
+async def test_a_sending_is_told_at_once(
+    crawl: Crawl, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for it; however seldom this worker has something else to say."""
+    for name in ("IDLE_FIRST_S", "IDLE_LONGEST_S", "QUIET_LONGEST_S"):
+        monkeypatch.setattr(pace, name, 20.0)
+    crawl.size = 0
+    unsent = in_redis(client, crawl)
+    async with Engine(crawl, **limited(0.1)) as engine:
+        engine.may_send.clear()
+        engine.may_end.clear()
+        engine.put(0, partition=A)
+        engine.seed(())
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.works, "it is at work")
+        await asyncio.sleep(0.1)
+        assert unsent("unsent") == 1
+        engine.may_send.set()
+        await until(lambda: not unsent("unsent"), "it is told", 1)
+        engine.may_end.set()
+        await running
+
+
+async def test_a_lease_that_is_never_sent_holds_up_its_partition_until_it_ends(crawl: Crawl) -> None:
+    """Answered from a cache: with its ack the partition goes on, after the delay."""
+    crawl.size = 0
+    async with Engine(crawl, **limited(0.2)) as engine:
+        engine.put(0, partition=A)
+        engine.put(1, partition=A)
+        engine.seed(())
+        engine.take()
+        await until(lambda: engine.worker._leases.buffered or engine.worker.census.waiting, "they are stored")
+        cached = None
+
+        def leased() -> bool:
+            nonlocal cached
+            cached = cached or engine.worker.take()
+            return cached is not None
+
+        await until(leased, "a lease")
+        assert cached is not None
+        engine.worker.ack(cached.entry_id)
+        acked_at = time.monotonic()
+        await engine.run()
+        [other] = crawl.sent
+        assert other.at - acked_at >= 0.2 - EARLY_S
+
+
+@pytest.mark.usefixtures("far_ahead")
+async def test_lost_replies_lose_and_double_no_lease_with_a_time(
+    crawl: Crawl, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second exchange is applied and its reply lost: each entry is sent once, in its turn."""
+    monkeypatch.setattr(outage, "FIRST_S", 0.005)
+    crawl.size = 0
+    sha = Script("exchange", ORDER).sha.encode()
+    async with Engine(crawl, url=proxy.url, **limited(0.1)) as engine:
+        faults = [proxy.cut_next_reply("EVALSHA", containing=sha)]
+        for number in range(10):
+            engine.put(number, partition=A)
+        engine.seed(())
+        running = asyncio.ensure_future(engine.run())
+        while not running.done():
+            answered = engine.counts["exchange"]
+            await until(lambda: engine.counts["exchange"] > answered or running.done(), "one more")  # noqa: B023
+            if faults[-1].fired:
+                faults.append(proxy.cut_next_reply("EVALSHA", containing=sha))
+        await running
+        assert sum(fault.fired for fault in faults) >= 4
+        assert crawl.done == dict.fromkeys(range(10), 1)
+        assert engine.counts["rejoin"] == 0
+        assert [sending.number for sending in crawl.sent] == list(range(10))
+        proxy.drop_connections()
+
+
+@pytest.mark.usefixtures("far_ahead")
+async def test_a_lost_reply_shortens_no_delay(
+    crawl: Crawl, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after the times of the first leases of its stint: still they do not go out together."""
+    monkeypatch.setattr(outage, "FIRST_S", 0.5)
+    crawl.size = 0
+    async with Engine(crawl, url=proxy.url, **limited(0.1)) as engine:
+        await until(lambda: engine.counts["exchange"], "it speaks")
+        fault = proxy.cut_next_reply("EVALSHA", containing=Script("exchange", ORDER).sha.encode())
+        for number in range(4):
+            engine.put(number, partition=A)
+        engine.seed(())
+        await engine.run()
+        assert fault.fired
+        assert min(crawl.gaps(A)) >= 0.1 - EARLY_S
+
+
+async def test_workers_keep_one_delay_together(crawl: Crawl) -> None:
+    """Three workers, two partitions: each is sent to as often as its delay says, and not much more seldom."""
+    crawl.size = 0
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(Engine(crawl, **limited(0.1))) for _ in range(3)]
+        for number in range(10):
+            engines[0].put(number, partition=A)
+            engines[0].put(100 + number, partition=B)
+        for engine in engines:
+            engine.seed(())
+        await asyncio.gather(*(engine.run() for engine in engines))
+    assert len(crawl.sent) == 20
+    for partition in (A, B):
+        gaps = crawl.gaps(partition)
+        assert min(gaps) >= 0.1 - EARLY_S
+        assert sum(gaps) <= 9 * 0.1 + 1
+
+
+async def test_workers_keep_one_concurrency_together(crawl: Crawl) -> None:
+    """Two workers, four slots each, and never more than two of the partition at work."""
+    crawl.size = 0
+    async with (
+        Engine(crawl, work_s=0.02, **limited(concurrency=2)) as a,
+        Engine(crawl, work_s=0.02, **limited(concurrency=2)) as b,
+    ):
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, len(a.works) + len(b.works))
+                await asyncio.sleep(0.001)
+
+        watching = asyncio.ensure_future(watch())
+        for number in range(30):
+            a.put(number, partition=A)
+        a.seed(()), b.seed(())
+        await asyncio.gather(a.run(), b.run())
+        watching.cancel()
+        assert crawl.done == dict.fromkeys(range(30), 1)
+        assert most == 2
+
+
+async def test_a_redis_that_came_back_older_than_the_run_keeps_its_limits(
+    crawl: Crawl, client: redis.Redis
+) -> None:
+    """The worker that starts the run again does not forget them."""
+    crawl.size = 0
+    async with Engine(crawl, **limited(0.2)) as last:
+        last.seed(())
+        await last.run()
+    before = stored.dump(client, crawl.name)
+    async with Engine(crawl, concurrency=0, **limited(0.2)) as engine:
+        for number in range(3):
+            engine.put(number, partition=A)
+        engine.seed(())
+        await until(lambda: engine.worker.census.waiting == 3, "they are stored")
+        stored.roll_back(client, crawl.name, before)
+        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        engine.slots = engine.capacity = 4
+        await engine.run()
+        assert crawl.done == dict.fromkeys(range(3), 1)
+        assert min(crawl.gaps(A)) >= 0.2 - EARLY_S
+
+
+# Room
+
+
+async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
+    """A download has ended and its callback goes on: its slot is not idle until the next look at Redis."""
+    crawl.size = 0
+    async with Engine(
+        crawl, concurrency=20, limit=lambda partition: 1, most_of_a_partition=1
+    ) as engine:
+        engine.may_end.clear()
+        for number in range(20):
+            engine.put(number, partition=A)
+        engine.seed(())
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: crawl.sent, "the first one is sent")
+        answered = engine.counts["exchange"]
+        await until(lambda: engine.counts["exchange"] > answered + 6, "it has backed off")
+        began = time.monotonic()
+        for count in range(1, 5):
+            await until(lambda c=count: len(crawl.sent) >= c, "the next one is sent")
+            [entry_id] = engine.downloading
+            engine.downloaded(entry_id)
+        assert time.monotonic() - began < 0.5
+        engine.may_end.set()
+        while not running.done():
+            for entry_id in list(engine.downloading):
+                engine.downloaded(entry_id)
+            await asyncio.sleep(0.01)
+
+
+# Blocks
+
+
+async def test_a_block_gives_the_buffer_back_and_reaches_the_other_worker(
+    crawl: Crawl, client: redis.Redis
+) -> None:
+    """Nobody starts anything of the partition until then, whatever is in a buffer; then all of it is done."""
+    crawl.size = 0
+    count = in_redis(client, crawl)
+    async with Engine(crawl, concurrency=2) as a, Engine(crawl, concurrency=2) as b:
+        for engine in (a, b):
+            engine.capacity = 10
+            engine.may_end.clear()
+        for number in range(30):
+            a.put(number, partition=A)
+        a.put(100, partition=B)
+        a.seed(()), b.seed(())
+        ends = asyncio.gather(a.run(), b.run())
+        held = {engine: f"in-flight:{engine.worker.id}" for engine in (a, b)}
+        await until(lambda: all(count(name) >= 6 for name in held.values()), "both have a buffer")
+        blocked_at = time.monotonic()
+        a.worker.block(A, 1.0)
+        assert a.worker.take() is None
+        await until(lambda: all(count(name) <= 3 for name in held.values()), "both gave it back")
+        assert time.monotonic() - blocked_at < 0.9
+        told_at = time.monotonic()
+        for engine in (a, b):
+            engine.may_end.set()
+        await ends
+        late = [sending.at for sending in crawl.sent if sending.partition == A and sending.at > told_at]
+        assert len(late) >= 26
+        assert min(late) >= blocked_at + 1.0 - EARLY_S
+        assert max(late) <= blocked_at + 3
+        assert crawl.done == dict.fromkeys([*range(30), 100], 1)
+        assert not any(crawl.attempts.values())
+
+
+async def test_leases_of_one_time_are_sent_together(crawl: Crawl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a block, without a delay: the next one waits for a sending, not for the end of a download."""
+    crawl.size = 0
+    async with Engine(crawl, concurrency=4, work_s=0.4) as engine:
+        send_at, grant = time.monotonic() + 0.3, engine.worker._leases.grant
+
+        def at_one_time(lease: Lease) -> None:
+            lease.send_at = send_at
+            grant(lease)
+
+        monkeypatch.setattr(engine.worker._leases, "grant", at_one_time)
+        for number in range(4):
+            engine.put(number, partition=A)
+        engine.seed(())
+        await engine.run()
+        assert len(crawl.sent) == 4
+        assert crawl.sent[0].at >= send_at
+        assert sum(crawl.gaps(A)) < 0.35
+
+
+async def test_a_block_holds_for_leases_that_are_under_way(
+    crawl: Crawl, proxy: RedisProxy, client: redis.Redis
+) -> None:
+    """They were granted before Redis knew of it; here it is known."""
+    crawl.size = 0
+    async with Engine(crawl, url=proxy.url) as engine:
+        engine.seed(())
+        await until(lambda: engine.worker.census.seen == 0 and engine.counts["exchange"] > 1, "it speaks")
+        fault = proxy.hold_next_command("EVALSHA", containing=Script("exchange", ORDER).sha.encode())
+        engine.put(0, partition=A)
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: fault.fired, "an exchange that brings a lease is under way")
+        engine.worker.block(A, 0.5)
+        blocked_at = time.monotonic()
+        fault.release()
+        await running
+        [sending] = crawl.sent
+        assert sending.at - blocked_at >= 0.5 - EARLY_S
+
+
+# Due times
+
+
+async def polled(crawl: Crawl, workers: int, after_s: float) -> tuple[int, float]:
+    """Have idle workers wait for one delayed entry; return their exchanges meanwhile, and how late it was."""
+    crawl.size = 0
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(Engine(crawl)) for _ in range(workers)]
+        engines[0].put(0, after_s=after_s)
+        due_at = time.monotonic() + after_s
+        for engine in engines:
+            engine.seed(())
+        ends = asyncio.gather(*(engine.run() for engine in engines))
+        await until(lambda: engines[0].worker.census.delayed == 1, "it is stored")
+        await asyncio.sleep(0.3)
+        begun = sum(engine.counts["exchange"] for engine in engines)
+        await until(lambda: crawl.sent, "it is sent", after_s + 5)
+        exchanges = sum(engine.counts["exchange"] for engine in engines) - begun
+        await ends
+        assert crawl.done == {0: 1}
+        return exchanges, crawl.sent[0].at - due_at
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_idle_workers_sleep_until_the_next_entry_is_due(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """With the pauses of these tests polling would be 25 exchanges each; the crawl does not end before."""
+    monkeypatch.setattr(pace, "IDLE_LONGEST_S", 0.05)
+    exchanges, late_s = await polled(crawl, workers, 1.5)
+    assert exchanges <= 4 * workers
+    assert -EARLY_S <= late_s < 0.2
+
+
+async def test_a_delayed_entry_is_served_while_others_keep_the_worker_busy(crawl: Crawl) -> None:
+    """Its time comes with whatever exchange is next; then it takes its place behind those that wait."""
+    crawl.size = 200
+    async with Engine(crawl, concurrency=2, work_s=0.01) as engine:
+        engine.put(1000, after_s=0.3)
+        due_at = time.monotonic() + 0.3
+        engine.seed()
+        await engine.run()
+        [sent_at] = [sending.at for sending in crawl.sent if sending.number == 1000]
+        assert sent_at >= due_at - EARLY_S
+        assert crawl.sent[-1].number != 1000
+        assert crawl.done == crawl.once | {1000: 1}
+
+
+async def test_delayed_entries_come_when_they_are_due_and_not_before(crawl: Crawl) -> None:
+    crawl.size = 0
+    times = {0: 0.5, 1: 0.1, 2: 0.3, 3: 0.0, 4: 0.1}
+    async with Engine(crawl) as engine:
+        began = time.monotonic()
+        for number, after_s in times.items():
+            engine.put(number, after_s=after_s)
+        engine.seed(())
+        await engine.run()
+        for sending in crawl.sent:
+            assert -EARLY_S <= sending.at - began - times[sending.number] < 0.2
+        assert [sending.number for sending in crawl.sent] in ([3, 1, 4, 2, 0], [3, 4, 1, 2, 0])
+    assert all(a.at <= b.at for a, b in pairwise(crawl.sent))
+
+
+# Something else's keys
+
+
+async def test_a_list_whose_name_is_taken_is_told_once_and_the_others_are_served(
+    crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One ERROR line, however many exchanges meet it; once it is mended, the crawl goes on to its end."""
+    crawl.size = 0
+    async with Engine(crawl, concurrency=0) as engine:
+        for number in range(4):
+            engine.put(number, partition=(A, B)[number % 2])
+        engine.seed(())
+        await until(lambda: engine.worker.census.waiting == 4, "they are stored")
+        name = keys.prefix(crawl.name) + "backlog:0:a.com"
+        kept = client.dump(name)
+        client.set(name, "somebody else's")
+        engine.slots = engine.capacity = 4
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: crawl.done[1] and crawl.done[3], "the other partition is served")
+        answered = engine.counts["exchange"]
+        await until(lambda: engine.counts["exchange"] > answered + 3, "it is met again and again")
+        assert (crawl.done, running.done()) == ({1: 1, 3: 1}, False)
+        client.restore(name, 0, kept, replace=True)  # type: ignore[arg-type]
+        await running
+        assert crawl.done == dict.fromkeys(range(4), 1)
+        [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        for words in (name, "is a string, not a list", "cannot be crawled until this is mended"):
+            assert words in line
