@@ -123,6 +123,11 @@ class Dialogue:
         return self._sent is not None or self._rejoin is not None
 
     @property
+    def unsaid(self) -> bool:
+        """There is something to hand in or to tell, or an answer is owed."""
+        return bool(self.outbox or self.notes) or self.under_way
+
+    @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         if self.over:
@@ -246,6 +251,7 @@ class Dialogue:
                 self.outbox.append(Release(entry_id))
 
     def _finish(self) -> None:
+        self.notes.clear()  # of a finished run nothing is sent, and nothing applies them
         if not self.finished:
             self.finished = True
             self._listener.run_finished()

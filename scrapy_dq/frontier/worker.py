@@ -280,9 +280,9 @@ class Worker:
         dialogue = self._dialogue
         try:
             self._release_buffer()
-            while (dialogue.outbox or dialogue.under_way) and not (dialogue.lost or dialogue.over):
+            while dialogue.unsaid and not (dialogue.lost or dialogue.over):
                 await self._until(deadline, self._speak)
-                if (dialogue.outbox or dialogue.under_way) and time.monotonic() >= deadline:
+                if dialogue.unsaid and time.monotonic() >= deadline:
                     raise FrontierUnavailable("Redis takes too long for what this worker has found")
             if not dialogue.lost:
                 await self._until(deadline, dialogue.leave)

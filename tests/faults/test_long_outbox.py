@@ -75,6 +75,9 @@ def test_a_callback_yields_many_links_while_redis_is_away(
     crawl = fault_crawl(redis, site=site, spider=BROAD, settings={"CONCURRENT_REQUESTS_PER_DOMAIN": 32})
     (worker,) = crawl.start()
     wait_until(lambda: crawl.project.count("start"), "the callback begins", 20)
+    with redis.client() as client:
+        # An fsync under way keeps Redis from writing: killed now, it would forget the lease.
+        wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "all is written", 10)
     redis.kill()
 
     (crawl.project.folder / "go").touch()
