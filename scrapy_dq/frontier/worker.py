@@ -42,6 +42,8 @@ from scrapy_dq.frontier.reclaim import Reclaimer
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+OUTGOING_S = 0.02
+"""From telling a request to go out until it is out: the event loop may have other work before that."""
 JOIN_PATIENCE_S = 5.0
 """How long a start that gets no answer is repeated before it gives up."""
 
@@ -172,7 +174,7 @@ class Worker:
         now = time.monotonic()
         partition = self._leases.sent(entry_id, now)
         if partition is not None:
-            self._note(Sent(partition, entry_id, now))
+            self._note(Sent(partition, entry_id, now + OUTGOING_S))
             send_at = self._leases.send_at_of(partition)
             if send_at is not None:
                 self._wake_at(max(0.0, send_at - now))
