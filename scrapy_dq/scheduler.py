@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
-from collections import Counter, OrderedDict
-from hashlib import blake2b
 from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
@@ -18,10 +15,11 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler
 
 from scrapy_dq import stats
+from scrapy_dq.admission import Admitted
 from scrapy_dq.codec import CannotDecode, CannotEncode
 from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
 from scrapy_dq.dupefilter import DupeFilter
-from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Lease, Put
+from scrapy_dq.frontier.model import Admission, Lease, Put
 from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
 from scrapy_dq.settlement import Outcome, is_one_off
@@ -57,18 +55,12 @@ class Scheduler(BaseScheduler):
 
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None
-        assert crawler.request_fingerprinter is not None
         self._crawler = crawler
         self._stats = crawler.stats
-        self._fingerprint = crawler.request_fingerprinter.fingerprint
         self._opened = False
         self._local = LocalQueue()
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, _Ending] = {}  # done, but a local request may be their child
-        self._sent: OrderedDict[bytes, None] = OrderedDict()
-        self._seeds: Counter[int] = Counter()
-        self._children: dict[bytes, Counter[bytes]] = {}
-        self._ids = _entry_ids()
         self._asked_if_idle = False
         self._tells_sent = False
         self._warned_unencodable = self._warned_dead = False
@@ -84,6 +76,7 @@ class Scheduler(BaseScheduler):
         self._spider = spider
         self._session = Session.from_crawler(self._crawler)
         self._config = self._session.config
+        self._admissions = self._session.admissions()
         await self._session.open(self)
         self._opened = True
 
@@ -146,8 +139,8 @@ class Scheduler(BaseScheduler):
         if self._session.filtered(request):
             self._count_duplicate(request)
             return False
-        fingerprint = self._shared_fingerprint(request)
-        if fingerprint in self._sent:
+        fingerprint = self._admissions.fingerprint(request)
+        if self._admissions.known(fingerprint):
             self._count_duplicate(request)
             return False
         partition, due, reason = b"", AT_ONCE, ""
@@ -169,7 +162,8 @@ class Scheduler(BaseScheduler):
         elif reason:
             return self._put_dead(request, parent_id, payload, reason)
         else:
-            admitted = self._admission(request, fingerprint, parent_id, payload)
+            followed = self._followed(request)
+            admitted = self._admissions.of(request, fingerprint, parent_id, payload, followed)
             put = _put_of(request, admitted, payload, parent_id)
             put.partition, put.due_at, put.not_before_s = partition, due.at, due.not_before_s
             if not self._session.worker.put(put):
@@ -177,18 +171,13 @@ class Scheduler(BaseScheduler):
             self._stats.inc_value(stats.ENQUEUED)
             self._stats.inc_value(stats.SCRAPY_ENQUEUED)
         if fingerprint is not None:
-            self._remember(fingerprint)
+            self._admissions.remember(fingerprint)
         return True
 
     def _put_dead(self, request: Request, parent_id: bytes | None, payload: bytes, reason: str) -> bool:
         """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
         # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
-        seed = self._seed_token(request)
-        if seed is not None:
-            admitted = next(self._ids), Admission.SEED, seed
-        else:
-            entry_id = next(self._ids) if parent_id is None else self._child_id(request, parent_id, payload)
-            admitted = entry_id, Admission.ID, entry_id
+        admitted = self._admissions.unfiltered(request, parent_id, payload, self._followed(request))
         put = _put_of(request, admitted, payload, parent_id)
         put.reason = reason
         self._stats.inc_value(stats.BURIED)
@@ -198,54 +187,8 @@ class Scheduler(BaseScheduler):
             logger.warning("%s becomes a dead letter: %s%s", request, reason, more)
         return self._session.worker.put(put)
 
-    def _shared_fingerprint(self, request: Request) -> bytes | None:
-        """Return what `seen` goes by; None for a request that is not filtered by the frontier."""
-        shared = self._session.shares_seen and not request.dont_filter
-        return self._fingerprint(request) if shared else None
-
-    def _admission(
-        self, request: Request, fingerprint: bytes | None, parent_id: bytes | None, payload: bytes
-    ) -> tuple[bytes, Admission, bytes]:
-        """Return entry id, and what makes the put new."""
-        if fingerprint is not None:
-            return next(self._ids), Admission.SEEN, fingerprint
-        seed = self._seed_token(request)
-        if seed is not None:
-            return next(self._ids), Admission.SEED, seed
-        if not request.dont_filter:
-            parent_id = None  # somebody else's DUPEFILTER_CLASS let it pass
-        entry_id = next(self._ids) if parent_id is None else self._child_id(request, parent_id, payload)
-        return entry_id, Admission.ID, entry_id
-
-    def _seed_token(self, request: Request) -> bytes | None:
-        """Return what makes a start request the same on all workers; None: there is no such thing."""
-        meta = request.meta
-        seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
-        if not (request.dont_filter and seeding and self._config.seed_once):
-            return None
-        fingerprint = self._fingerprint(request)
-        key = int.from_bytes(fingerprint[:8], "big")  # half the memory; there may be millions
-        self._seeds[key] += 1
-        return fingerprint + self._seeds[key].to_bytes(4, "big")
-
-    def _child_id(self, request: Request, parent_id: bytes, payload: bytes) -> bytes:
-        """Return the id that this child has again when its parent runs again; the second one is dropped.
-
-        Two children are the same only if all of them is: a callback may yield them in another order. A
-        redirect or retry is its parent's only one, and carries the latency of this very download.
-        """
-        followed = self._session.settlement.followed(request)
-        child = self._fingerprint(request) if followed else payload
-        name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()
-        siblings = self._children.setdefault(parent_id, Counter())
-        siblings[name] += 1
-        ordinal = siblings[name].to_bytes(4, "big")
-        return blake2b(name + ordinal, digest_size=ENTRY_ID_BYTES).digest()
-
-    def _remember(self, fingerprint: bytes) -> None:
-        self._sent[fingerprint] = None
-        if len(self._sent) > self._config.local_seen:
-            self._sent.popitem(last=False)
+    def _followed(self, request: Request) -> bool:
+        return self._session.settlement.followed(request)
 
     def _count_duplicate(self, request: Request) -> None:
         self._stats.inc_value(stats.DUPLICATES)
@@ -341,7 +284,7 @@ class Scheduler(BaseScheduler):
             self._settle(entry_id, ending)
 
     def _settle(self, entry_id: bytes, ending: _Ending) -> None:
-        self._children.pop(entry_id, None)
+        self._admissions.settled(entry_id)
         worker = self._session.worker
         if ending.outcome is Outcome.DONE:
             worker.ack(entry_id)
@@ -359,7 +302,7 @@ class Scheduler(BaseScheduler):
 
     def forget_sent(self) -> None:
         """Some of what this worker has sent was never stored: let the frontier decide what is known."""
-        self._sent.clear()
+        self._admissions.forget_sent()
 
     def put_dropped(self, put: Put) -> None:
         """The frontier knew *put* already."""
@@ -378,9 +321,7 @@ class Scheduler(BaseScheduler):
         self._crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self._spider)
 
 
-def _put_of(
-    request: Request, admitted: tuple[bytes, Admission, bytes], payload: bytes, parent_id: bytes | None
-) -> Put:
+def _put_of(request: Request, admitted: Admitted, payload: bytes, parent_id: bytes | None) -> Put:
     start = bool(request.meta.get("is_start_request"))
     priority = int(index(request.priority))
     return Put(*admitted, priority, start, payload, parent_id, request)
@@ -392,11 +333,3 @@ class _Ending(NamedTuple):
     outcome: Outcome
     reason: str
     url: str
-
-
-def _entry_ids() -> Any:
-    """Yield ids that no worker makes twice: 8 random bytes of this process, 4 of a counter."""
-    while True:
-        prefix = os.urandom(8)
-        for number in range(2**32):
-            yield prefix + number.to_bytes(4, "big")

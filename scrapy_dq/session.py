@@ -21,6 +21,7 @@ from scrapy.utils.project import data_path
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq import stats
+from scrapy_dq.admission import Admissions
 from scrapy_dq.codec import Codec
 from scrapy_dq.connection import Connection
 from scrapy_dq.dupefilter import DupeFilter
@@ -28,15 +29,14 @@ from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Seen, Status
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
-from scrapy_dq.retry_after import retry_after_s
+from scrapy_dq.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
-from scrapy_dq.slots import BadPartition, OneSlot, Slots
+from scrapy_dq.slots import OneSlot, Slots
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
@@ -94,7 +94,6 @@ class Session:
         self._connection = Connection(config, _data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
-        self._told_blocked: dict[bytes, float] = {}
         self.codec = Codec(
             crawler.spider,
             types=config.types,
@@ -175,7 +174,9 @@ class Session:
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._dupefilter.open()
         if config.retry_after_max_s and config.partition_by != "none":
-            self._crawler.signals.connect(self._downloaded, signals.response_downloaded)
+            # Signals hold their receivers weakly.
+            self._retry_after = RetryAfter(self.slots, self.worker, config.retry_after_max_s, self._stats)
+            self._crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
         self._announce(joined, crawl)
         self._watch_progress(time.monotonic(), joined.census.done)
 
@@ -193,36 +194,18 @@ class Session:
 
     # What the scheduler asks.
 
+    def admissions(self) -> Admissions:
+        """Return what makes the requests of this worker new."""
+        assert self._crawler.request_fingerprinter is not None
+        fingerprint = self._crawler.request_fingerprinter.fingerprint
+        return Admissions(fingerprint, self.config.seed_once, self.config.local_seen, self.shares_seen)
+
     def filtered(self, request: Request) -> bool:
         """Tell whether a DUPEFILTER_CLASS that is not ours drops *request*; ours asks the frontier."""
         return not (self.shares_seen or request.dont_filter) and self._dupefilter.request_seen(request)
 
     def log_duplicate(self, request: Request, spider: Spider) -> None:
         self._dupefilter.log(request, spider)
-
-    def _downloaded(self, response: Response, request: Request) -> None:
-        asked_s = retry_after_s(response)
-        if not asked_s:
-            return
-        try:
-            partition = self.slots.partition_of(request)
-        except BadPartition:
-            return
-        wait_s, now = min(asked_s, self.config.retry_after_max_s), time.monotonic()
-        self._stats.inc_value(stats.RETRY_AFTER)
-        self.worker.block(partition, wait_s)
-        if self._told_blocked.get(partition, 0) < now:
-            if len(self._told_blocked) > 1000:
-                self._told_blocked.clear()
-            self._told_blocked[partition] = now + wait_s
-            capped = f" (asked for {asked_s:g} s; DQ_RETRY_AFTER_MAX)" if wait_s < asked_s else ""
-            logger.info(
-                "%s answers %d with Retry-After: no worker sends it anything for %g s%s",
-                partition.decode(),
-                response.status,
-                wait_s,
-                capped,
-            )
 
     # What the worker tells (frontier.worker.Listener).
 
@@ -240,6 +223,9 @@ class Session:
 
     def put_dropped(self, put: Put) -> None:
         self._scheduler.put_dropped(put)
+
+    def put_refused(self, put: Put) -> None:
+        raise AssertionError("no request is put with a bound")
 
     def outbox_lost(self, parentless: bool) -> None:
         self._scheduler.forget_sent()

@@ -7,6 +7,7 @@ lua/exchange.lua and lua/rejoin.lua are its other half.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.identity import new_worker_id
 from scrapy_dq.frontier.leases import Leases
 from scrapy_dq.frontier.model import (
+    LISTENING,
     MAX_LEASES,
     Block,
     Census,
+    Claim,
     Joined,
     Move,
     Note,
@@ -44,12 +47,16 @@ class Listener(Protocol):
     def run_finished(self) -> None: ...
     def frontier_lost(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
+    def put_refused(self, put: Put) -> None:
+        """There are too many already (`Put.most`); it was not stored."""
+
     def outbox_lost(self, parentless: bool) -> None:
         """Puts are gone that were never stored: what was found may not be taken for known any more.
 
         Those whose parent has a lease come again; if some have none (*parentless*), only the next
         crawl's start() brings them back.
         """
+
     def counted(self, what: str, amount: float) -> None:
         """*what*: exchange, seconds, error, rejoin, reclaim, or a move's name once it is confirmed."""
 
@@ -102,6 +109,8 @@ class Dialogue:
         self.run = 0
         self.seq = 1
         self.seeding = 1
+        self.listening = False
+        """More may be fed at any time: the run is not to be finished, whatever is left of it."""
         self.census = Census()
         self.outbox = Outbox(spill_dir)
         self.leases = Leases(limit)
@@ -126,6 +135,11 @@ class Dialogue:
     def unsaid(self) -> bool:
         """There is something to hand in or to tell, or an answer is owed."""
         return bool(self.outbox or self.notes) or self.under_way
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of the whole crawl is left, as of the last exchange, but what may be fed."""
+        return not (self.outbox or self.leases or self.seeding) and self.census.empty
 
     @property
     def pending(self) -> bool:
@@ -166,7 +180,8 @@ class Dialogue:
             return 0, 0
         if self._sent is None:
             try:
-                self._sent = self._freeze(want, Terms(ahead_s, most, self.leases.here(ahead), self.notes))
+                terms = Terms(ahead_s, most, self.leases.here(ahead), self.notes, self._claim(want))
+                self._sent = self._freeze(want, terms)
             except SpillLost as error:
                 self._give_up_outbox(error)
                 return 0, 0
@@ -206,10 +221,14 @@ class Dialogue:
         prefix = self.outbox.prefix()
         # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
         beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
-        seeding = self.seeding or int(beyond > 0)
+        seeding = self.seeding or int(beyond > 0) or (LISTENING if self.listening else 0)
         now = time.monotonic()
         moves, notes = pack_moves(prefix), len(terms.notes)
         return _Sent(prefix, want, seeding, len(self.leases), moves, pack_terms(terms), notes, now)
+
+    def _claim(self, want: int) -> Claim | None:
+        keys = self._frontier.start_keys
+        return Claim(keys.kind, keys.mark, os.urandom(8)) if keys and want else None
 
     def _accept(self, sent: _Sent, receipt: Receipt) -> None:
         now = time.monotonic()
@@ -224,10 +243,15 @@ class Dialogue:
             put = sent.prefix[position]
             if isinstance(put, Put) and put.fresh:
                 self._listener.put_dropped(put)
+        refused = [sent.prefix[position] for position in receipt.refused]
+        for put in refused:
+            if isinstance(put, Put):
+                self._listener.put_refused(put)
         for move in sent.prefix:
             self._listener.counted(type(move).__name__.lower(), 1)
             if isinstance(move, Put):
-                self._log.add(move, now)
+                if not refused or move not in refused:
+                    self._log.add(move, now)
             else:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:

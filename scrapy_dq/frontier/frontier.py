@@ -31,6 +31,7 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Seen,
+    StartKeys,
     Status,
 )
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
@@ -74,14 +75,22 @@ class Frontier:
     """
 
     def __init__(
-        self, client: Any, crawl: str, order: Order, keep_failed: int = 10_000, seen: Seen = Seen.EXACT
+        self,
+        client: Any,
+        crawl: str,
+        order: Order,
+        keep_failed: int = 10_000,
+        seen: Seen = Seen.EXACT,
+        start_keys: StartKeys | None = None,
     ) -> None:
         self.crawl = crawl
+        self.start_keys = start_keys
         self._keep_failed = keep_failed
         self.order = order
         self._seen = seen
         self._client = client
-        self._key = keys.meta(crawl)
+        self._keys = (keys.meta(crawl),)
+        self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
         self._scripts = {name: Script(name, order, seen) for name in TRANSITIONS}
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
@@ -96,7 +105,7 @@ class Frontier:
             self._seen.value, crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name,
             int(crawl.keep_seen), crawl.partition_by, ms(crawl.seen_ttl_s), pack_limits(crawl.limits),
         )  # fmt: skip
-        status, epoch, run, resumed, counts, spider_args, limits_changed = reply
+        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted = reply
         return Joined(
             Status(status.decode()),
             epoch.decode(),
@@ -105,6 +114,7 @@ class Frontier:
             Census(*counts),
             spider_args.decode("utf-8", "replace"),
             bool(limits_changed),
+            bool(adopted),
         )
 
     async def rejoin(
@@ -153,7 +163,7 @@ class Frontier:
         Args:
             seq: one more than that of the last exchange that was answered; 1 after (re)joining.
             want: leases, 0 to MAX_LEASES.
-            seeding: 1 while `start()` is not exhausted, 2 if it failed, else 0.
+            seeding: 1 while `start()` is not exhausted, 2 if it failed, LISTENING, else 0.
             held: leases that this worker believes to own before *moves* are applied.
             moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
             terms: from `pack_terms`.
@@ -167,6 +177,20 @@ class Frontier:
             self._keep_failed, terms, moves,
         )  # fmt: skip
         return parse_receipt(reply)
+
+    async def adopt(self, epoch: str, run: int, fingerprints: Sequence[bytes]) -> int:
+        """Note what another scheduler had seen, in its own notation; return how many of these are new.
+
+        Args:
+            fingerprints: of 20 bytes each, at most 1,000.
+        Raises:
+            FrontierRefused: the run is over, or the frontier another one.
+        Source: lua/adopt.lua
+        """
+        reply = await self._call("adopt", epoch, run, b"".join(fingerprints))
+        if reply[0] != b"OK":
+            raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+        return int(reply[1])
 
     async def fence(self, worker_id: str, epoch: str, run: int) -> str:
         """Fence a worker that is dead; OK, ABSENT, LOST, RESYNC or FINISHED. Source: lua/fence.lua"""
@@ -229,13 +253,14 @@ class Frontier:
     def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> dict[str, int]:
         """As `beats`, on a `redis` client of the heartbeat thread."""
         try:
-            return parse_beats(self._scripts["beat"].call_blocking(client, self._key, worker_id, epoch))
+            return parse_beats(self._scripts["beat"].call_blocking(client, self._keys[0], worker_id, epoch))
         except (RedisError, OSError) as error:
             raise FrontierUnavailable(explain(error)) from error
 
     async def _call(self, transition: str, *args: Any) -> Any:
         try:
-            reply = await self._scripts[transition].call(self._client, self._key, *args)
+            keys_of = self._exchange_keys if transition == "exchange" else self._keys
+            reply = await self._scripts[transition].call(self._client, keys_of, *args)
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
             raise FrontierRefused(
                 f"Redis denies access: {describe(error)}. The user in REDIS_URL needs what docs/settings.md "

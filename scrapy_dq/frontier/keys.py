@@ -19,6 +19,7 @@ KEYS = (
     Key("members", "set", "while workers are registered"),
     Key("beats", "hash", "while workers are registered; no TTL: an eviction policy would delete it"),
     Key("seen", "set", "the run; longer with SCHEDULER_PERSIST; a zset with DQ_SEEN_TTL"),
+    Key("adopted", "set", "as `seen`; what another scheduler had seen, by its own fingerprints"),
     Key("seeds", "set", "the run"),
     Key("admitted", "set", "the run"),
     Key("bands", "hash", "while something waits"),

@@ -8,6 +8,8 @@ from enum import Enum, IntEnum
 from typing import Any
 
 ENTRY_ID_BYTES = 12
+LISTENING = 3
+"""The level of seeding of a worker that waits for what is fed: it keeps the run open, and is not counted."""
 MAX_MOVES = 1_000
 """Moves of one exchange, at most: a script holds Redis while it runs."""
 MAX_LEASES = 1_000
@@ -99,6 +101,10 @@ class Put:
     """Not to be leased before, in seconds since 1970 by the clock of Redis."""
     reason: str = ""
     """Why it cannot be served: it becomes a dead letter at once."""
+    known_as: bytes = b""
+    """How another scheduler, whose crawl was adopted, would call it: 20 bytes; empty: nobody would."""
+    most: int = 0
+    """Refused if so many wait already, of all entries; only with Admission.ID. 0: never."""
     fresh: bool = field(default=True, compare=False)
     """Never confirmed before: if it is known, it is a duplicate. A put of the log is known to itself."""
 
@@ -210,6 +216,28 @@ Note = Sent | Block
 
 
 @dataclass(frozen=True, slots=True)
+class StartKeys:
+    """Where others put what a crawl starts from, while it runs: plain Redis keys full of payloads."""
+
+    kind: str
+    """list (taken from its head), set, or zset (highest score first)."""
+    keys: tuple[str, ...]
+    """In order of priority."""
+    mark: bytes
+    """What the payload of an entry begins with that was taken from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """To take from the start keys as much as leases are wanted."""
+
+    kind: str
+    mark: bytes
+    id_stem: bytes
+    """8 bytes that no entry's id began with before; a number makes it the id."""
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """What a worker tells with an exchange of what it can take."""
 
@@ -220,6 +248,7 @@ class Terms:
     here: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
     """By partition: how many it holds, and how many more it could take."""
     notes: Sequence[Note] = ()
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +268,16 @@ class Census:
     delayed: int = 0
     """Not due yet; not among those that wait."""
 
+    @property
+    def empty(self) -> bool:
+        """Nothing of the crawl is left, and nobody's `start()` is at work."""
+        return not (self.waiting or self.in_flight or self.seeding or self.delayed)
+
+    @property
+    def only_delayed(self) -> bool:
+        """Nothing but what is not due yet is left."""
+        return bool(self.delayed) and not (self.waiting or self.in_flight or self.seeding)
+
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
@@ -255,7 +294,9 @@ class Receipt:
     blocked: tuple[bytes, ...] = ()
     """Those partitions of `Terms.here` that are blocked."""
     wrong_key: str = field(default="", compare=False)
-    """A list that something else has taken the name of, in words; its partition is not served."""
+    """A key that something else has taken the name of, in words; nothing of it is served."""
+    refused: tuple[int, ...] = ()
+    """Positions of puts for which there were too many already (`Put.most`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +311,8 @@ class Joined:
     spider_args: str
     limits_changed: bool = False
     """Other limits than this worker's were in force until now."""
+    adopted: bool = False
+    """What another scheduler had seen was adopted: `Put.known_as` is looked up."""
 
 
 @dataclass(frozen=True, slots=True)

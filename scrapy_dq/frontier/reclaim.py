@@ -50,9 +50,7 @@ class Reclaimer:
             )
             moved += step_moved
             buried += step_buried
-        logger.info(
-            "Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried
-        )
+        logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried)
         self._reclaimed(moved)
 
     async def reclaim_local(self, epoch: str, run: int, among: Iterable[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -17,9 +18,9 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "rejoin": ("release", "member"),
     "exchange": (
         "seen_{seen}", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "grants", "serve",
-        "lease",
-        "finish",
+        "lease", "claim", "finish",
     ),
+    "adopt": (),
     "fence": (),
     "drain": ("bury", "member"),
     "leave": ("release", "member"),
@@ -51,12 +52,12 @@ class Script:
         self.source = source(transition, order, seen)
         self.sha = sha1(self.source.encode()).hexdigest()
 
-    async def call(self, client: Any, key: str, *args: Any) -> Any:
+    async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis.asyncio` client; raises what redis-py raises."""
         try:
-            return await client.evalsha(self.sha, 1, key, *args)
+            return await client.evalsha(self.sha, len(keys), *keys, *args)
         except NoScriptError:
-            return await client.eval(self.source, 1, key, *args)
+            return await client.eval(self.source, len(keys), *keys, *args)
 
     def call_blocking(self, client: Any, key: str, *args: Any) -> Any:
         """Run on a `redis` client; for threads and command lines, never for the event loop."""

@@ -38,10 +38,11 @@ def _packed(move: Move) -> tuple[Any, ...]:
     if isinstance(move, Put):
         place = (clamped(move.priority), int(move.start))
         put = (1, int(move.admission), move.token, move.entry_id, *place, move.payload, move.partition)
-        if not (move.due_at or move.not_before_s or move.reason):
+        if not (move.due_at or move.not_before_s or move.reason or move.known_as or move.most):
             return put
         wait_ms = ms(move.due_at - time.monotonic()) if move.due_at else 0
-        return (*put, max(0, wait_ms), ms(move.not_before_s), move.reason or None)
+        rare = (max(0, wait_ms), ms(move.not_before_s), move.reason or False, move.known_as or False)
+        return (*put, *rare, move.most) if move.most else (*put, *rare)
     if isinstance(move, Ack):
         return (2, move.entry_id)
     if isinstance(move, Release):
@@ -62,7 +63,8 @@ def pack_terms(terms: Terms) -> bytes:
         else (2, note.partition, max(0, ms(note.until - now)))
         for note in terms.notes
     ]
-    packed = (ms(terms.ahead_s), terms.most, dict(terms.here), notes)
+    claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
+    packed = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
@@ -104,12 +106,13 @@ def parse_receipt(reply: list[Any]) -> Receipt:
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
-    _, applied, dropped, counts, flat, next_due_ms, blocked, wrong = reply
+    _, applied, positions, counts, flat, next_due_ms, blocked, wrong = reply
+    dropped = positions.split(b",") if positions else []
     now = time.monotonic()
     return Receipt(
         status,
         bool(applied),
-        tuple(int(i) for i in dropped.split(b",")) if dropped else (),
+        tuple(int(i) for i in dropped if i[:1] != b"~"),
         Census(*counts),
         tuple(
             Lease(id_, attempts, payload, partition, None if wait_ms == b"" else now + wait_ms / 1000)
@@ -118,6 +121,7 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         next_due_ms / 1000 if next_due_ms >= 0 else None,
         tuple(blocked),
         _wrong_type(wrong) if wrong else "",
+        tuple(int(i[1:]) for i in dropped if i[:1] == b"~"),
     )
 
 

@@ -138,6 +138,11 @@ class Worker:
         return self._dialogue.lost
 
     @property
+    def idle(self) -> bool:
+        """Nothing of the whole crawl is left, as far as this worker knows, but what may be fed."""
+        return self._dialogue.idle
+
+    @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         return self._dialogue.pending
@@ -212,6 +217,12 @@ class Worker:
         """Note that `start()` is exhausted, or raised."""
         if self._dialogue.seeding == 1:
             self._dialogue.seeding = 2 if failed else 0
+            self._kick.set()
+
+    def listen(self, on: bool) -> None:
+        """Keep the run open for what others may feed, though nothing of it is left; or not any more."""
+        if self._dialogue.listening != on:
+            self._dialogue.listening = on
             self._kick.set()
 
     def _note(self, note: Note) -> None:
@@ -369,9 +380,11 @@ class Worker:
         most = self._most + pace.ahead
         wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most)
         now = time.monotonic()
-        census = dialogue.census
-        busy = census.in_flight or census.seeding or dialogue.seeding or dialogue.outbox
-        pace.expect(dialogue.next_due_s, quiet=bool(dialogue.next_due_s) and not busy)
+        # Others that seed are counted only while nothing waits; what is fed comes without a word.
+        quiet = dialogue.census.only_delayed and not (
+            dialogue.seeding or dialogue.listening or dialogue.outbox
+        )
+        pace.expect(dialogue.next_due_s, quiet=quiet)
         self._pace.answered(began, now)
         self._pace.granted(wanted, granted)
         self._outage.ended(kept)

@@ -66,9 +66,7 @@ def test_redis_comes_back_older_while_partitions_have_limits(
     figures: Callable[..., None],
 ) -> None:
     """Leases that were sent, counted and settled in the time that Redis forgot hold up nothing."""
-    crawl = fault_crawl(
-        fault_redis, site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS
-    )
+    crawl = fault_crawl(fault_redis, site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     crawl.start(2)
     for part in (0.1, 0.3, 0.6):
         crawl.wait_for_part(part)

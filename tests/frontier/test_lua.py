@@ -21,7 +21,7 @@ LUA = {
     for file in files("scrapy_dq.frontier").joinpath("lua").iterdir()
     if file.name.endswith(".lua")
 }
-MOVES = ("put", "ack", "release", "bury", "fail", "sent", "block", "lease")
+MOVES = ("put", "ack", "release", "bury", "fail", "sent", "block", "lease", "claim")
 
 
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -32,6 +32,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "drain": ("id", "epoch", 0, 1, 1),
     "leave": ("id", "epoch", 0, False),
     "beats": ("id", "epoch"),
+    "adopt": ("epoch", 0, []),
     "flush": ([],),
     "limit": (b"partition",),
     "members": (),

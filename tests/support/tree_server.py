@@ -43,9 +43,7 @@ class TreePages:
             page = self._page(kind, int(number), self._hits[target])
         else:
             page = Answer(path.encode(), 200 if {"s", "flaky"} & wishes.keys() else 404)
-        return page._replace(
-            status=int(wishes.get("status", page.status)), delay_s=page.delay_s + delay_s
-        )
+        return page._replace(status=int(wishes.get("status", page.status)), delay_s=page.delay_s + delay_s)
 
     def _page(self, kind: str, number: int, times: int) -> Answer:
         tree = self.tree

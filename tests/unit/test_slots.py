@@ -90,9 +90,7 @@ def test_without_a_limit_there_is_room_for_all() -> None:
     assert slots(CONCURRENT_REQUESTS_PER_DOMAIN=0).most == MAX_LEASES
 
 
-@pytest.mark.parametrize(
-    "downloader", [object(), SimpleNamespace(slots={})]
-)
+@pytest.mark.parametrize("downloader", [object(), SimpleNamespace(slots={})])
 def test_a_downloader_without_slots_is_refused(downloader: Any) -> None:
     """A DOWNLOADER of somebody else's: the message says what to set."""
     with pytest.raises(UnsupportedScrapy, match="DQ_PARTITION_BY = 'none'"):

@@ -38,6 +38,7 @@ class Talk:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.start_keys = None
         self.seeding: list[int] = []
         self.held: list[int] = []
         """The level, and the count of leases, that each exchange carried."""

@@ -310,9 +310,7 @@ async def test_a_redis_that_came_back_older_than_the_run_keeps_its_limits(
 async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
     """A download has ended and its callback goes on: its slot is not idle until the next look at Redis."""
     crawl.size = 0
-    async with Engine(
-        crawl, concurrency=20, limit=lambda partition: 1, most_of_a_partition=1
-    ) as engine:
+    async with Engine(crawl, concurrency=20, limit=lambda partition: 1, most_of_a_partition=1) as engine:
         engine.may_end.clear()
         for number in range(20):
             engine.put(number, partition=A)

@@ -1,11 +1,13 @@
 -- exchange: apply a prefix of a worker's outbox, in order, and lease: one atomic step.
--- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed), held, max_bytes,
---          keep_failed, terms (msgpack: ahead_ms, most of one partition, here {partition: [held, room]},
---          notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block), moves (msgpack: [1,
---          admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason] put, [2,
---          id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
--- RETURNS  OK | FINISHED, applied, dropped positions (from 0), census, leases, next_due_ms, blocked partitions of
---          here, wrong list (key, actual, expected; or nothing) | LOST | RESYNC | FINISHED
+-- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it waits for what is
+--          fed), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here {partition:
+--          [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim: false, or
+--          [kind, mark, id_stem]), moves (msgpack: [1, admission, token, id, priority, start, payload, partition,
+--          wait_ms, not_before_ms, reason, known_as, most] put, [2, id] ack, [3, id] release, [4, id, reason]
+--          bury, [5, id, reason, label] fail)
+-- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
+--          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing)
+--          | LOST | RESYNC | FINISHED
 -- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
@@ -28,7 +30,7 @@ if last_seq == seq then
 end
 
 moves = cmsgpack.unpack(moves)
-local ahead, most, here, notes = unpack(cmsgpack.unpack(terms))
+local ahead, most, here, notes, claims = unpack(cmsgpack.unpack(terms))
 if state.phase == 'finished' then
   if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
   local puts = false
@@ -39,25 +41,17 @@ if not last_seq or me[2] == '1' then return { 'RESYNC' } end
 if seq ~= last_seq + 1 then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
-local ranks, checked = {}, {}
-for i, move in ipairs(moves) do
-  if move[1] == PUT then
-    ranks[i] = order_rank(move[5], move[6])
-    local list = backlog_key(rank_text(ranks[i]), move[8])
-    wrong = not checked[list] and wrong_list(ranks[i], move[8])
-    if wrong then return wrong end
-    checked[list] = true
-  end
-end
+local ranks, wrong_put = rank_puts(moves)
+if wrong_put then return wrong_put end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
 if held ~= redis.call('HLEN', in_flight_key(worker_id)) then return { 'RESYNC' } end
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}
 for i, move in ipairs(moves) do
-  if move[1] == PUT
-      and not put(move[2], move[3], move[4], ranks[i], move[7], move[8], move[9], move[10], move[11]) then
-    dropped[#dropped + 1] = i - 1
+  if move[1] == PUT then
+    local refused = put(move[2], move[3], move[4], ranks[i], unpack(move, 7, 13))
+    if refused then dropped[#dropped + 1] = (refused == FULL and '~' or '') .. i - 1 end
   end
 end
 for _, note in ipairs(notes) do
@@ -73,18 +67,19 @@ for _, move in ipairs(moves) do
 end
 tidy(ahead, max_bytes)
 seen_tidy()
-local leases = {}
+begin_grants(worker_id, max_bytes)
 if want > 0 and state.waiting > 0 then
   -- Nobody takes more than its share of a backlog that is smaller than what all workers would buffer.
   local share = math.ceil(state.waiting / redis.call('SCARD', key.members))
-  local quarantined = redis.call('HGET', worker_key(worker_id), 'quarantined') ~= ''
-  leases = lease(worker_id, math.min(want, share), max_bytes, quarantined, ahead, most, here)
+  lease(math.min(want, share), ahead, most, here)
 end
+if claims then claim(want, unpack(claims)) end
+write_grants()
 dropped = table.concat(dropped, ',')
 redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'seeding', seeding, 'dropped', dropped,
   'leases', remember_grants())
 local others_seeding = finish_if_done()
 save_partitions()
 save_state()
-return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), leases,
+return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), grants.flat,
   next_due_ms(), blocked_among(here, ahead), wrong_lists }

@@ -1,6 +1,10 @@
 -- grants: what an exchange leases: put in flight in a few writes, and remembered for a repeat of it.
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
 local grants = { flat = {}, fields = {}, bytes = 0 } -- flat: id, attempts, payload, partition, wait_ms, ...
+local function begin_grants(worker_id, max_bytes)
+  grants.worker_id, grants.max_bytes = worker_id, max_bytes
+  grants.quarantined = redis.call('HGET', worker_key(worker_id), 'quarantined') ~= '' -- it holds a suspect already
+end
 local function write_grants()
   if #grants.fields > 0 then redis.call('HSET', in_flight_key(grants.worker_id), unpack(grants.fields)) end
   grants.fields = {}

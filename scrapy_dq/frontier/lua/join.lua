@@ -3,7 +3,7 @@
 --          run_name, keep_seen, partition_by, seen_ttl_ms (0: for ever), limits (msgpack: delay_ms, concurrency,
 --          [partition, delay_ms | false, concurrency | false, ...])
 -- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args,
---          limits_changed
+--          limits_changed, adopted (1: another scheduler's fingerprints are there)
 --          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(1); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
@@ -23,7 +23,10 @@ if state.phase == 'finished' then
 end
 for _, field in ipairs(agree) do
   local stored = redis.call('HGET', key.meta, field)
-  if stored and stored ~= ours[field] then return { 'DIFFERS', field, stored, ours[field] } end
+  -- Empty: this worker goes by whatever is stored; or none was there yet that had one.
+  if stored and stored ~= '' and ours[field] ~= '' and stored ~= ours[field] then
+    return { 'DIFFERS', field, stored, ours[field] }
+  end
 end
 local function describe()
   redis.call('HSET', key.meta, 'run_name', run_name, 'schema', ours.schema, 'order', ours.order,
@@ -41,12 +44,15 @@ if not state.epoch then
   state.epoch, state.phase = new_epoch, 'open'
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   if run_name ~= '' and run_name == redis.call('HGET', key.meta, 'run_name') then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0 }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0 }
   end
   next_run(keep_seen)
   describe()
 else
   resumed = 1
+  for _, field in ipairs(agree) do
+    if redis.call('HGET', key.meta, field) == '' then redis.call('HSET', key.meta, field, ours[field]) end
+  end
   -- Limits that were changed by hand stay as they are, until somebody comes with other settings.
   if redis.call('HGET', key.meta, 'limits_set') ~= limits then
     set_limits(limits)
@@ -56,4 +62,4 @@ end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then register(worker_id, identity) end
 save_state()
 return { 'OK', state.epoch, state.run, resumed, census(), redis.call('HGET', key.meta, 'spider_args'),
-  limits_changed }
+  limits_changed, redis.call('EXISTS', key.adopted) }

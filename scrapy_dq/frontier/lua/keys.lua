@@ -1,13 +1,15 @@
 -- keys: the names of every key of one crawl. The one place in Lua that makes names;
 -- frontier/keys.py states the same names with type and lifetime, and a test holds them equal.
 -- KEYS[1] is the meta key, "dq:{crawl}:meta". All other names are derived from it and carry the
--- same hash tag, so that on Redis Cluster they lie in the one slot that KEYS[1] declares.
+-- same hash tag, so that on Redis Cluster they lie in the one slot that KEYS[1] declares. What an exchange is
+-- given beside it are keys of others that it claims from.
 local prefix = string.sub(KEYS[1], 1, -5)
 local key = {
   meta = KEYS[1],
   members = prefix .. 'members',
   beats = prefix .. 'beats',
   seen = prefix .. 'seen',
+  adopted = prefix .. 'adopted',
   seeds = prefix .. 'seeds',
   admitted = prefix .. 'admitted',
   bands = prefix .. 'bands',
@@ -27,13 +29,14 @@ local key = {
   dead = prefix .. 'dead',
   failed = prefix .. 'failed',
 }
+local start_keys = { unpack(KEYS, 2) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 
 local key_types = {
-  members = 'set', beats = 'hash', seeds = 'set', admitted = 'set', bands = 'hash', more_bands = 'zset',
-  returned = 'zset', quarantine = 'zset', delayed = 'zset', rotation = 'zset', dead = 'hash', failed = 'list',
+  members = 'set', beats = 'hash', adopted = 'set', seeds = 'set', admitted = 'set', bands = 'hash',
+  more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset', quarantine = 'zset', delayed = 'zset', rotation = 'zset',
 }
 -- Of many crawls none of these is there.
 local polite_types = {

@@ -1,8 +1,9 @@
 -- lease: backlog -> in-flight. Partitions least recently served first, a few entries of each; those of which
 -- this worker has nothing before the others. One with a delay says when each may be sent.
--- ARGS     worker_id, want, max_bytes, quarantined (it holds a suspect already), ahead (ms), most (of one
---          partition that is not in here), here (partition -> [held, room] in this worker)
--- RETURNS  flat array: id, attempts, payload, partition, wait_ms ('': no delay, and no report of its sending), ...
+-- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
+--          worker)
+-- RETURNS  nothing; in grants.flat: id, attempts, payload, partition, wait_ms ('': no delay, and no report of its
+--          sending), ...
 -- COST     O(want * log partitions)
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
 local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
@@ -61,17 +62,16 @@ local function in_turn(count, here)
   for _, other in ipairs(others) do free[#free + 1] = other[1] end
   return free
 end
-local function lease(worker_id, want, max_bytes, quarantined, ahead, most, here)
-  grants.worker_id, grants.max_bytes, grants.quarantined = worker_id, max_bytes, quarantined
+local function lease(want, ahead, most, here)
   local known, room = 0, {}
   for _ in pairs(here) do known = known + 1 end
   local waiting = in_turn(want + known, here)
   for _, partition in ipairs(waiting) do room[partition] = here[partition] and here[partition][2] or most end
   local gained = 1
-  while gained > 0 and want > 0 and grants.bytes < max_bytes do
+  while gained > 0 and want > 0 and grants.bytes < grants.max_bytes do
     gained = 0
     for i, partition in ipairs(waiting) do
-      if want <= 0 or grants.bytes >= max_bytes then break end
+      if want <= 0 or grants.bytes >= grants.max_bytes then break end
       local fair = math.min(room[partition], math.ceil(want / (#waiting - i + 1)))
       local got = fair > 0 and serve_politely(partition, fair, ahead) or 0
       room[partition] = got < fair and 0 or room[partition] - got
@@ -80,6 +80,4 @@ local function lease(worker_id, want, max_bytes, quarantined, ahead, most, here)
     if #served > 0 then redis.call('ZADD', key.rotation, unpack(served)) end
     served = {}
   end
-  write_grants()
-  return grants.flat
 end

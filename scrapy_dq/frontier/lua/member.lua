@@ -26,7 +26,7 @@ local function clear_run(keep_seen)
     key.earliest, key.blocked)
   state.waiting, state.in_flight, state.turn = 0, 0, 0
   if not keep_seen then
-    redis.call('UNLINK', key.seen)
+    redis.call('UNLINK', key.seen, key.adopted)
     state.clock, state.offset = 0, 0 -- what is kept has its times by this clock
   end
 end

@@ -10,7 +10,7 @@ local function own_limits(partition)
 end
 -- Returns delay (ms) and concurrency; 0: no limit.
 local function limits_of(partition)
-  if not state.limited then return 0, 0 end
+  if not state.limited or partition == CLAIMED then return 0, 0 end
   local delay, concurrency = own_limits(partition)
   return delay or state.delay_ms, concurrency or state.concurrency
 end

@@ -1,9 +1,11 @@
 -- put: nowhere -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
 -- ARGS     admission (1 seen, 2 seeds, 3 admitted), token, id, rank, payload, partition, wait_ms, not_before_ms,
---          reason (why it cannot be served; nil: it can)
--- RETURNS  true | false (known: nothing changed)
+--          reason (why it cannot be served; false: it can), known_as (its name in `adopted`; false: none),
+--          most (not if so many wait already, for admission 3; nil: however many)
+-- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
+local KNOWN, FULL = 1, 2
 local admit = {
   seen_add,
   function(token) return redis.call('SADD', key.seeds, token) == 1 end,
@@ -25,14 +27,19 @@ local function append(id, rank, partition, payload)
     touched[partition] = true
   end
 end
-local function put(admission, token, id, rank, payload, partition, wait_ms, not_before_ms, reason)
+local function put(admission, token, id, rank, payload, partition, wait_ms, not_before_ms, reason, known_as, most)
   -- All that can fail comes before the token: an error after it would make the repeat a known put.
   local now = now_ms()
   local after_wait = (wait_ms or 0) > 0 and now + wait_ms or 0
   local after_date = (not_before_ms or 0) > 0 and not_before_ms + state.offset or 0
   local due_ms = math.max(after_wait, after_date)
   local whole = id .. rank_bytes(rank) .. partition .. '\0' .. payload
-  if not admit[admission](token) then return false end
+  if known_as and redis.call('SISMEMBER', key.adopted, known_as) == 1 then return KNOWN end
+  if most and state.waiting + redis.call('ZCARD', key.delayed) >= most then
+    -- A repeat of one that was stored is known, not refused.
+    return redis.call('SISMEMBER', key.admitted, token) == 1 and KNOWN or FULL
+  end
+  if not admit[admission](token) then return KNOWN end
   state.phase = 'open'
   if reason then
     redis.call('HSET', key.dead, id,
@@ -42,5 +49,18 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
   else
     append(id, rank, partition, payload)
   end
-  return true
+end
+-- Returns, by position, the rank of each put; or nil, and the list that is none.
+local function rank_puts(moves)
+  local ranks, checked = {}, {}
+  for i, move in ipairs(moves) do
+    if move[1] == 1 then
+      ranks[i] = order_rank(move[5], move[6])
+      local list = backlog_key(rank_text(ranks[i]), move[8])
+      local wrong = not checked[list] and wrong_list(ranks[i], move[8])
+      if wrong then return nil, wrong end
+      checked[list] = true
+    end
+  end
+  return ranks
 end

@@ -2,6 +2,7 @@
 -- waiting and in_flight are changed only where an entry moves (entry.lua, put.lua, lease.lua), in the
 -- same atomic script; whether a run is *finished* is decided from the keys themselves (finish.lua).
 local state
+local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
 local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
 local function load_state()
   local s = redis.call('HMGET', key.meta,

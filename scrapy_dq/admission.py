@@ -1,0 +1,130 @@
+"""What makes a request new: its fingerprint, its place among the start requests, or its parent's lease."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from scrapy import Request
+
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
+
+
+class Admitted(NamedTuple):
+    """How a put names its entry, and which token decides whether it is new."""
+
+    entry_id: bytes
+    by: Admission
+    token: bytes
+
+
+class Admissions:
+    """Gives each request of this worker its entry id and token, and remembers what was sent already."""
+
+    def __init__(
+        self, fingerprint: Callable[[Request], bytes], seed_once: bool, local_seen: int, shares_seen: bool
+    ) -> None:
+        """
+        Args:
+            seed_once: start requests are admitted once per run (DQ_SEED_ONCE).
+            local_seen: how many fingerprints are remembered (DQ_LOCAL_SEEN).
+            shares_seen: the frontier filters, not another DUPEFILTER_CLASS of this process.
+        """
+        self._fingerprint = fingerprint
+        self._seed_once = seed_once
+        self._local_seen = local_seen
+        self._shares_seen = shares_seen
+        self._sent: OrderedDict[bytes, None] = OrderedDict()
+        self._seeds: Counter[int] = Counter()
+        self._children: dict[bytes, Counter[bytes]] = {}
+        self._ids = _entry_ids()
+
+    def fingerprint(self, request: Request) -> bytes | None:
+        """Return what `seen` goes by; None for a request that is not filtered by the frontier."""
+        return self._fingerprint(request) if self._shares_seen and not request.dont_filter else None
+
+    def known(self, fingerprint: bytes | None) -> bool:
+        """Tell whether this worker sent *fingerprint* not long ago: no trip is needed to know."""
+        return fingerprint in self._sent
+
+    def remember(self, fingerprint: bytes) -> None:
+        """Note that *fingerprint* was sent."""
+        self._sent[fingerprint] = None
+        if len(self._sent) > self._local_seen:
+            self._sent.popitem(last=False)
+
+    def forget_sent(self) -> None:
+        """Some of what was sent was never stored: let the frontier decide what is known."""
+        self._sent.clear()
+
+    def settled(self, entry_id: bytes) -> None:
+        """A lease has ended: nothing more comes of it."""
+        self._children.pop(entry_id, None)
+
+    def of(
+        self,
+        request: Request,
+        fingerprint: bytes | None,
+        parent_id: bytes | None,
+        payload: bytes,
+        followed: bool,
+    ) -> Admitted:
+        """Return entry id and token of a request that is to be crawled.
+
+        Args:
+            fingerprint: as `fingerprint` returned it.
+            followed: it is a redirect or a retry of its parent.
+        """
+        if fingerprint is not None:
+            return Admitted(next(self._ids), Admission.SEEN, fingerprint)
+        if not request.dont_filter:
+            parent_id = None  # somebody else's DUPEFILTER_CLASS let it pass
+        return self.unfiltered(request, parent_id, payload, followed)
+
+    def unfiltered(
+        self, request: Request, parent_id: bytes | None, payload: bytes, followed: bool
+    ) -> Admitted:
+        """Return entry id and token of a request that no fingerprint makes known."""
+        seed = self._seed_token(request)
+        if seed is not None:
+            return Admitted(next(self._ids), Admission.SEED, seed)
+        if parent_id is None:
+            entry_id = next(self._ids)
+        else:
+            entry_id = self._child_id(request, parent_id, payload, followed)
+        return Admitted(entry_id, Admission.ID, entry_id)
+
+    def _seed_token(self, request: Request) -> bytes | None:
+        """Return what makes a start request the same on all workers; None: there is no such thing."""
+        meta = request.meta
+        seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
+        if not (request.dont_filter and seeding and self._seed_once):
+            return None
+        fingerprint = self._fingerprint(request)
+        key = int.from_bytes(fingerprint[:8], "big")  # half the memory; there may be millions
+        self._seeds[key] += 1
+        return fingerprint + self._seeds[key].to_bytes(4, "big")
+
+    def _child_id(self, request: Request, parent_id: bytes, payload: bytes, followed: bool) -> bytes:
+        """Return the id that this child has again when its parent runs again; the second one is dropped.
+
+        Two children are the same only if all of them is: a callback may yield them in another order. A
+        redirect or retry is its parent's only one, and carries the latency of this very download.
+        """
+        child = self._fingerprint(request) if followed else payload
+        name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()
+        siblings = self._children.setdefault(parent_id, Counter())
+        siblings[name] += 1
+        ordinal = siblings[name].to_bytes(4, "big")
+        return blake2b(name + ordinal, digest_size=ENTRY_ID_BYTES).digest()
+
+
+def _entry_ids() -> Iterator[bytes]:
+    """Yield ids that no worker makes twice: 8 random bytes of this process, 4 of a counter."""
+    while True:
+        prefix = os.urandom(8)
+        for number in range(2**32):
+            yield prefix + number.to_bytes(4, "big")
