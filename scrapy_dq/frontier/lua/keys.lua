@@ -36,7 +36,8 @@ local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 
 local key_types = {
   members = 'set', beats = 'hash', adopted = 'set', seeds = 'set', admitted = 'set', bands = 'hash',
-  more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset', quarantine = 'zset', delayed = 'zset', rotation = 'zset',
+  more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset', quarantine = 'zset', delayed = 'zset',
+  rotation = 'zset',
 }
 -- Of many crawls none of these is there.
 local polite_types = {
