@@ -3,6 +3,15 @@
 from scrapy_dq.addon import Addon
 from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.scheduler import Scheduler
+from scrapy_dq.spiders import RedisCrawlSpider, RedisMixin, RedisSpider
 
-__all__ = ["Addon", "DupeFilter", "Scheduler", "__version__"]
+__all__ = [
+    "Addon",
+    "DupeFilter",
+    "RedisCrawlSpider",
+    "RedisMixin",
+    "RedisSpider",
+    "Scheduler",
+    "__version__",
+]
 __version__ = "0.1.0"

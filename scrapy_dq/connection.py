@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
@@ -40,6 +43,7 @@ class Connection:
         self._client: redis.asyncio.Redis | None = None
         self._ensuring: asyncio.Future[None] | None = None
         self._ensured_at = 0.0
+        self._cluster = False
 
     async def open(self) -> redis.asyncio.Redis:
         """Start or join the embedded Redis if none is configured, and check what answers.
@@ -66,6 +70,24 @@ class Connection:
             if self._ensuring is not None:
                 await asyncio.wait([self._ensuring])
             await asyncio.to_thread(self._embedded.release)
+
+    def need_one_slot(self, crawl: str, others: Sequence[str]) -> None:
+        """Refuse keys of others that a Redis Cluster keeps elsewhere than the crawl: no script reaches both.
+
+        Raises:
+            FrontierRefused: it names the key, and how to name it so that it fits.
+        """
+        if not self._cluster:
+            return
+        home = keys.meta(crawl)
+        for name in others:
+            if key_slot(name.encode()) != key_slot(home.encode()):
+                tag = home[home.index("{") : home.index("}") + 1]
+                raise FrontierRefused(
+                    f"Redis at {self.target} is a cluster, and the key {name!r} is in another slot than "
+                    f"crawl {crawl!r}: they cannot be changed in one step. Give the key the crawl's hash "
+                    f"tag, for example {tag + ':start_urls'!r}, in redis_key or REDIS_START_URLS_KEY"
+                )
 
     def blocking(self) -> redis.Redis:
         """Return a new client for use in a thread."""
@@ -168,6 +190,7 @@ class Connection:
                 self.target,
             )
         else:
+            self._cluster = bool(int(info.get("cluster_enabled", 0)))
             check_info(info, self.target, embedded=self._embedded is not None)
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:

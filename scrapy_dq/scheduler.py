@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import MutableMapping
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
@@ -19,6 +21,7 @@ from scrapy_dq.admission import Admitted
 from scrapy_dq.codec import CannotDecode, CannotEncode
 from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
 from scrapy_dq.dupefilter import DupeFilter
+from scrapy_dq.fed import Fed, NoRequest
 from scrapy_dq.frontier.model import Admission, Lease, Put
 from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
+EXPANDING_S = 0.01
+"""How long one call may make requests of what was fed."""
 
 
 class Scheduler(BaseScheduler):
@@ -61,6 +66,7 @@ class Scheduler(BaseScheduler):
         self._local = LocalQueue()
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, _Ending] = {}  # done, but a local request may be their child
+        self._fed_by: MutableMapping[Request, bytes] = WeakKeyDictionary()
         self._asked_if_idle = False
         self._tells_sent = False
         self._warned_unencodable = self._warned_dead = False
@@ -77,6 +83,7 @@ class Scheduler(BaseScheduler):
         self._session = Session.from_crawler(self._crawler)
         self._config = self._session.config
         self._admissions = self._session.admissions()
+        self._fed = Fed(spider, self._session.codec)
         await self._session.open(self)
         self._opened = True
 
@@ -102,7 +109,11 @@ class Scheduler(BaseScheduler):
             # The engine asks only once start() is exhausted: this ends the worker's seeding.
             self._asked_if_idle = True
             self._session.worker.seeded(failed=self._session.settlement.start_failed)
-        return len(self._local) > 0 or self._session.worker.pending
+        if len(self._local):
+            return True
+        listening = self._session.listening
+        # With nothing to do but to listen, Scrapy sends spider_idle, and is told to stay open.
+        return not listening.idle() if listening.on else self._session.worker.pending
 
     def enqueue_request(self, request: Request) -> bool:
         """Take *request* into the outbox, or keep it local; False if it is known to be a duplicate."""
@@ -117,11 +128,18 @@ class Scheduler(BaseScheduler):
     def next_request(self) -> Request | None:
         """Return the next leased or local request; None if there is none at the moment."""
         request = self._local.pop()
+        until = time.monotonic() + EXPANDING_S
         while request is None:
+            if time.monotonic() >= until:
+                self._session.settlement.wake()  # there may be more, but Scrapy has other things to do, too
+                return None
             lease = self._session.worker.take()
             if lease is None:
                 return None
-            request = self._decode(lease)
+            if Fed.is_fed(lease.payload):
+                self._expand(lease)
+            else:
+                request = self._decode(lease)
         self._stats.inc_value(stats.DEQUEUED)
         self._stats.inc_value(stats.SCRAPY_DEQUEUED)
         return request
@@ -135,7 +153,7 @@ class Scheduler(BaseScheduler):
     def _enqueue(self, request: Request) -> bool:
         local = bool(request.meta.get("dq_local"))
         parent = self._session.settlement.parent_of(request)
-        parent_id = self._leases.get(parent) if parent is not None else None
+        parent_id = self._fed_by.get(request) if parent is None else self._leases.get(parent)
         if self._session.filtered(request):
             self._count_duplicate(request)
             return False
@@ -181,11 +199,14 @@ class Scheduler(BaseScheduler):
         put = _put_of(request, admitted, payload, parent_id)
         put.reason = reason
         self._stats.inc_value(stats.BURIED)
+        self._warn_dead(str(request), reason)
+        return self._session.worker.put(put)
+
+    def _warn_dead(self, what: str, reason: str) -> None:
         if not self._warned_dead or self._session.debug:
             self._warned_dead = True
             more = "" if self._session.debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
-            logger.warning("%s becomes a dead letter: %s%s", request, reason, more)
-        return self._session.worker.put(put)
+            logger.warning("%s becomes a dead letter: %s%s", what, reason, more)
 
     def _followed(self, request: Request) -> bool:
         return self._session.settlement.followed(request)
@@ -231,6 +252,8 @@ class Scheduler(BaseScheduler):
 
     def _possible_parents(self, request: Request) -> set[bytes]:
         parent = self._session.settlement.parent_of(request)
+        if parent is None and request in self._fed_by:
+            return {self._fed_by[request]}
         if parent is not None and parent in self._leases:
             return {self._leases[parent]}
         if parent is not None and parent in self._local:
@@ -251,6 +274,21 @@ class Scheduler(BaseScheduler):
             self._tells_sent = True
             self._crawler.signals.connect(self._sent_out, signals.request_reached_downloader)
         return request
+
+    def _expand(self, lease: Lease) -> None:
+        """Put the requests that were fed with *lease*, which ends with that."""
+        try:
+            requests = self._fed.requests(lease.payload)
+        except NoRequest as error:
+            self._warn_dead(f"What was fed ({_excerpt(lease.payload)})", str(error))
+            self._session.worker.bury(lease.entry_id, str(error))
+            return
+        assert self._crawler.engine is not None
+        for request in requests:
+            self._fed_by[request] = lease.entry_id
+            self._crawler.engine.crawl(request)
+        self._stats.inc_value(stats.FED)
+        self._end(lease.entry_id, _Ending(Outcome.DONE, "", ""))
 
     def _sent_out(self, request: Request) -> None:
         entry_id = self._leases.get(request)
@@ -277,8 +315,10 @@ class Scheduler(BaseScheduler):
         entry_id = self._leases.pop(request, None)
         if entry_id is None:
             return
-        ending = _Ending(outcome, reason, printable(request.url, 2000))
-        if self._local.holds(entry_id) and outcome is not Outcome.INTERRUPTED:
+        self._end(entry_id, _Ending(outcome, reason, printable(request.url, 2000)))
+
+    def _end(self, entry_id: bytes, ending: _Ending) -> None:
+        if self._local.holds(entry_id) and ending.outcome is not Outcome.INTERRUPTED:
             self._waiting[entry_id] = ending
         else:
             self._settle(entry_id, ending)
@@ -333,3 +373,8 @@ class _Ending(NamedTuple):
     outcome: Outcome
     reason: str
     url: str
+
+
+def _excerpt(payload: bytes) -> str:
+    """Return the beginning of what was fed, for a log: a stranger's bytes, which may be long."""
+    return repr(payload[1:81])[1:] + ("…" if len(payload) > 81 else "")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy import signals
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
+from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.project import data_path
 from scrapy.utils.python import global_object_name
@@ -29,10 +30,13 @@ from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Seen, Status
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.listening import Listening
 from scrapy_dq.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
 from scrapy_dq.slots import OneSlot, Slots
+from scrapy_dq.spiders import RedisMixin
+from scrapy_dq.start_keys import patience_s, start_keys_of
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -78,6 +82,7 @@ class Session:
     worker: Worker
     settlement: Settlement
     slots: Slots | OneSlot
+    listening: Listening
 
     def __init__(self, crawler: Crawler, config: Config, dupefilter: BaseDupeFilter) -> None:
         assert crawler.spider is not None
@@ -90,6 +95,8 @@ class Session:
         self._dupefilter = dupefilter
         self._crawler = crawler
         self._stats = crawler.stats
+        self._start_keys = start_keys_of(crawler.spider, config)
+        self._patience_s = patience_s(crawler.spider, config)
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
         self._connection = Connection(config, _data_dir())
         self._grace: asyncio.TimerHandle | None = None
@@ -134,7 +141,10 @@ class Session:
             where = f" {self.config.crawl!r} at {self._connection.target}"
             config = self.config
             seen = Seen.EXPIRING if config.seen_ttl_s else Seen.EXACT
-            frontier = Frontier(client, config.crawl, config.order, config.keep_failed, seen)
+            start_keys = self._start_keys
+            if start_keys is not None:
+                self._connection.need_one_slot(config.crawl, start_keys.keys)
+            frontier = Frontier(client, config.crawl, config.order, config.keep_failed, seen, start_keys)
             if self.config.flush_on_start:
                 gone = await flush(frontier, self.config.worker_ttl_s)
                 logger.info("Crawl %r flushed: %s", self.config.crawl, _counts(gone))
@@ -169,10 +179,12 @@ class Session:
             frontier, crawl, options, self,
             connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
         )  # fmt: skip
+        self.listening = Listening(self.worker, self._patience_s)
         joined = await self.worker.start(uuid.uuid4().hex)
         self.opened = True
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._dupefilter.open()
+        self._listen()
         if config.retry_after_max_s and config.partition_by != "none":
             # Signals hold their receivers weakly.
             self._retry_after = RetryAfter(self.slots, self.worker, config.retry_after_max_s, self._stats)
@@ -180,11 +192,26 @@ class Session:
         self._announce(joined, crawl)
         self._watch_progress(time.monotonic(), joined.census.done)
 
+    def _listen(self) -> None:
+        self._crawler.signals.connect(self._stay_open, signals.spider_idle)
+        spider = self._crawler.spider
+        if self._start_keys is not None and isinstance(spider, RedisMixin):
+            spider.server = self._connection.blocking()
+            self._crawler.signals.connect(spider.spider_idle, signals.spider_idle)
+            stay = f"closes after {spider.max_idle_time:g} s" if spider.max_idle_time else "stays open"
+            logger.info("Fed by %s; %s when nothing comes", ", ".join(self._start_keys.keys), stay)
+
+    def _stay_open(self) -> None:
+        if self.listening.on:
+            raise DontCloseSpider
+
     async def close(self, reason: str) -> None:
         """Leave the crawl and let go of Redis; safe at any stage of `open`."""
         for timer in (self._grace, self._progress):
             if timer is not None:
                 timer.cancel()
+        if hasattr(self, "listening"):
+            self.listening.stop()
         try:
             if self.opened:
                 await self.worker.stop(self._time_left())
@@ -238,6 +265,8 @@ class Session:
             self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
         if what == "error":
             self._connection.missed()
+        elif what == "exchange" and self.listening.exchanged():
+            self.settlement.wake()  # it finds that it is idle
 
     def _capacity(self) -> int:
         if self.settlement.closing:

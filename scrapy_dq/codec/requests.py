@@ -8,7 +8,7 @@ this spider, Request classes already imported, and the classes that `classes.py`
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,10 @@ from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
 FORMAT = 1
-"""The first byte of every entry. Another layout, or another meaning of a key, takes another format."""
+"""The first byte of a stored request. Another layout, or another meaning of a key, takes another format."""
 
 _CLASS = 0
+_CALLBACKS = ("callback", "errback")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this Scrapy takes a URL as it is when asked to; that saves half the time of decoding."""
 
@@ -134,6 +135,38 @@ class Codec:
                 raise Unfit(f"its format is {payload[0] if payload else None}, this version reads {FORMAT}")
             return self._request(self._values.unpack(payload[1:]))
         except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
+            raise CannotDecode(_reason(error)) from error
+
+    def build(self, written: Mapping[str, Any]) -> Request:
+        """Return the request that a person or a program wrote down, as a dict of its attributes.
+
+        Callbacks are names of the spider's methods. Raises CannotDecode, whatever is in it, and nothing else.
+        """
+        try:
+            for name in written:
+                if name not in KEYS:
+                    raise Unfit(f"{name!a:.100} is no attribute of a request; there are {', '.join(KEYS)}")
+            if "url" not in written:
+                raise Unfit("it has no url")
+            named = {name: self._read[name](written[name]) for name in _CALLBACKS if written.get(name)}
+            request = Request(**{**written, **named})
+            self.check_url(request.url)
+        except Exception as error:
+            raise CannotDecode(_reason(error)) from error
+        return request
+
+    def value(self, packed: bytes) -> Any:
+        """Return a packed value, of the types that `meta` may hold; raise CannotDecode and nothing else."""
+        try:
+            return self._values.lift(self._values.unpack(packed))
+        except Exception as error:
+            raise CannotDecode(_reason(error)) from error
+
+    def check_url(self, url: str) -> None:
+        """Raise CannotDecode if *url* has a scheme that DQ_URL_SCHEMES does not allow."""
+        try:
+            self._write["url"](url)
+        except Unfit as error:
             raise CannotDecode(_reason(error)) from error
 
     def _entry(self, request: Request, plan: _Plan) -> dict[Any, Any]:

@@ -15,6 +15,7 @@ from scrapy_dq.settings.setting import (
     backoff,
     boolean,
     choice,
+    encoding,
     folder,
     integer,
     limits,
@@ -38,6 +39,12 @@ SETTINGS = (
     Setting("DQ_RETRY_BACKOFF", "retry_backoff", {}, backoff),
     Setting("DQ_SEEN_TTL", "seen_ttl_s", 0.0, number, "s", 0, 3_153_600_000),
     Setting("DQ_SEED_ONCE", "seed_once", True, boolean),
+    Setting("SCHEDULER_IDLE_BEFORE_CLOSE", "idle_before_close_s", 0.0, number, "s", 0, 31_536_000),
+    Setting("MAX_IDLE_TIME_BEFORE_CLOSE", "max_idle_time_s", 0.0, number, "s", 0, 31_536_000),
+    Setting("REDIS_START_URLS_KEY", "start_urls_key", "%(name)s:start_urls", text),
+    Setting("REDIS_START_URLS_AS_SET", "start_urls_as_set", False, boolean),
+    Setting("REDIS_START_URLS_AS_ZSET", "start_urls_as_zset", False, boolean),
+    Setting("REDIS_ENCODING", "redis_encoding", "utf-8", encoding),
     Setting("DQ_WORKER_TTL", "worker_ttl_s", 30.0, number, "s", 1, 3600),
     Setting("DQ_STALL_TIMEOUT", "stall_timeout_s", 300.0, number, "s", 1, 86_400),
     Setting("DQ_SHUTDOWN_GRACE", "shutdown_grace_s", 8.0, number, "s", 0, 3600),
@@ -79,6 +86,12 @@ class Config:
     """Base and cap, in seconds."""
     seen_ttl_s: float = 0.0
     seed_once: bool = True
+    idle_before_close_s: float = 0.0
+    max_idle_time_s: float = 0.0
+    start_urls_key: str = "%(name)s:start_urls"
+    start_urls_as_set: bool = False
+    start_urls_as_zset: bool = False
+    redis_encoding: str = "utf-8"
     worker_ttl_s: float = 30.0
     stall_timeout_s: float = 300.0
     shutdown_grace_s: float = 8.0
@@ -150,6 +163,11 @@ class Config:
             raise ConfigError(
                 f"DQ_SEEN_TTL = {values['seen_ttl_s']:g}: without SCHEDULER_PERSIST = True nothing is kept "
                 f"from run to run that could be forgotten. Set both, or neither"
+            )
+        if values["start_urls_as_set"] and values["start_urls_as_zset"]:
+            raise ConfigError(
+                "REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET are both True: a key is one of them, "
+                "or neither (a list)"
             )
         return cls(**values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import json
 import os
@@ -86,6 +87,13 @@ def text(setting: Setting, value: Any) -> str:
     if not isinstance(value, str):
         raise setting.wrong(value, "a string")
     return value
+
+
+def encoding(setting: Setting, value: Any) -> str:
+    try:
+        return codecs.lookup(text(setting, value)).name
+    except LookupError:
+        raise setting.wrong(value, "the name of a text encoding that Python knows") from None
 
 
 def folder(setting: Setting, value: Any) -> str:

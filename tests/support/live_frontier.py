@@ -32,6 +32,7 @@ from scrapy_dq.frontier.model import (
     Release,
     Seen,
     Sent,
+    StartKeys,
     Status,
     Terms,
 )
@@ -164,7 +165,12 @@ class LiveFrontier:
     """One crawl on a real Redis; `call` runs a method of its `Frontier` to the end."""
 
     def __init__(
-        self, url: str, crawl: str, order: Order = Order.PRIORITY_LIFO, seen: Seen = Seen.EXACT
+        self,
+        url: str,
+        crawl: str,
+        order: Order = Order.PRIORITY_LIFO,
+        seen: Seen = Seen.EXACT,
+        start_keys: StartKeys | None = None,
     ) -> None:
         self.crawl = crawl
         self.order = order
@@ -173,7 +179,7 @@ class LiveFrontier:
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED, seen)
+        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED, seen, start_keys)
         self.redis = redis.Redis.from_url(url)
         """To look at the keys, past the frontier."""
 

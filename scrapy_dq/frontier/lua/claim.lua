@@ -1,12 +1,11 @@
--- claim: payloads that others fed (start_keys, the first one first) -> in-flight. Each becomes an entry that is
--- served before all others if it comes back; its worker makes requests of it, puts these, and then acks it.
+-- claim: payloads that others fed (start_keys, the first one first) -> in-flight. Each becomes an entry; if it
+-- comes back, it waits in a partition of its own. Its worker makes requests of it, puts these, and then acks it.
 -- ARGS     want, kind (list: from its head; set; zset: highest score first), mark (what the entry's payload begins
 --          with), id_stem (8 bytes, never used before)
 -- RETURNS  nothing; in grants.flat, as a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays where it was; after: it is in flight, and is reclaimed like any lease
 local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX' }
-local CLAIM_RANK = -BIAS -- the best that there is
 local function claim(want, kind, mark, id_stem)
   local claimed = 0
   for _, name in ipairs(start_keys) do
@@ -17,10 +16,11 @@ local function claim(want, kind, mark, id_stem)
         wrong_lists = is_wrong(name, kind) or wrong_lists
         break
       end
-      local payload = type(popped) == 'table' and popped[1] or popped
+      local payload = popped
+      if type(popped) == 'table' then payload = popped[1] end
       if not payload then break end
       state.sequence = state.sequence + 1
-      grant(id_stem .. struct.pack('>I4', claimed), place_of(CLAIM_RANK, state.sequence), 0, CLAIMED,
+      grant(id_stem .. struct.pack('>I4', claimed), struct.pack('>I8I8', 0, state.sequence), 0, CLAIMED,
         mark .. payload)
       claimed = claimed + 1
     end

@@ -1,0 +1,194 @@
+"""Payloads that others feed: claimed into a worker's in-flight hash, and never lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scrapy_dq.frontier.model import Ack, Claim, Lease, Order, Receipt, Release, StartKeys, Status, Terms
+from support.live_frontier import HandWorker, LiveFrontier, limited, put
+from support.redis_server import RedisServer
+
+MARK = b"\x02"
+Feed = Callable[..., None]
+
+
+class Fed(LiveFrontier):
+    """A crawl that is fed by two keys of one kind; `feed` puts payloads into one of them."""
+
+    def __init__(self, url: str, crawl: str, kind: str, order: Order = Order.PRIORITY_LIFO) -> None:
+        self.kind = kind
+        self.names = (f"{crawl}:first", f"{crawl}:second")
+        super().__init__(url, crawl, order, start_keys=StartKeys(kind, self.names, MARK))
+
+    def feed(self, *payloads: bytes, key: int = 0) -> None:
+        name = self.names[key]
+        if self.kind == "list":
+            self.redis.rpush(name, *payloads)
+        elif self.kind == "set":
+            self.redis.sadd(name, *payloads)
+        else:
+            self.redis.zadd(name, {payload: -n for n, payload in enumerate(payloads)})
+
+    def left(self) -> int:
+        """Return how many payloads wait in both keys."""
+        count = {"list": self.redis.llen, "set": self.redis.scard, "zset": self.redis.zcard}[self.kind]
+        return sum(int(count(name)) for name in self.names)
+
+    def close(self) -> None:
+        self.redis.delete(*self.names)
+        super().close()
+
+
+def claiming(fed: Fed) -> Terms:
+    return Terms(claim=Claim(fed.kind, MARK, os.urandom(8)))
+
+
+def payloads(leases: tuple[Lease, ...]) -> list[bytes]:
+    """Return what was fed of *leases*, in their order; other entries are left out."""
+    return [lease.payload.removeprefix(MARK) for lease in leases if lease.payload.startswith(MARK)]
+
+
+@pytest.fixture(params=["list", "set", "zset"])
+def fed(request: pytest.FixtureRequest, redis_server: RedisServer, crawl_name: str) -> Iterator[Fed]:
+    live = Fed(redis_server.url, crawl_name, request.param)
+    yield live
+    live.close()
+
+
+@pytest.fixture
+def claimer(fed: Fed) -> HandWorker:
+    return HandWorker(fed, "claimer")
+
+
+def claim(worker: HandWorker, want: int) -> Receipt:
+    assert isinstance(worker.live, Fed)
+    return worker.exchange(want=want, seeding=3, terms=claiming(worker.live))
+
+
+def test_as_many_are_claimed_as_leases_are_wanted(fed: Fed, claimer: HandWorker) -> None:
+    """A payload is pulled as fast as it is crawled: one for each lease that is asked for, none for none."""
+    fed.feed(*(b"%d" % n for n in range(10)))
+    assert claim(claimer, 0).leases == ()
+    receipt = claim(claimer, 3)
+    assert len(receipt.leases) == 3 == receipt.census.in_flight
+    assert fed.left() == 7
+    assert all(lease.payload.startswith(MARK) for lease in receipt.leases)
+    assert len({lease.entry_id for lease in receipt.leases}) == 3
+
+
+def test_the_order_is_that_of_the_key(fed: Fed, claimer: HandWorker) -> None:
+    """A list from its head, a sorted set from its highest score; a set as it comes."""
+    fed.feed(b"a", b"b", b"c", b"d")
+    taken = payloads((*claim(claimer, 3).leases, *claim(claimer, 3).leases))
+    assert sorted(taken) == [b"a", b"b", b"c", b"d"]
+    if fed.kind != "set":
+        assert taken == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_first_key_is_taken_from_first(fed: Fed, claimer: HandWorker) -> None:
+    """Several keys are in order of priority, at each exchange anew."""
+    fed.feed(b"later 1", b"later 2", key=1)
+    fed.feed(b"first")
+    assert payloads(claim(claimer, 2).leases)[0] == b"first"
+    fed.feed(b"again")
+    assert payloads(claim(claimer, 1).leases) == [b"again"]
+
+
+def test_a_repeat_of_the_exchange_gets_the_same_claims(fed: Fed, claimer: HandWorker) -> None:
+    """A reply that was lost loses no payload."""
+    fed.feed(b"a", b"b", b"c")
+    first = claim(claimer, 2)
+    assert claimer.send(claimer.last).leases == first.leases
+    assert fed.left() == 1
+
+
+def test_a_dead_workers_claims_are_taken_by_another(fed: Fed, claimer: HandWorker) -> None:
+    """They come back as suspects, one at a time, as what any dead worker held."""
+    fed.feed(b"a", b"b")
+    lost = payloads(claim(claimer, 2).leases)
+    other = HandWorker(fed, "other")
+    other.exchange(put(1), seeding=3)
+    other.reclaim("claimer")
+    found = []
+    for _ in lost:
+        leases = other.exchange(want=9, seeding=3).leases
+        assert len(payloads(leases)) == 1
+        found += payloads(leases)
+        other.exchange(*(Ack(lease.entry_id) for lease in leases), seeding=3)
+    assert sorted(found) == sorted(lost)
+    assert fed.left() == 0
+
+
+def test_claims_that_are_given_back_keep_their_order(fed: Fed, claimer: HandWorker) -> None:
+    """A worker that is stopped gives back what it has made nothing of yet."""
+    fed.feed(*(b"%d" % n for n in range(4)))
+    claimed = claim(claimer, 4).leases
+    claimer.exchange(put(1), *(Release(lease.entry_id) for lease in claimed), seeding=3)
+    again = claimer.exchange(want=5, seeding=3).leases
+    assert payloads(again) == payloads(claimed)
+
+
+@pytest.mark.parametrize("crawl", [limited(delay_s=1000.0), limited(concurrency=1)])
+def test_no_limit_of_a_site_holds_for_claims(fed: Fed, crawl: object) -> None:
+    """A delay counts between requests to a site: what was fed is none yet."""
+    worker = HandWorker(fed, "worker", crawl)  # type: ignore[arg-type]
+    fed.feed(b"a", b"b", b"c")
+    claimed = claim(worker, 3).leases
+    assert len(claimed) == 3
+    assert all(lease.send_at is None for lease in claimed)
+    worker.exchange(*(Release(lease.entry_id) for lease in claimed), seeding=3)
+    assert len(worker.exchange(want=3, seeding=3).leases) == 3
+    fed.state()
+
+
+def test_a_key_of_another_type_stops_nothing(fed: Fed, claimer: HandWorker) -> None:
+    """The answer names it, what it is and what it should be; the other key and the crawl go on."""
+    fed.redis.set(fed.names[0], "mine")
+    fed.feed(b"a", key=1)
+    claimer.exchange(put(1), seeding=3)
+    receipt = claim(claimer, 5)
+    assert {lease.payload for lease in receipt.leases} == {b"payload", MARK + b"a"}
+    assert fed.names[0] in receipt.wrong_key
+    assert f"is a string, not a {fed.kind}" in receipt.wrong_key
+    assert fed.redis.get(fed.names[0]) == b"mine"
+
+
+def test_a_large_payload_ends_the_claims_of_an_exchange(fed: Fed, claimer: HandWorker) -> None:
+    """What one exchange brings is bounded in bytes, too."""
+    fed.feed(*(b"%d" % n + b"x" * 3_000_000 for n in range(3)))
+    assert len(claim(claimer, 3).leases) == 2
+    assert fed.left() == 1
+
+
+def test_a_worker_that_listens_keeps_the_run_open(fed: Fed, claimer: HandWorker) -> None:
+    """It is not counted among those that seed: others can tell that nothing is left."""
+    other = HandWorker(fed, "other")
+    claim(claimer, 1)
+    receipt = other.exchange()
+    assert (receipt.status, receipt.census.seeding) == (Status.OK, 0)
+    assert receipt.census.empty
+    claimer.exchange(seeding=0)
+    assert other.exchange().status is Status.FINISHED
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_a_claim_that_came_back_fits_into_every_order(
+    redis_server: RedisServer, crawl_name: str, order: Order
+) -> None:
+    """Oldest first, whatever the order of the crawl; the extremes of priority do not get in its way."""
+    live = Fed(redis_server.url, crawl_name, "list", order)
+    worker = HandWorker(live, "worker")
+    live.feed(b"a", b"b", b"c")
+    claimed = claim(worker, 3).leases
+    worker.exchange(
+        put(1, priority=2**50),
+        put(2, priority=-(2**50)),
+        *(Release(lease.entry_id) for lease in claimed),
+        seeding=3,
+    )
+    assert payloads(worker.exchange(want=9).leases) == [b"a", b"b", b"c"]
+    live.state()
+    live.close()

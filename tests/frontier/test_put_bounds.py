@@ -1,0 +1,79 @@
+"""Puts that are refused as too many, and puts that an adopted dupefilter knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scrapy_dq.frontier.model import Admission, FrontierRefused
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, numbers, put
+
+ADOPTED = b"\x01" * 20
+
+
+def bounded(n: int, most: int, **more: float) -> object:
+    move = put(n, **more)  # type: ignore[arg-type]
+    move.most = most
+    return move
+
+
+def known(n: int, name: bytes = ADOPTED) -> object:
+    move = put(n, admission=Admission.SEEN)
+    move.known_as = name
+    return move
+
+
+def test_a_put_past_its_bound_is_refused(live: LiveFrontier, worker: HandWorker) -> None:
+    """What waits is counted at the moment of each put, also within one exchange; delayed entries count."""
+    receipt = worker.exchange(
+        bounded(1, 3), bounded(2, 3, due_in=1000.0), bounded(3, 3), bounded(4, 3), put(5)
+    )
+    assert (receipt.refused, receipt.dropped) == ((3,), ())
+    assert receipt.census.waiting + receipt.census.delayed == 4
+    worker.take(9)
+    assert worker.exchange(bounded(6, 2)).refused == ()  # what is in flight does not count
+
+
+def test_a_repeat_of_a_put_that_was_stored_is_known_not_refused(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Its owner must not be told that it was not stored."""
+    worker.exchange(bounded(1, 1))
+    receipt = worker.exchange(bounded(1, 1), bounded(2, 1))
+    assert (receipt.dropped, receipt.refused) == ((0,), (1,))
+    assert worker.send(worker.last) == receipt
+
+
+def test_what_was_adopted_is_known(live: LiveFrontier, worker: HandWorker) -> None:
+    """A put that another scheduler had seen is dropped, and is not in `seen`; others are stored."""
+    assert live.call("adopt", worker.epoch, worker.run, [ADOPTED, b"\x02" * 20]) == 2
+    assert live.call("adopt", worker.epoch, worker.run, [ADOPTED]) == 0
+    receipt = worker.exchange(known(1), known(2, b"\x03" * 20), put(3), want=9)
+    assert receipt.dropped == (0,)
+    assert sorted(numbers(receipt)) == [2, 3]
+    assert receipt.census.seen == 1
+    assert HandWorker(live, "other").joined.adopted
+
+
+def test_what_was_adopted_ends_with_what_was_seen(live: LiveFrontier, worker: HandWorker) -> None:
+    """It is kept as long as `seen` is, and no longer."""
+    live.call("adopt", worker.epoch, worker.run, [ADOPTED])
+    worker.exchange(known(2, b"\x03" * 20), want=1)
+    worker.exchange(ack(2))
+    worker.leave(keep_seen=True)
+    again = HandWorker(live, "again", replace(IDENTITY, keep_seen=True))
+    assert again.joined.adopted
+    assert again.run == worker.run + 1
+    again.exchange()
+    again.leave()
+    assert "adopted" not in live.key_names()
+
+
+def test_adoption_is_for_the_run_that_it_began_in(live: LiveFrontier, worker: HandWorker) -> None:
+    """A run that is over takes nothing more."""
+    with pytest.raises(FrontierRefused, match="LOST"):
+        live.call("adopt", "another", worker.run, [ADOPTED])
+    with pytest.raises(FrontierRefused, match="FINISHED"):
+        live.call("adopt", worker.epoch, worker.run - 1, [ADOPTED])
+    assert "adopted" not in live.key_names()

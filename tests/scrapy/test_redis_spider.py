@@ -1,0 +1,294 @@
+"""RedisSpider: start requests that others feed through Redis while the spider runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import Overview
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.worker import Worker
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project], Overview]
+Reasons = Callable[[Project], list[str]]
+Errors = Callable[[Worker], list[str]]
+
+SPIDER = """\
+import scrapy
+from scrapy_dq import RedisSpider
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(RedisSpider, TreeSpider):
+    name = SPIDER_NAME
+%s
+"""
+QUICK = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}
+
+
+def spider(*lines: str) -> str:
+    return SPIDER % "\n".join(f"    {line}" for line in lines)
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with connect_url(redis_url, 5.0) as client:
+        yield client
+
+
+@pytest.fixture
+def fed(make_project: MakeProject, redis_url: str) -> Callable[..., Project]:
+    """Return a function that makes a project whose spider is fed; *lines* are more of its class."""
+
+    def make(*lines: str, **settings: Any) -> Project:
+        return make_project([], redis_url=redis_url, spider=spider(*lines), settings=QUICK | settings)
+
+    return make
+
+
+def key(project: Project) -> str:
+    return f"{project.name}:start_urls"
+
+
+def targets(site: TreeSite) -> list[str]:
+    """Return what the site was asked for, each as often as it was."""
+    return sorted(site.hits().elements())
+
+
+def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+) -> None:
+    """A bare URL and JSON, with method, meta and form data; the run is finished in the end."""
+    site, project = start_site(pages=40), fed()
+    client.rpush(
+        key(project),
+        site.start_url,
+        json.dumps({"url": site.url("/p/39"), "meta": {"depth": 3}}),
+        json.dumps({"url": site.url("/p/38"), "query": "x y", "n": 1}),
+        json.dumps({"url": site.url("/p/37"), "method": "post", "field": ["1", "2"]}),
+    )
+    worker = project.run_worker()
+    assert worker.close_reason == "finished"
+    hits = site.hits()
+    assert set(hits) == {*(f"/p/{k}" for k in range(40)), "/p/38?query=x+y&n=1"}
+    assert worker.stats["dq/fed"] == 4
+    assert look(project).phase == "finished"
+    assert not client.exists(key(project))
+
+
+def test_the_spider_stays_open_and_takes_what_comes(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+) -> None:
+    """MAX_IDLE_TIME_BEFORE_CLOSE = 0, the default: for ever. Two workers share what is fed."""
+    site, project = start_site(pages=3), fed(MAX_IDLE_TIME_BEFORE_CLOSE=0)
+    workers = project.start_workers(2)
+    wait_until(lambda: look(project).census.workers == 2, "both have joined", 30)
+    for round_ in range(3):
+        client.rpush(key(project), *(site.url(f"/p/2?{round_}-{n}") for n in range(5)))
+        wait_until(lambda r=round_: sum(site.hits().values()) == 5 * (r + 1), "all are crawled", 20)
+        assert [w.running for w in workers] == [True, True]
+        assert look(project).phase == "open"
+    for worker in workers:
+        worker.terminate()
+    assert project.wait() == ["shutdown", "shutdown"]
+    assert sum(w.stats.get("dq/fed", 0) for w in workers) == 15
+
+
+@pytest.mark.parametrize("kind", ["SET", "ZSET"])
+def test_sets_and_sorted_sets_feed_too(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, kind: str
+) -> None:
+    """REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET say what the key is; highest score first."""
+    site = start_site(pages=9)
+    project = fed(**{f"REDIS_START_URLS_AS_{kind}": True, "CONCURRENT_REQUESTS": 1})
+    urls = [site.url(f"/p/{k}") for k in range(4, 9)]
+    if kind == "SET":
+        client.sadd(key(project), *urls)
+    else:
+        client.zadd(key(project), {url: k for k, url in enumerate(urls)})
+    assert project.run_worker().close_reason == "finished"
+    assert targets(site) == [f"/p/{k}" for k in range(4, 9)]
+
+
+def test_several_keys_of_the_spider_feed_it(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+) -> None:
+    """`redis_key` of the class wins over the setting; %(name)s is the spider's name."""
+    site = start_site(pages=9)
+    project = fed('redis_key = ["%(name)s:urgent", "%(name)s:other"]', REDIS_START_URLS_KEY="unused")
+    client.rpush(f"{project.name}:other", site.url("/p/8"))
+    client.rpush(f"{project.name}:urgent", site.url("/p/7"))
+    worker = project.run_worker()
+    assert targets(site) == ["/p/7", "/p/8"]
+    assert f"Fed by {project.name}:urgent, {project.name}:other; closes after 0.3 s" in worker.text
+
+
+BAD = {
+    b"\xff\xfe": "it is no text in utf-8",
+    b"": "'' is neither a URL nor a JSON object",
+    b"not a url": "'not a url' is neither a URL nor a JSON object",
+    b'{"url": ': "it begins like JSON and is none",
+    b'["http://localhost/"]': "its JSON is a list, not an object",
+    b'{"uri": "http://localhost/"}': 'its JSON has no "url"',
+    b'{"url": 7}': 'its "url" is a int, not a str',
+    b'{"url": "http://localhost/", "meta": []}': 'its "meta" is a list, not a dict',
+    b'{"url": "http://localhost/", "method": 1}': 'its "method" is a int, not a str',
+    b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is no form data',
+    b'{"url": "no scheme"}': "ValueError: Missing scheme in request url",
+    b"file:///etc/passwd": "the scheme 'file' is not in DQ_URL_SCHEMES",
+    b"[" * 100_000: "it begins like JSON and is none",
+}
+
+
+def test_what_is_no_request_becomes_a_dead_letter_and_stops_nothing(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
+) -> None:
+    """Each with its reason; one line in the log; what stands between them is crawled."""
+    site, project = start_site(pages=9), fed()
+    for n, payload in enumerate(BAD):
+        client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
+    worker = project.run_worker()
+    assert worker.close_reason == "finished"
+    assert len(targets(site)) == len(BAD)
+    assert worker.stats["dq/buried"] == len(BAD)
+    found = reasons(project)
+    for reason in BAD.values():
+        assert any(reason in one for one in found), (reason, found)
+    assert worker.text.count("becomes a dead letter") == 1
+    assert not errors(worker)
+
+
+def test_make_request_from_data_is_the_projects_own(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+) -> None:
+    """It may yield several requests, of any callback; what it raises, or nothing at all, is a reason."""
+    site = start_site(pages=9)
+    project = fed(
+        "def make_request_from_data(self, data):",
+        "    if data == b'none':",
+        "        return None",
+        "    if data == b'item':",
+        "        return {'a': 1}",
+        "    for n in range(int(data)):",
+        f"        yield scrapy.Request('{site.url('/p/8')}?%d' % n, callback=self.parse_it)",
+        "def parse_it(self, response):",
+        "    self.record('own', page_path(response))",
+    )
+    client.rpush(key(project), "3", "what?", "2")
+    worker = project.run_worker()
+    # Filtered, as they do not ask otherwise: the second payload's are the first one's.
+    assert targets(site) == ["/p/8?0", "/p/8?1", "/p/8?2"]
+    assert [event.event for event in project.events()] == ["own"] * 3
+    assert reasons(project) == ["ValueError: invalid literal for int() with base 10: b'what?'"]
+    assert worker.stats["dq/duplicates"] == 2
+
+
+def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+) -> None:
+    """None, an empty list and something that is no Request are told apart."""
+    project = fed(
+        "def make_request_from_data(self, data):",
+        "    return {b'none': None, b'empty': [], b'item': {'a': 1}, b'number': 7}[data]",
+    )
+    client.rpush(key(project), "none", "empty", "item", "number")
+    project.run_worker()
+    nothing = "make_request_from_data() made no request of it"
+    assert sorted(reasons(project)) == sorted([
+        nothing,
+        nothing,
+        "make_request_from_data() made a str of it, not a Request",
+        "make_request_from_data() made a int of it, not a Request",
+    ])  # fmt: skip
+
+
+def test_a_key_of_another_type_is_told_and_waited_for(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, errors: Errors
+) -> None:
+    """One ERROR names it; once it is mended, the crawl goes on from it."""
+    site, project = start_site(pages=9), fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
+    client.set(key(project), "mine")
+    worker = project.start_worker()
+    wait_until(lambda: errors(worker), "the key was told", 20)
+    client.delete(key(project))
+    client.rpush(key(project), site.url("/p/8"))
+    assert project.wait() == ["finished"]
+    (error,) = errors(worker)
+    assert f"the key '{key(project)}' is a string, not a list" in error
+    assert targets(site) == ["/p/8"]
+
+
+def test_a_local_request_of_a_payload_keeps_it_in_flight(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+) -> None:
+    """A request that cannot be stored dies with its worker: its payload must not be settled before."""
+    site = start_site(pages=9)
+    project = fed(
+        "def make_request_from_data(self, data):",
+        "    return scrapy.Request(data.decode(), callback=lambda response: None)",
+        MAX_IDLE_TIME_BEFORE_CLOSE=0,
+    )
+    client.rpush(key(project), site.url("/p/8?s=60"))
+    worker = project.start_worker()
+    wait_until(lambda: site.hits(), "it is under way", 20)
+    assert look(project).census.in_flight == 1
+    worker.kill()
+    worker = project.start_worker()
+    wait_until(lambda: sum(site.hits().values()) == 2, "it is crawled again", 30)
+    worker.kill()
+
+
+def test_a_plain_spider_waits_for_the_idle_time(
+    make_project: MakeProject, start_site: StartSite, redis_url: str, look: Look
+) -> None:
+    """SCHEDULER_IDLE_BEFORE_CLOSE, for any spider; the event loop is never blocked."""
+    site = start_site(pages=3)
+    settings = {"SCHEDULER_IDLE_BEFORE_CLOSE": 1}
+    project = make_project([site.start_url], redis_url=redis_url, settings=settings)
+    worker = project.run_worker()
+    assert worker.close_reason == "finished"
+    assert "Nothing was fed for 1 s" in worker.text
+    assert worker.stats["elapsed_time_seconds"] >= 1
+    assert look(project).phase == "finished"
+
+
+WRONG = {
+    "redis_key = ''": "redis_key (REDIS_START_URLS_KEY) = '': expected a name that is not empty",
+    "redis_key = []": "redis_key (REDIS_START_URLS_KEY) = []: expected a name that is not empty",
+    "redis_key = '%(nmae)s'": "expected a key's name, or several",
+    "max_idle_time = 'soon'": "max_idle_time of ProjectSpider = 'soon': expected seconds",
+    "max_idle_time = -1": "max_idle_time of ProjectSpider = -1: expected seconds",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_an_attribute_that_cannot_be_used_is_told_before_anything_is_taken(
+    fed: Callable[..., Project], client: redis.Redis, line: str, look: Look
+) -> None:
+    """One ERROR line, and no crawl."""
+    project = fed(line)
+    worker = project.run_worker()
+    assert f"scrapy_dq cannot start: {WRONG[line]}".split("expected")[1] in worker.text
+    assert "ERROR: scrapy_dq cannot start: " in worker.text
+    assert look(project).phase == "absent"
+
+
+def test_the_server_of_scrapy_redis_is_there(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+) -> None:
+    """`self.server` is a client of the same Redis, for rare things."""
+    site = start_site(pages=9)
+    project = fed("def parse(self, response):", "    self.server.set(self.redis_key + ':seen', response.url)")
+    client.rpush(key(project), site.url("/p/8"))
+    assert project.run_worker().close_reason == "finished"
+    assert client.getdel(key(project) + ":seen") == site.url("/p/8").encode()
