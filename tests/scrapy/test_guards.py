@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
@@ -14,6 +13,7 @@ from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_dq import Scheduler
+from scrapy_dq.admission import Admissions
 from scrapy_dq.session import Session
 from scrapy_dq.settings import Config
 from support.project import Project
@@ -81,16 +81,12 @@ def test_equal_children_of_two_parents_stay_separate(
 
 def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
     """A page that two workers download, one of them taken for dead, becomes one redirect: it has one id."""
-    crawler = Crawler(scrapy.Spider)
-    crawler.stats = MemoryStatsCollector(crawler)
-    crawler.request_fingerprinter = RequestFingerprinter()
     ids = []
     for latency in (b"0.1", b"0.2"):
-        scheduler = Scheduler(crawler)
-        settlement = SimpleNamespace(followed=lambda request: True)
-        scheduler._session = SimpleNamespace(settlement=settlement)  # type: ignore[assignment]
+        admissions = Admissions(RequestFingerprinter().fingerprint, True, 10, True)
         redirect = scrapy.Request("http://localhost/target", dont_filter=True)
-        ids.append(scheduler._child_id(redirect, b"p" * 12, b"payload with a latency of " + latency))
+        payload = b"payload with a latency of " + latency
+        ids.append(admissions.of(redirect, None, b"p" * 12, payload, followed=True))
     assert ids[0] == ids[1]
 
 
@@ -122,11 +118,12 @@ def test_after_a_lost_outbox_nothing_is_known_and_the_worker_ends_if_it_must(
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.request_fingerprinter = RequestFingerprinter()
     scheduler = Scheduler(crawler)
-    scheduler._sent[b"fingerprint"] = None
+    scheduler._admissions = Admissions(lambda request: b"", True, 10, True)
+    scheduler._admissions.remember(b"fingerprint")
     session = Session.__new__(Session)
     session._scheduler, session.settlement, session.shares_seen = scheduler, Mock(), shares_seen
     session.outbox_lost(parentless)
-    assert not scheduler._sent
+    assert not scheduler._admissions.known(b"fingerprint")
     assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 

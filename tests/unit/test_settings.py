@@ -20,7 +20,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 KINDS = {
     "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
     "url": "a string", "folder": "a folder that is there and can be written to", "limits": "a dict",
-    "backoff": "a dict",
+    "backoff": "a dict", "encoding": "the name of a text encoding",
 }  # fmt: skip
 
 
@@ -87,6 +87,12 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_LOG_INTERVAL", 0, 0.0),
     ("DQ_REDIS_TIMEOUT", "0.1", 0.1),
     ("DQ_REDIS_SERVER", "/opt/redis-server", "/opt/redis-server"),
+    ("SCHEDULER_IDLE_BEFORE_CLOSE", "5", 5.0),
+    ("MAX_IDLE_TIME_BEFORE_CLOSE", 0, 0.0),
+    ("REDIS_START_URLS_KEY", "urls", "urls"),
+    ("REDIS_START_URLS_AS_SET", "True", True),
+    ("REDIS_START_URLS_AS_ZSET", "1", True),
+    ("REDIS_ENCODING", "latin1", "iso8859-1"),
     ("SCHEDULER_PERSIST", "true", True),
     ("SCHEDULER_FLUSH_ON_START", True, True),
     ("REDIS_URL", "redis://host", "redis://host"),
@@ -160,6 +166,12 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_LOG_INTERVAL", -1),
     ("DQ_REDIS_TIMEOUT", 0),
     ("DQ_REDIS_SERVER", Path("/opt/redis-server")),
+    ("SCHEDULER_IDLE_BEFORE_CLOSE", -1),
+    ("MAX_IDLE_TIME_BEFORE_CLOSE", "soon"),
+    ("REDIS_START_URLS_KEY", 1),
+    ("REDIS_START_URLS_AS_SET", "maybe"),
+    ("REDIS_START_URLS_AS_ZSET", 2),
+    ("REDIS_ENCODING", "utf-9"),
     ("SCHEDULER_PERSIST", "maybe"),
     ("SCHEDULER_FLUSH_ON_START", []),
     ("REDIS_URL", 6379),
@@ -225,7 +237,12 @@ def test_an_unknown_dq_setting_is_refused(name: str, hint: str | None) -> None:
 
 def test_settings_of_others_are_left_alone() -> None:
     """Also those that merely look similar."""
-    settings: Mapping[Any, Any] = {"REDIS_START_URLS_KEY": 1, "SCHEDULER_QUEUE_CLASS": 1, "XDQ_": 1, 5: 1}
+    settings: Mapping[Any, Any] = {
+        "REDIS_START_URLS_BATCH_SIZE": 1,
+        "STATS_KEY": 1,
+        "XDQ_": 1,
+        5: 1,
+    }
     assert Config.read(settings, NAMES) == Config("books")
 
 
@@ -334,6 +351,12 @@ def test_seen_that_is_not_kept_cannot_be_forgotten() -> None:
         read(DQ_SEEN_TTL=60)
     assert read(DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_ttl_s == 60
     assert read(DQ_SEEN_TTL=0).seen_ttl_s == 0
+
+
+def test_a_start_key_is_of_one_kind() -> None:
+    """A set and a sorted set at once is a misunderstanding."""
+    with pytest.raises(ConfigError, match="REDIS_START_URLS_AS_ZSET are both True"):
+        read(REDIS_START_URLS_AS_SET=True, REDIS_START_URLS_AS_ZSET=True)
 
 
 # DQ_CRAWL and DQ_RUN_NAME
