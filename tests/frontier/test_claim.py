@@ -192,3 +192,10 @@ def test_a_claim_that_came_back_fits_into_every_order(
     assert payloads(worker.exchange(want=9).leases) == [b"a", b"b", b"c"]
     live.state()
     live.close()
+
+
+def test_a_claim_is_no_page_that_is_done(fed: Fed, claimer: HandWorker) -> None:
+    """What came of it is counted, not the payload itself."""
+    fed.feed(b"a")
+    (lease,) = claim(claimer, 1).leases
+    assert claimer.exchange(Ack(lease.entry_id), seeding=3).census.done == 0

@@ -1,0 +1,81 @@
+"""Start URLs are fed through Redis while two workers crawl, and one of them is killed: each is crawled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_dq.connection import connect_url
+from support.fault_crawl import FaultCrawl
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+FED = """\
+from scrapy_dq import RedisSpider
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(RedisSpider, TreeSpider):
+    name = SPIDER_NAME
+    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 3}
+
+    def parse(self, response):
+        self.record("done", page_path(response))
+"""
+BATCH = 500
+
+
+def feed(client: redis.Redis, kind: str, key: str, urls: Iterable[str]) -> None:
+    """Push *urls* in batches, a little faster than they are crawled."""
+    waiting = {"list": client.llen, "SET": client.scard, "ZSET": client.zcard}[kind]
+    left = iter(urls)
+    while batch := list(islice(left, BATCH)):
+        if kind == "list":
+            client.rpush(key, *batch)
+        elif kind == "SET":
+            client.sadd(key, *batch)
+        else:
+            client.zadd(key, dict.fromkeys(batch, time.time()))
+        wait_until(lambda: int(waiting(key)) < 2 * BATCH, f"{kind} is taken from", 60)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1_500, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", ["list", "SET", "ZSET"])
+def test_each_url_that_was_fed_is_crawled(
+    kind: str,
+    count: int,
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """At least once; and at most as many twice as the killed worker held."""
+    settings: dict[str, Any] = {"DQ_WORKER_TTL": 30, "LOG_LEVEL": "INFO"}
+    if kind != "list":
+        settings[f"REDIS_START_URLS_AS_{kind}"] = True
+    crawl = fault_crawl(
+        fault_redis, start_urls=[], site={"pages": count, "latency_s": 0.0}, settings=settings, spider=FED
+    )
+    began = time.monotonic()
+    victim, _ = crawl.start(2)
+    urls = [crawl.site.url(f"/p/{k}") for k in range(count)]
+    with connect_url(fault_redis.url, 5.0) as client:
+        key = f"{crawl.project.name}:start_urls"
+        feed(client, kind, key, urls[: count // 2])
+        wait_until(lambda: crawl.overview().census.done >= count // 4, "a quarter is done", 60 + count / 50)
+        crawl.kill(victim)
+        crawl.start()
+        feed(client, kind, key, urls[count // 2 :])
+        verdict = crawl.end(60 + count / 50)
+        assert not client.exists(key)
+    seconds = time.monotonic() - began
+    figures(verdict, leases_at_kill=crawl.leases_at_kills, pages_per_s=f"{count / seconds:.0f}")
+    assert not verdict.lost
+    assert verdict.repeats <= crawl.leases_at_kills
+    assert verdict.reasons == ("finished", "finished")
+    assert crawl.overview().phase == "finished"
