@@ -1,0 +1,48 @@
+"""Start keys on a Redis Cluster: in the crawl's slot they serve, in another they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scrapy_dq.frontier import keys
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+SPIDER = """\
+from scrapy_dq import RedisSpider
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(RedisSpider, TreeSpider):
+    name = SPIDER_NAME
+    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}
+"""
+
+
+def test_keys_in_another_slot_are_refused_and_those_in_the_crawls_own_serve(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """No script reaches both: one ERROR names the key and one that would do; nothing is taken."""
+    server = start_redis(args=["--cluster-enabled", "yes"])
+    site = start_site(pages=5)
+    with server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "it is up", 10)
+        project = make_project([], redis_url=server.url, spider=SPIDER)
+        plain = f"{project.name}:start_urls"
+        client.rpush(plain, site.start_url)
+        worker = project.run_worker()
+        own = f"{{{project.name}}}:start_urls"
+        assert f"the key '{plain}' is in another slot than crawl '{project.name}'" in worker.text
+        assert f"for example '{own}'" in worker.text
+        assert client.llen(plain) == 1
+        assert not client.exists(keys.meta(project.name))
+
+        client.rpush(own, site.start_url)
+        worker = project.run_worker(settings={"REDIS_START_URLS_KEY": own})
+        assert worker.close_reason == "finished"
+    assert set(site.hits()) == site.paths
