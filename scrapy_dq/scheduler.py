@@ -24,6 +24,7 @@ from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Lease, Put
 from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
+from scrapy_dq.settings import enabled
 from scrapy_dq.settlement import Outcome, is_one_off
 from scrapy_dq.slots import BadPartition
 from scrapy_dq.text import printable
@@ -43,8 +44,14 @@ class Scheduler(BaseScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> BaseScheduler:  # type: ignore[override]
-        """Return a scheduler; for `scrapy shell`, `fetch`, `view`, `parse` and `check` it is Scrapy's own."""
-        if is_one_off(crawler):
+        """Return a scheduler; for `scrapy shell`, `fetch`, `view`, `parse` and `check` it is Scrapy's own.
+
+        So it is with `DQ_ENABLED = False`.
+        """
+        asked = enabled(crawler.settings)
+        if is_one_off(crawler) or not asked:
+            if not asked:
+                logger.info("DQ_ENABLED = False: this is a crawl of this process alone, with Scrapy's scheduler")
             if crawler.spider is not None:
                 crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]
             scheduler = build_from_crawler(ScrapyScheduler, crawler)
