@@ -1,8 +1,13 @@
 """scrapy_dq: a distributed, crash-safe scheduler and dupefilter for Scrapy, kept in Redis."""
 
 from scrapy_dq.addon import Addon
+from scrapy_dq.clients import get_redis, get_redis_from_settings
 from scrapy_dq.dupefilter import DupeFilter
+from scrapy_dq.pipelines import RedisPipeline
 from scrapy_dq.scheduler import Scheduler
 
-__all__ = ["Addon", "DupeFilter", "Scheduler", "__version__"]
+__all__ = [
+    "Addon", "DupeFilter", "RedisPipeline", "Scheduler",
+    "__version__", "get_redis", "get_redis_from_settings",
+]  # fmt: skip
 __version__ = "0.1.0"

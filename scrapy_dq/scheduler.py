@@ -26,6 +26,7 @@ from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.settlement import Outcome, is_one_off
+from scrapy_dq.signals import items_given_up
 from scrapy_dq.slots import BadPartition
 from scrapy_dq.text import printable
 
@@ -51,7 +52,7 @@ class Scheduler(BaseScheduler):
         asked = enabled(crawler.settings)
         if is_one_off(crawler) or not asked:
             if not asked:
-                logger.info("DQ_ENABLED = False: this is a crawl of this process alone, with Scrapy's scheduler")
+                logger.info("DQ_ENABLED = False: Scrapy's own scheduler crawls, in this process alone")
             if crawler.spider is not None:
                 crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]
             scheduler = build_from_crawler(ScrapyScheduler, crawler)
@@ -92,6 +93,7 @@ class Scheduler(BaseScheduler):
         self._session = Session.from_crawler(self._crawler)
         self._config = self._session.config
         await self._session.open(self)
+        self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True
 
     def close(self, reason: str) -> Deferred[None]:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
 from scrapy.utils.python import global_object_name

@@ -64,14 +64,20 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
     given = settings.get("DQ_ORDER") is not None
     queue = settings.get(QUEUE_CLASS)
     if queue and not given and order_of_queue(settings) is None:
-        yield logging.WARNING, (
-            f"{QUEUE_CLASS} = {name_of(queue)!r} is none of scrapy-redis's queues: the order is "
-            f"{order.value!r}. DQ_ORDER chooses another one"
+        yield (
+            logging.WARNING,
+            (
+                f"{QUEUE_CLASS} = {name_of(queue)!r} is none of scrapy-redis's queues: the order is "
+                f"{order.value!r}. DQ_ORDER chooses another one"
+            ),
         )
     if is_theirs(settings.get("STATS_CLASS")):
-        yield logging.WARNING, (
-            f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} asks Redis, while the event loop waits, "
-            f"whenever something is counted. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
+        yield (
+            logging.WARNING,
+            (
+                f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} asks Redis, while the event loop waits, "
+                f"whenever something is counted. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
+            ),
         )
     said = [
         f"{', '.join(named)} ({instead})"

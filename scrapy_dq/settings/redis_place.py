@@ -19,7 +19,7 @@ def names_redis(params: Mapping[str, Any]) -> bool:
 
 
 def settle(given: Mapping[str, Any], values: dict[str, Any], port: Setting) -> None:
-    """Make *values* say where Redis is, as scrapy-redis would: a setting wins over its namesake in REDIS_PARAMS.
+    """Make *values* say where Redis is, as scrapy-redis would: a setting wins over one of REDIS_PARAMS.
 
     A port or a database without a host is one of this machine.
 
