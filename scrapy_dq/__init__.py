@@ -5,9 +5,10 @@ from scrapy_dq.clients import get_redis, get_redis_from_settings
 from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.pipelines import RedisPipeline
 from scrapy_dq.scheduler import Scheduler
+from scrapy_dq.shared_stats import SharedStats
 
 __all__ = [
-    "Addon", "DupeFilter", "RedisPipeline", "Scheduler",
+    "Addon", "DupeFilter", "RedisPipeline", "Scheduler", "SharedStats",
     "__version__", "get_redis", "get_redis_from_settings",
 ]  # fmt: skip
 __version__ = "0.1.0"

@@ -23,7 +23,9 @@ from scrapy_dq.frontier.worker import Worker, WorkerOptions
 from scrapy_dq.retry_after import retry_after_s
 from scrapy_dq.settings import Config, ConfigError, peers
 from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.shared_stats import SharedStats
 from scrapy_dq.slots import BadPartition, OneSlot, Slots
+from scrapy_dq.stats_sharing import StatsSharing
 from scrapy_dq.surroundings import data_dir, differing, names_of, need_asyncio, spider_args
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class Session:
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
+        self._sharing: StatsSharing | None = None
         self._told_blocked: dict[bytes, float] = {}
         self.codec = Codec(
             crawler.spider,
@@ -172,6 +175,8 @@ class Session:
         self._dupefilter.open()
         if config.retry_after_max_s and config.partition_by != "none":
             self._crawler.signals.connect(self._downloaded, signals.response_downloaded)
+        if isinstance(self._stats, SharedStats):
+            self._sharing = StatsSharing(self._stats, frontier, self.worker, config.stats_interval_s)
         self._announce(joined, crawl)
         self._watch_progress(time.monotonic(), joined.census.done)
 
@@ -182,10 +187,19 @@ class Session:
                 timer.cancel()
         try:
             if self.opened:
-                await self.worker.stop(self._time_left())
+                await self._leave()
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
+
+    async def _leave(self) -> None:
+        leaving = self.worker.stop(self._time_left())
+        if self._sharing is None:
+            await leaving
+            return
+        # What was counted is told before the next run can begin; what leaving itself counts, after it.
+        await asyncio.gather(self._sharing.end(), leaving)
+        await self._sharing.end()
 
     # What the scheduler asks.
 

@@ -26,6 +26,7 @@ local key = {
   blocked = prefix .. 'blocked',
   dead = prefix .. 'dead',
   failed = prefix .. 'failed',
+  stats = prefix .. 'stats',
 }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
@@ -34,6 +35,7 @@ local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 local key_types = {
   members = 'set', beats = 'hash', seeds = 'set', admitted = 'set', bands = 'hash', more_bands = 'zset',
   returned = 'zset', quarantine = 'zset', delayed = 'zset', rotation = 'zset', dead = 'hash', failed = 'list',
+  stats = 'hash',
 }
 -- Of many crawls none of these is there.
 local polite_types = {
