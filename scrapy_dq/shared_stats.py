@@ -18,8 +18,8 @@ class SharedStats(MemoryStatsCollector):
     """`STATS_CLASS`: with `scrapy_dq.Scheduler`, the crawl knows the numbers of all its workers together.
 
     What `inc_value` counts is summed; of `max_value` and `min_value` the largest and the smallest number of
-    all workers is kept. What is set (`set_value`, `set_stats`) belongs to one worker and is not shared, nor is
-    what is no number. To every reader in the process, and in its log, the stats are this worker's own, as
+    all workers is kept. What is set (`set_value`, `set_stats`) belongs to one worker and is not shared, nor
+    is what is no number. To every reader in the process, and in its log, the stats are this worker's own, as
     ever; `scrapy_dq.frontier.shared_stats(client, crawl)` reads those of all.
 
     They are told every DQ_STATS_INTERVAL, and as the scheduler closes: what is counted after that, in
