@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from scrapy import Spider
 from scrapy.crawler import Crawler
-from scrapy.utils.test import get_crawler
 
 from scrapy_dq import RedisPipeline
 from scrapy_dq.settings import ConfigError
@@ -19,7 +18,7 @@ REDIS = {"REDIS_URL": "redis://127.0.0.1:9"}
 
 
 def crawler(**settings: Any) -> Crawler:
-    found = get_crawler(Spider, REDIS | settings)
+    found = Crawler(Spider, REDIS | settings)
     found.spider = Spider("books")
     return found
 

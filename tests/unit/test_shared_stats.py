@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
-from scrapy.utils.test import get_crawler
 
 from scrapy_dq import SharedStats
 
 
 @pytest.fixture
 def stats() -> SharedStats:
-    return SharedStats(get_crawler(Spider))
+    return SharedStats(Crawler(Spider))
 
 
 def deltas(stats: SharedStats, limit: int = 500) -> dict[tuple[str, str], Any]:
@@ -27,7 +27,7 @@ def deltas(stats: SharedStats, limit: int = 500) -> dict[tuple[str, str], Any]:
 
 def test_the_process_sees_its_own_numbers_as_with_scrapys_collector(stats: SharedStats) -> None:
     """Every method, in any order, and whether or not something is taken in between."""
-    plain = MemoryStatsCollector(get_crawler(Spider))
+    plain = MemoryStatsCollector(Crawler(Spider))
     for one in (stats, plain):
         one.inc_value("a")
         one.inc_value("a", 2)

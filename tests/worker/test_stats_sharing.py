@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import redis
 from scrapy import Spider
-from scrapy.utils.test import get_crawler
+from scrapy.crawler import Crawler
 
 from scrapy_dq.frontier import keys, shared_stats
 from scrapy_dq.shared_stats import SharedStats
@@ -33,7 +33,7 @@ def read(client: redis.Redis, crawl_name: str) -> Read:
 async def sharing(
     engine: Engine, interval_s: float = NEVER_S
 ) -> AsyncIterator[tuple[SharedStats, StatsSharing]]:
-    stats = SharedStats(get_crawler(Spider))
+    stats = SharedStats(Crawler(Spider))
     shared = StatsSharing(stats, engine.frontier, engine.worker, interval_s)
     yield stats, shared
     await shared.end()
@@ -109,7 +109,7 @@ async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read)
 async def test_the_end_does_not_wait_for_a_redis_that_is_away(crawl: Crawl, proxy: RedisProxy) -> None:
     """A second at most; what is counted is lost."""
     async with Engine(crawl, url=proxy.url, timeout_s=5) as engine:
-        stats = SharedStats(get_crawler(Spider))
+        stats = SharedStats(Crawler(Spider))
         shared = StatsSharing(stats, engine.frontier, engine.worker, NEVER_S)
         stats.inc_value("a")
         proxy.black_hole()
