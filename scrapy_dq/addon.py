@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from scrapy.settings import BaseSettings
+import logging
+from typing import TYPE_CHECKING
 
+from scrapy import Spider, signals
+
+from scrapy_dq.settings import enabled, peers
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
 _FEED_STORAGE = "scrapy_dq.feeds.UnbufferedFileFeedStorage"
 
 
 class Addon:
     """Sets SCHEDULER, DUPEFILTER_CLASS and the unbuffered feed storage, at add-on priority.
 
-    What the project or the command line sets stays: it has a higher priority.
+    What the project or the command line sets stays: it has a higher priority. With `DQ_ENABLED = False` it
+    sets nothing.
     """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
+        return cls(crawler)
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Scrapy's hook for add-ons."""
+        if not enabled(settings):
+            # A project's FEEDS may name %(dq_worker)s in either case.
+            self._crawler.signals.connect(self._name_worker, signals.spider_opened)
+            return
+        if peers.is_theirs(settings.get("SCHEDULER")):
+            logger.warning(
+                "SCHEDULER = %s wins over scrapy_dq.Addon: this is a crawl of scrapy-redis. Remove that "
+                "setting, or set SCHEDULER = 'scrapy_dq.Scheduler'",
+                peers.name_of(settings["SCHEDULER"]),
+            )
         settings.set("SCHEDULER", "scrapy_dq.Scheduler", "addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_dq.DupeFilter", "addon")
         storages = settings["FEED_STORAGES"]
         for scheme in ("", "file"):
             if scheme not in storages:
                 storages[scheme] = _FEED_STORAGE
+
+    def _name_worker(self, spider: Spider) -> None:
+        spider.dq_worker = "local"  # type: ignore[attr-defined]

@@ -38,6 +38,7 @@ class Connection:
 
     def __init__(self, config: Config, data_dir: Path) -> None:
         self._config = config
+        self.timeout_s = config.redis_timeout_s
         self._embedded = EmbeddedRedis(data_dir, binary=config.redis_server) if config.embedded else None
         self._socket = ""
         self._client: redis.asyncio.Redis | None = None
@@ -51,6 +52,16 @@ class Connection:
         Raises:
             FrontierRefused: it cannot be reached, denies access, or would lose the crawl.
         """
+        client = await self.connect()
+        await self._check(client)
+        return client
+
+    async def connect(self) -> redis.asyncio.Redis:
+        """As `open`, but whatever answers is good enough, even nothing for the moment.
+
+        Raises:
+            FrontierRefused: there is no embedded Redis to be had.
+        """
         if self._embedded is not None:
             try:
                 self._socket = str(await asyncio.to_thread(self._embedded.acquire))
@@ -58,7 +69,6 @@ class Connection:
                 raise FrontierRefused(str(error)) from error
         client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0))
         self._client = client
-        await self._check(client)
         return client
 
     async def close(self) -> None:
@@ -129,25 +139,10 @@ class Connection:
             # RESP3 begins with HELLO: a Redis too old to know it could not even tell its version.
             "protocol": 2,
         }
-        options |= {name: value for name, value in config.redis_params.items() if name not in _OURS}
-        # REDIS_URL wins over REDIS_HOST, and that over REDIS_PARAMS.
-        url = options.pop("url", "")
-        url = config.redis_url or (url if not config.redis_host else "")
         try:
-            if self._socket:
-                client = cls(unix_socket_path=self._socket, **options)
-            elif url:
-                if not url.startswith("unix:"):
-                    options.setdefault("socket_keepalive", True)
-                client = cls.from_url(url, **options)
-            else:
-                options.setdefault("socket_keepalive", True)
-                if config.redis_host:
-                    options.pop("unix_socket_path", None)
-                    options |= {"host": config.redis_host, "port": config.redis_port}
-                if config.redis_db:
-                    options["db"] = config.redis_db
-                client = cls(**options)
+            url, named = place(config)
+            options |= {"unix_socket_path": self._socket} | named if self._socket else named
+            client = cls.from_url(url, **options) if url else cls(**options)
             pool = client.connection_pool
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
@@ -158,14 +153,7 @@ class Connection:
         except TypeError as error:
             raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
         except ValueError as error:
-            if not url:
-                raise ConfigError(f"REDIS_PARAMS cannot be used: {error}") from None
-            # Not the error's own text: it may hold a part of the password.
-            raise ConfigError(
-                "REDIS_URL cannot be used: expected redis://, rediss:// or unix://, for example "
-                "redis://user:password@host:6379/0, with special characters of the password "
-                "percent-encoded"
-            ) from None
+            raise unusable(place(config)[0], error) from None
         return client
 
     async def _check(self, client: redis.asyncio.Redis) -> None:
@@ -243,6 +231,34 @@ def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> 
             "Run `redis-cli CONFIG SET appendonly yes` to keep all but the last second",
             target,
         )
+
+
+def place(config: Config) -> tuple[str, dict[str, Any]]:
+    """Return the URL of the configured Redis, or "", and all arguments of its client but for retries."""
+    options = {name: value for name, value in config.redis_params.items() if name not in _OURS}
+    # REDIS_URL wins over REDIS_HOST, and that over REDIS_PARAMS.
+    url = options.pop("url", "")
+    url = config.redis_url or (url if not config.redis_host else "")
+    if not url.startswith("unix:"):
+        options.setdefault("socket_keepalive", True)
+    if url:
+        return url, options
+    if config.redis_host:
+        options.pop("unix_socket_path", None)
+        options |= {"host": config.redis_host, "port": config.redis_port}
+    if config.redis_db:
+        options["db"] = config.redis_db
+    return "", options
+
+
+def unusable(url: str, error: Exception) -> ConfigError:
+    if not url:
+        return ConfigError(f"REDIS_PARAMS cannot be used: {error}")
+    # Not the error's own text: it may hold a part of the password.
+    return ConfigError(
+        "REDIS_URL cannot be used: expected redis://, rediss:// or unix://, for example "
+        "redis://user:password@host:6379/0, with special characters of the password percent-encoded"
+    )
 
 
 def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:

@@ -6,10 +6,15 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_dq.settings import peers
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
@@ -44,3 +49,24 @@ class DupeFilter(RFPDupeFilter):
     def fingerprint(self, request: Request) -> bytes:
         """Return the bytes that identify requests equivalent to *request*."""
         return self.fingerprinter.fingerprint(request)
+
+
+def dupefilter_of(crawler: Crawler) -> BaseDupeFilter:
+    """Return the project's dupefilter, for use under our scheduler."""
+    named = crawler.settings["DUPEFILTER_CLASS"]
+    cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
+    if cls is RFPDupeFilter:
+        # Scrapy's default here would filter in each process alone: every page would be crawled N times.
+        cls = DupeFilter
+    elif peers.is_theirs(cls) or peers.is_theirs(named):
+        logger.warning(
+            "DUPEFILTER_CLASS = %s would ask Redis about each request while the event loop waits: "
+            "scrapy_dq.DupeFilter is used instead, and nothing is lost by it. Set DUPEFILTER_CLASS = "
+            "'scrapy_dq.DupeFilter', or leave it out",
+            peers.name_of(named),
+        )
+        cls = DupeFilter
+    if issubclass(cls, DupeFilter):
+        return cls.for_frontier(crawler)  # type: ignore[no-any-return]
+    logger.info("DUPEFILTER_CLASS = %s: duplicates are not shared between workers", global_object_name(cls))
+    return build_from_crawler(cls, crawler)  # type: ignore[no-any-return]

@@ -25,7 +25,9 @@ from scrapy_dq.fed import Fed, NoRequest
 from scrapy_dq.frontier.model import Admission, Lease, Put
 from scrapy_dq.local import LocalQueue
 from scrapy_dq.session import Session
+from scrapy_dq.settings import enabled
 from scrapy_dq.settlement import Outcome, is_one_off
+from scrapy_dq.signals import items_given_up
 from scrapy_dq.slots import BadPartition
 from scrapy_dq.text import printable
 
@@ -46,8 +48,14 @@ class Scheduler(BaseScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> BaseScheduler:  # type: ignore[override]
-        """Return a scheduler; for `scrapy shell`, `fetch`, `view`, `parse` and `check` it is Scrapy's own."""
-        if is_one_off(crawler):
+        """Return a scheduler; for `scrapy shell`, `fetch`, `view`, `parse` and `check` it is Scrapy's own.
+
+        So it is with `DQ_ENABLED = False`.
+        """
+        asked = enabled(crawler.settings)
+        if is_one_off(crawler) or not asked:
+            if not asked:
+                logger.info("DQ_ENABLED = False: Scrapy's own scheduler crawls, in this process alone")
             if crawler.spider is not None:
                 crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]
             scheduler = build_from_crawler(ScrapyScheduler, crawler)
@@ -85,6 +93,7 @@ class Scheduler(BaseScheduler):
         self._admissions = self._session.admissions()
         self._fed = Fed(spider, self._session.codec)
         await self._session.open(self)
+        self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True
 
     def close(self, reason: str) -> Deferred[None]:

@@ -5,42 +5,38 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import sys
 import time
 import uuid
-from hashlib import blake2b
-from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
-from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.exceptions import DontCloseSpider
-from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.project import data_path
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq import stats
 from scrapy_dq.admission import Admissions
 from scrapy_dq.codec import Codec
 from scrapy_dq.connection import Connection
-from scrapy_dq.dupefilter import DupeFilter
+from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Seen, Status
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
 from scrapy_dq.listening import Listening
 from scrapy_dq.retry_after import RetryAfter
-from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.settings import Config, ConfigError, peers
 from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.shared_stats import SharedStats
 from scrapy_dq.slots import OneSlot, Slots
 from scrapy_dq.spiders import RedisMixin
 from scrapy_dq.start_keys import patience_s, start_keys_of
+from scrapy_dq.stats_sharing import StatsSharing
+from scrapy_dq.surroundings import data_dir, differing, names_of, need_asyncio, spider_args
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
 
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
@@ -98,9 +94,10 @@ class Session:
         self._start_keys = start_keys_of(crawler.spider, config)
         self._patience_s = patience_s(crawler.spider, config)
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
-        self._connection = Connection(config, _data_dir())
+        self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
+        self._sharing: StatsSharing | None = None
         self.codec = Codec(
             crawler.spider,
             types=config.types,
@@ -117,11 +114,13 @@ class Session:
             ConfigError: after one ERROR line.
         """
         try:
-            _need_asyncio()
+            need_asyncio()
             assert crawler.spider is not None
-            config = Config.read(crawler.settings, _names(crawler, crawler.spider))
+            config = Config.read(crawler.settings, names_of(crawler, crawler.spider))
             _mention_settings_without_effect(crawler, config)
-            return cls(crawler, config, _dupefilter(crawler))
+            for level, remark in peers.remarks(crawler.settings, config.order):
+                logger.log(level, "%s", remark)
+            return cls(crawler, config, dupefilter_of(crawler))
         except ConfigError as error:
             logger.error("scrapy_dq cannot start: %s", error)
             raise
@@ -160,7 +159,7 @@ class Session:
         crawl = Identity(
             fingerprinter=global_object_name(type(self._crawler.request_fingerprinter)),
             spider=global_object_name(type(spider)),
-            spider_args=json.dumps(_spider_args(), sort_keys=True),
+            spider_args=json.dumps(spider_args(), sort_keys=True),
             run_name=config.run_name,
             keep_seen=config.persist,
             partition_by=config.partition_by,
@@ -189,6 +188,8 @@ class Session:
             # Signals hold their receivers weakly.
             self._retry_after = RetryAfter(self.slots, self.worker, config.retry_after_max_s, self._stats)
             self._crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
+        if isinstance(self._stats, SharedStats):
+            self._sharing = StatsSharing(self._stats, frontier, self.worker, config.stats_interval_s)
         self._announce(joined, crawl)
         self._watch_progress(time.monotonic(), joined.census.done)
 
@@ -214,10 +215,19 @@ class Session:
             self.listening.stop()
         try:
             if self.opened:
-                await self.worker.stop(self._time_left())
+                await self._leave()
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
+
+    async def _leave(self) -> None:
+        leaving = self.worker.stop(self._time_left())
+        if self._sharing is None:
+            await leaving
+            return
+        # What was counted is told before the next run can begin; what leaving itself counts, after it.
+        await asyncio.gather(self._sharing.end(), leaving)
+        await self._sharing.end()
 
     # What the scheduler asks.
 
@@ -306,7 +316,7 @@ class Session:
                 "from now on all workers go by this worker's"
             )
         if joined.spider_args != crawl.spider_args:
-            names = _differing(joined.spider_args, crawl.spider_args)
+            names = differing(joined.spider_args, crawl.spider_args)
             logger.warning(
                 "This run was started with other spider arguments (-a): %s. If these are different crawls, "
                 "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
@@ -339,68 +349,6 @@ def _counts(census: Census) -> str:
 
 def _delayed(census: Census) -> str:
     return f"{census.delayed} delayed, " if census.delayed else ""
-
-
-def _need_asyncio() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise ConfigError(
-            "the installed Twisted reactor is not asyncio's. Set TWISTED_REACTOR = "
-            "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default), or use Scrapy's "
-            "reactor-less mode"
-        ) from None
-
-
-def _data_dir() -> Path:
-    """Return the folder of the embedded Redis, in Scrapy's data directory."""
-    try:
-        return Path(data_path("dq"))
-    except FileExistsError:
-        # Scrapy makes .scrapy without expecting that a worker beside us makes it at the same moment.
-        return Path(data_path("dq"))
-
-
-def _names(crawler: Crawler, spider: Spider) -> dict[str, str]:
-    """What DQ_CRAWL may refer to: spider, project, Scrapyd's job, and the spider's arguments."""
-    names = {key: str(value) for key, value in vars(spider).items() if isinstance(value, (str, int))}
-    names |= {"spider": spider.name, "project": crawler.settings["BOT_NAME"]}
-    if "SCRAPY_JOB" in os.environ:
-        names["job"] = os.environ["SCRAPY_JOB"]
-    return names
-
-
-def _differing(stored: str, ours: str) -> list[str]:
-    """Return the names of the spider arguments that are not the same."""
-    try:
-        first, second = dict(json.loads(stored)), dict(json.loads(ours))
-    except (TypeError, ValueError):
-        return ["unknown"]
-    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
-
-
-def _spider_args() -> dict[str, str]:
-    """Return the `-a NAME=VALUE` arguments of the command line, each value as a digest: it may be secret."""
-    given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
-    given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
-    pairs = (pair.split("=", 1) for pair in given if "=" in pair)
-    return {name: _digest(value) for name, value in pairs}
-
-
-def _digest(text: str) -> str:
-    # The command line may hold bytes that are not UTF-8; Python has surrogates for them.
-    return blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
-
-
-def _dupefilter(crawler: Crawler) -> BaseDupeFilter:
-    # Scrapy's default here would filter in each process alone: every page would be crawled N times.
-    cls: Any = load_object(crawler.settings["DUPEFILTER_CLASS"])
-    if cls is RFPDupeFilter:
-        cls = DupeFilter
-    if issubclass(cls, DupeFilter):
-        return cls.for_frontier(crawler)  # type: ignore[no-any-return]
-    logger.info("DUPEFILTER_CLASS = %s: duplicates are not shared between workers", global_object_name(cls))
-    return build_from_crawler(cls, crawler)  # type: ignore[no-any-return]
 
 
 def _mention_settings_without_effect(crawler: Crawler, config: Config) -> None:

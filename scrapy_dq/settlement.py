@@ -250,6 +250,11 @@ def is_one_off(crawler: Crawler) -> bool:
     return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
 
 
+def is_closing(crawler: Crawler) -> bool:
+    """Tell whether the spider is closing, under any scheduler; False if the engine does not say."""
+    return getattr(getattr(crawler.engine, "_slot", None), "closing", None) is not None
+
+
 def _unsupported(part: str) -> UnsupportedScrapy:
     return UnsupportedScrapy(
         f"scrapy_dq cannot tell when a request is done: Scrapy {__version__} has no engine.{part} as it "

@@ -4,10 +4,11 @@ Knows Redis; knows nothing of Scrapy.
 """
 
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.overview import Failed, Overview, failed, peek
+from scrapy_dq.frontier.overview import Failed, Overview, failed, peek, shared_stats
 from scrapy_dq.frontier.steer import PartitionLimits, limit
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
 
 __all__ = [
     "Failed", "Frontier", "Overview", "PartitionLimits", "Worker", "WorkerOptions", "failed", "limit", "peek",
+    "shared_stats",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 # (what its text or its type's name holds, what it means). redis-py cuts the code off some texts, and
 # Redis 6.2 hides them inside "Error running script".
@@ -35,3 +35,11 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ResponseError):
         return f"Redis answers with an error ({describe(error)})"
     return f"Redis does not answer ({describe(error)})"
+
+
+def passes(error: BaseException) -> bool:
+    """Tell whether *error* is an outage, so that the same command may be served later."""
+    if isinstance(error, ResponseError):
+        text = f"{type(error).__name__} {error}"
+        return any(mark in text for marks, _ in _CAUSES for mark in marks)
+    return isinstance(error, (RedisError, OSError, TimeoutError))

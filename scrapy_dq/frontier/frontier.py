@@ -242,6 +242,20 @@ class Frontier:
         reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s))
         return parse_limit(reply)
 
+    async def tally(self, source: str, epoch: str, run: int, number: int, deltas: bytes) -> str:
+        """Add what one worker has counted to the sums of all; OK, LOST, RESYNC or FINISHED.
+
+        Args:
+            source: whose counts these are; stays the same when the worker registers anew.
+            number: one more than that of the source's last tally that was answered.
+            deltas: from `pack_tally`.
+        Raises:
+            FrontierUnavailable: repeat the same arguments: they count once.
+        Source: lua/tally.lua
+        """
+        reply = await self._call("tally", source, epoch, run, number, deltas)
+        return str(reply[0].decode())
+
     async def members(self) -> list[Member]:
         """Return the registered workers. Source: lua/overview.lua"""
         return parse_members((await self._call("overview"))[4])

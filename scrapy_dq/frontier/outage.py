@@ -8,12 +8,23 @@ import time
 
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
+_MEANWHILE = (
+    "The crawl goes on from what this worker holds; what it finds is kept and handed in when Redis serves "
+    "again"
+)
 
 
 class Outage:
-    """One stretch of time without a usable answer from Redis: one warning, one line when it ends."""
+    """One stretch of time without a usable answer from Redis: one warning, one line when it ends.
 
-    def __init__(self) -> None:
+    Args:
+        meanwhile: a sentence for the warning: what goes on, and what is kept.
+        kept: what is counted in the line at the end.
+    """
+
+    def __init__(self, meanwhile: str = _MEANWHILE, kept: str = "moves") -> None:
+        self._meanwhile = meanwhile
+        self._kept = kept
         self._since: float | None = None
         self._tries = 0
 
@@ -27,19 +38,16 @@ class Outage:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
         if self._since is None:
             self._since = time.monotonic()
-            logger.warning(
-                "%s. The crawl goes on from what this worker holds; what it finds is kept and handed in when "
-                "Redis serves again",
-                error,
-            )
+            logger.warning("%s. %s", error, self._meanwhile)
 
     def ended(self, kept: int) -> None:
-        """Note an answer; *kept* moves are still to be handed in."""
+        """Note an answer; so many moves (or what it is) were kept."""
         self._tries = 0
         if self._since is not None:
             logger.info(
-                "Redis is back after %.1f s; %d moves were kept meanwhile",
+                "Redis is back after %.1f s; %d %s were kept meanwhile",
                 time.monotonic() - self._since,
                 kept,
+                self._kept,
             )
             self._since = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,8 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Census, Member, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_members, refuse
+
+_NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,25 @@ def _failed(record: list[Any]) -> Failed:
     entry_id, label, reason, at_ms, worker_id, attempts, _, payload = record
     texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
     return Failed(bytes(entry_id), texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), bytes(payload))
+
+
+def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
+    """Return what `scrapy_dq.SharedStats` of all workers have counted in this run; blocking.
+
+    Redis is shared: a value that is no number is left out.
+
+    Raises:
+        redis.exceptions.RedisError: no reply, or another type of key.
+    """
+    found: dict[str, int | float] = {}
+    for field, value in client.hgetall(keys.prefix(crawl) + "stats").items():
+        kind, _, stat = field.decode("utf-8", "replace").partition(":")
+        if kind not in ("sum", "max", "min") or not _NUMBER.fullmatch(value):
+            continue
+        number = float(value)
+        if math.isfinite(number):
+            found[stat] = int(value) if value.lstrip(b"-").isdigit() else number
+    return found
 
 
 def peek(client: Any, crawl: str) -> Overview:

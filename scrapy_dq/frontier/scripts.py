@@ -28,6 +28,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "flush": ("member",),
     "limit": ("limits", "block"),
     "overview": (),
+    "tally": (),
 }  # fmt: skip
 TRANSITIONS = tuple(_PARTS)
 

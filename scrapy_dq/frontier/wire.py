@@ -78,6 +78,13 @@ def pack_limits(limits: Limits) -> bytes:
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
+def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
+    """Return *deltas* (kind, stat, number) as lua/tally.lua reads them."""
+    # As text: a Lua number has no more than 53 bits, and Redis counts in 64.
+    flat = [part for kind, stat, number in deltas for part in (kind, stat, repr(number))]
+    return msgpack.packb(flat, use_bin_type=False)  # type: ignore[no-any-return]
+
+
 def limit_args(
     partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
 ) -> tuple[bytes, int, int, int]:

@@ -1,6 +1,6 @@
 """The settings of scrapy_dq: every one is read and checked in one place."""
 
-from scrapy_dq.settings.config import SETTINGS, Config
+from scrapy_dq.settings.config import SETTINGS, Config, enabled, fill_items_key
 from scrapy_dq.settings.setting import ConfigError, Setting
 
-__all__ = ["SETTINGS", "Config", "ConfigError", "Setting"]
+__all__ = ["SETTINGS", "Config", "ConfigError", "Setting", "enabled", "fill_items_key"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from scrapy_dq.frontier.model import Limits, Order
+from scrapy_dq.settings.peers import order_of_queue
+from scrapy_dq.settings.redis_place import names_redis, settle
 from scrapy_dq.settings.setting import (
     ConfigError,
     Setting,
@@ -19,6 +21,7 @@ from scrapy_dq.settings.setting import (
     folder,
     integer,
     limits,
+    loadable,
     mapping,
     number,
     text,
@@ -66,8 +69,17 @@ SETTINGS = (
     Setting("REDIS_PORT", "redis_port", 6379, integer, "", 1, 65_535),
     Setting("REDIS_DB", "redis_db", 0, integer, "", 0, 1_000_000),
     Setting("REDIS_PARAMS", "redis_params", {}, mapping),
+    Setting("DQ_ENABLED", "enabled", True, boolean),
+    Setting("DQ_ITEMS_TYPE", "items_type", "list", choice, choices=("list", "stream")),
+    Setting("REDIS_ITEMS_KEY", "items_key", "%(spider)s:items", text),
+    Setting("REDIS_ITEMS_SERIALIZER", "items_serializer", "", loadable),
+    Setting("DQ_STATS_INTERVAL", "stats_interval_s", 5.0, number, "s", 0.1, 3600),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+_FOR_ITEMS = (
+    "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_REDIS_TIMEOUT",
+    "DQ_REDIS_SERVER", "REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,11 +125,17 @@ class Config:
     redis_port: int = 6379
     redis_db: int = 0
     redis_params: dict[str, Any] = field(default_factory=dict, repr=False)
+    enabled: bool = True
+    items_type: str = "list"
+    items_key: str = "%(spider)s:items"
+    items_serializer: Any = ""
+    """A function, its dotted path, or "" for Scrapy's JSON."""
+    stats_interval_s: float = 5.0
 
     @property
     def embedded(self) -> bool:
         """No Redis is named: the embedded one serves."""
-        return not (self.redis_url or self.redis_host or _names_server(self.redis_params))
+        return not (self.redis_url or self.redis_host or names_redis(self.redis_params))
 
     @property
     def limits(self) -> Limits:
@@ -139,12 +157,7 @@ class Config:
                 near = difflib.get_close_matches(name, [n for n in _BY_NAME if n.startswith("DQ_")], 1)
                 hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for all of them"
                 raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
-        values = {}
-        for setting in SETTINGS:
-            value = settings.get(setting.name)
-            if value is None:
-                value = _from_recipe(settings) if setting.name == "DQ_ORDER" else setting.default
-            values[setting.field] = setting.parse(setting, value)
+        values = _parse(settings, _BY_NAME)
         values["order"] = Order(values["order"])
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
@@ -171,9 +184,48 @@ class Config:
             )
         return cls(**values)
 
+    @classmethod
+    def for_items(cls, settings: Mapping[str, Any]) -> Config:
+        """Check what says where Redis is and how items go there, and no more: it belongs to no crawl.
 
-def _names_server(params: Mapping[str, Any]) -> bool:
-    return any(params.get(name) for name in ("host", "unix_socket_path", "path", "url"))
+        Raises:
+            ConfigError: at the first of these settings that is wrong.
+        """
+        return cls("", **_parse(settings, _FOR_ITEMS))
+
+
+def enabled(settings: Mapping[str, Any]) -> bool:
+    """Return DQ_ENABLED; a value that is none counts as True here, and is refused as the crawl opens."""
+    try:
+        return bool(_parse(settings, ("DQ_ENABLED",))["enabled"])
+    except ConfigError:
+        return True
+
+
+def fill_items_key(template: str, spider: str) -> str:
+    """Return REDIS_ITEMS_KEY for a spider.
+
+    Raises:
+        ConfigError: it refers to something else than %(spider)s.
+    """
+    return _fill(_BY_NAME["REDIS_ITEMS_KEY"], template, {"spider": spider})
+
+
+def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Check the settings of these *names*; return their values by the fields of Config."""
+    values = {}
+    for setting in map(_BY_NAME.__getitem__, names):
+        value = settings.get(setting.name)
+        if value is None:
+            value = _order_of(settings) if setting.name == "DQ_ORDER" else setting.default
+        values[setting.field] = setting.parse(setting, value)
+    if "redis_url" in values:
+        settle(settings, values, _BY_NAME["REDIS_PORT"])
+    return values
+
+
+def _order_of(settings: Mapping[str, Any]) -> str:
+    return (order_of_queue(settings) or Order(_from_recipe(settings))).value
 
 
 def _from_recipe(settings: Mapping[str, Any]) -> str:

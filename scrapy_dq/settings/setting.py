@@ -129,15 +129,27 @@ def texts(setting: Setting, value: Any) -> tuple[str, ...]:
 
 
 def mapping(setting: Setting, value: Any) -> dict[str, Any]:
+    # `-s` of the command line gives a string.
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "{}")
+        except ValueError:
+            raise setting.wrong(value, "a dict, or JSON of one") from None
     if not isinstance(value, Mapping):
         raise setting.wrong(value, "a dict")
     return dict(value)
 
 
+def loadable(setting: Setting, value: Any) -> Any:
+    if isinstance(value, str) or callable(value):
+        return value
+    raise setting.wrong(value, "a function, or its dotted path")
+
+
 def limits(setting: Setting, value: Any) -> dict[str, tuple[float | None, int | None]]:
     """Return, by partition, its delay in seconds and its concurrency; None: not given."""
     found = {}
-    for partition, own in _json(setting, value).items():
+    for partition, own in mapping(setting, value).items():
         if not isinstance(partition, str) or "://" in partition or not fits_a_partition(partition):
             host = _host(partition)
             hint = f" (did you mean {host!r}?)" if host else ""
@@ -155,7 +167,7 @@ def limits(setting: Setting, value: Any) -> dict[str, tuple[float | None, int | 
 
 def backoff(setting: Setting, value: Any) -> tuple[float, float] | None:
     """Return base and cap in seconds; None: off."""
-    given = _json(setting, value)
+    given = mapping(setting, value)
     if not given:
         return None
     options = _options(setting, given, {"base": 86_400, "cap": 86_400}, "")
@@ -186,13 +198,3 @@ def _options(setting: Setting, given: Any, highest: dict[str, float], of: str) -
             raise setting.wrong(given, f"a number from 0 to {highest[name]:g} as the {name} {of}".rstrip())
         found[name] = value
     return found
-
-
-def _json(setting: Setting, value: Any) -> dict[str, Any]:
-    # `-s` of the command line gives a string.
-    if isinstance(value, str):
-        try:
-            value = json.loads(value or "{}")
-        except ValueError:
-            raise setting.wrong(value, "a dict, or JSON of one") from None
-    return mapping(setting, value)

@@ -36,6 +36,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "flush": ([],),
     "limit": (b"partition",),
     "members": (),
+    "tally": ("source", "epoch", 0, 1, b"\x90"),
 }
 SCRIPT_OF = {"beats": "beat", "members": "overview"}
 

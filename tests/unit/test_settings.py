@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq import session, stats
+from scrapy_dq import get_redis_from_settings, session, stats
+from scrapy_dq.connection import Connection
 from scrapy_dq.frontier.model import Limits, Order
-from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting
+from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting, enabled
 
 NAMES = {"spider": "books", "project": "shop", "job": "j1", "category": "poetry"}
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -21,6 +23,7 @@ KINDS = {
     "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
     "url": "a string", "folder": "a folder that is there and can be written to", "limits": "a dict",
     "backoff": "a dict", "encoding": "the name of a text encoding",
+    "loadable": "a function, or its dotted path",
 }  # fmt: skip
 
 
@@ -101,6 +104,14 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("REDIS_PORT", "6380", 6380),
     ("REDIS_DB", 15, 15),
     ("REDIS_PARAMS", {"password": "x"}, {"password": "x"}),
+    ("REDIS_PARAMS", '{"password": "x"}', {"password": "x"}),
+    ("REDIS_PARAMS", "", {}),
+    ("DQ_ENABLED", "False", False),
+    ("DQ_ITEMS_TYPE", "stream", "stream"),
+    ("REDIS_ITEMS_KEY", "items:%(spider)s", "items:%(spider)s"),
+    ("REDIS_ITEMS_SERIALIZER", "json.dumps", "json.dumps"),
+    ("REDIS_ITEMS_SERIALIZER", json.dumps, json.dumps),
+    ("DQ_STATS_INTERVAL", "0.1", 0.1),
 ]
 
 
@@ -178,7 +189,13 @@ BAD: list[tuple[str, Any]] = [
     ("REDIS_HOST", 127),
     ("REDIS_PORT", 65_536),
     ("REDIS_DB", "one"),
-    ("REDIS_PARAMS", '{"db": 1}'),
+    ("REDIS_PARAMS", "{db: 1}"),
+    ("REDIS_PARAMS", "[1]"),
+    ("DQ_ENABLED", "no"),
+    ("DQ_ITEMS_TYPE", "set"),
+    ("REDIS_ITEMS_KEY", b"items"),
+    ("REDIS_ITEMS_SERIALIZER", 5),
+    ("DQ_STATS_INTERVAL", 0),
 ]  # fmt: skip
 
 
@@ -410,15 +427,54 @@ def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str
     assert read(**settings).order is order
 
 
-# Embedded or not, and passwords
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("PriorityQueue", Order.PRIORITY_LIFO),
+        ("SpiderPriorityQueue", Order.PRIORITY_LIFO),
+        ("FifoQueue", Order.FIFO),
+        ("SpiderQueue", Order.FIFO),
+        ("LifoQueue", Order.LIFO),
+        ("SpiderStack", Order.LIFO),
+    ],
+)
+def test_the_queue_class_of_scrapy_redis_chooses_the_order(name: str, order: Order) -> None:
+    """By its last name: nothing is imported, so that changed import paths do no harm. DQ_ORDER wins."""
+    for cls in (f"scrapy_redis.queue.{name}", f"scrapy_dq.queue.{name}", type(name, (), {})):
+        assert read(SCHEDULER_QUEUE_CLASS=cls).order is order
+        assert read(SCHEDULER_QUEUE_CLASS=cls, DQ_ORDER="priority-fifo").order is Order.PRIORITY_FIFO
+        fifo = {"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"}
+        assert read(SCHEDULER_QUEUE_CLASS=cls, **fifo).order is order
+
+
+@pytest.mark.parametrize("cls", ["project.MyQueue", "", None, 5, object()])
+def test_another_queue_class_chooses_nothing(cls: Any) -> None:
+    """What it would do cannot be known."""
+    assert read(SCHEDULER_QUEUE_CLASS=cls).order is Order.PRIORITY_LIFO
+
+
+# DQ_ENABLED
+
+
+def test_a_bad_value_does_not_turn_the_scheduler_off() -> None:
+    """It is refused when the crawl opens, where that makes one clear line; until then it counts as on."""
+    assert [enabled({"DQ_ENABLED": value}) for value in (None, True, "1", "no", [])] == [True] * 5
+    assert [enabled({"DQ_ENABLED": value}) for value in (False, 0, "0", "false", "")] == [False] * 5
+
+
+# Where Redis is, embedded or not, and passwords
 
 
 @pytest.mark.parametrize(
     ("settings", "embedded"),
     [
         ({}, True),
-        ({"REDIS_PORT": 6380, "REDIS_DB": 1}, True),
-        ({"REDIS_PARAMS": {"password": "x", "db": 2}}, True),
+        ({"REDIS_PARAMS": {"socket_timeout": 5, "encoding": "latin1", "retry_on_timeout": True}}, True),
+        ({"REDIS_ENCODING": "latin1", "REDIS_PARAMS": {"host": "", "password": None}}, True),
+        ({"REDIS_PORT": 6380}, False),
+        ({"REDIS_DB": 0}, False),
+        ({"REDIS_PARAMS": {"password": "x"}}, False),
+        ({"REDIS_PARAMS": {"db": 2}}, False),
         ({"REDIS_URL": "redis://host"}, False),
         ({"REDIS_HOST": "host"}, False),
         ({"REDIS_PARAMS": {"host": "host"}}, False),
@@ -427,8 +483,47 @@ def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str
     ],
 )
 def test_the_embedded_redis_serves_where_none_is_named(settings: dict[str, Any], embedded: bool) -> None:
-    """A password or a database names no server."""
+    """A port, a database, a password: each means that there is one."""
     assert read(**settings).embedded is embedded
+
+
+@pytest.mark.parametrize(
+    ("settings", "target"),
+    [
+        ({"REDIS_PORT": 5}, "localhost:5/0"),
+        ({"REDIS_PORT": 5, "REDIS_DB": 2}, "localhost:5/2"),
+        ({"REDIS_DB": 2}, "localhost:6379/2"),
+        ({"REDIS_DB": 2, "REDIS_PARAMS": {"db": 3, "port": 4}}, "localhost:4/2"),
+        ({"REDIS_PARAMS": {"db": 3, "port": "4"}}, "localhost:4/3"),
+        ({"REDIS_PARAMS": {"password": "x"}}, "localhost:6379/0"),
+        ({"REDIS_HOST": "a"}, "a:6379/0"),
+        ({"REDIS_HOST": "a", "REDIS_PARAMS": {"port": 5, "db": 6}}, "a:5/6"),
+        ({"REDIS_HOST": "a", "REDIS_PORT": 6379, "REDIS_PARAMS": {"port": 5}}, "a:6379/0"),
+        ({"REDIS_HOST": "a", "REDIS_PARAMS": {"url": "redis://b:5/6"}}, "a:6379/0"),
+        ({"REDIS_PORT": 5, "REDIS_PARAMS": {"host": "b"}}, "b:5/0"),
+        ({"REDIS_DB": 2, "REDIS_PARAMS": {"host": "b", "port": 5}}, "b:5/2"),
+        ({"REDIS_PORT": 5, "REDIS_PARAMS": {"unix_socket_path": "/r.sock"}}, "unix:///r.sock"),
+        ({"REDIS_URL": "redis://a", "REDIS_PORT": 5, "REDIS_DB": 2}, "a:5/2"),
+        ({"REDIS_URL": "redis://a:7/3", "REDIS_HOST": "b", "REDIS_PORT": 5, "REDIS_DB": 2}, "a:7/3"),
+        ({"REDIS_URL": "unix:///r.sock", "REDIS_PORT": 5, "REDIS_DB": 2}, "unix:///r.sock"),
+        ({"REDIS_PORT": 5, "REDIS_DB": 2, "REDIS_PARAMS": {"url": "redis://a"}}, "a:5/2"),
+    ],
+)
+def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], target: str) -> None:
+    """As with scrapy-redis: REDIS_URL, then REDIS_HOST, REDIS_PORT and REDIS_DB, then REDIS_PARAMS."""
+    assert Connection(read(**settings), Path()).target == target
+    if not target.startswith("unix:"):
+        client = get_redis_from_settings(settings)
+        where = client.connection_pool.connection_kwargs
+        found = (where.get("host", "localhost"), where.get("port", 6379), where.get("db", 0))
+        assert "{}:{}/{}".format(*found) == target
+
+
+@pytest.mark.parametrize("port", ["one", -1, 70_000])
+def test_a_port_that_is_none_is_refused(port: Any) -> None:
+    """Also where it stands in REDIS_PARAMS."""
+    with pytest.raises(ConfigError, match=r"port in REDIS_PARAMS = .*: expected .*1 to 65535"):
+        read(REDIS_PARAMS={"host": "a", "port": port})
 
 
 @pytest.mark.parametrize(

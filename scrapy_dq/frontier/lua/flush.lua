@@ -12,5 +12,5 @@ for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
 end
 local waiting, in_flight, seen = state.waiting, state.in_flight, seen_count()
 clear_run(false)
-redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits)
+redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits)
 return { 'OK', waiting, in_flight, seen }

@@ -39,6 +39,7 @@ local resumed, limits_changed = 0, 0
 if not state.epoch then
   -- Keys without their meta belong to nobody: it was deleted, or evicted.
   clear_run(false)
+  redis.call('UNLINK', key.stats)
   redis.call('HSET', key.meta, 'epoch', new_epoch, 'run', 0)
   describe()
   state.epoch, state.phase = new_epoch, 'open'

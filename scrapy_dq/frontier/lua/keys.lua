@@ -28,6 +28,7 @@ local key = {
   blocked = prefix .. 'blocked',
   dead = prefix .. 'dead',
   failed = prefix .. 'failed',
+  stats = prefix .. 'stats',
 }
 local start_keys = { unpack(KEYS, 2) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
@@ -37,7 +38,7 @@ local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 local key_types = {
   members = 'set', beats = 'hash', adopted = 'set', seeds = 'set', admitted = 'set', bands = 'hash',
   more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset', quarantine = 'zset', delayed = 'zset',
-  rotation = 'zset',
+  rotation = 'zset', stats = 'hash',
 }
 -- Of many crawls none of these is there.
 local polite_types = {

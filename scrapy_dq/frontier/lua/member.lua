@@ -32,7 +32,7 @@ local function clear_run(keep_seen)
 end
 local function next_run(keep_seen)
   clear_run(keep_seen)
-  redis.call('UNLINK', key.dead, key.failed)
+  redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed = 0
   -- Nothing is in flight: what limits there are can be counted from here on.

@@ -1,0 +1,31 @@
+-- tally: what a worker has counted since it last told -> the sums of all workers. No entry moves.
+-- ARGS     source (whose tally: a name that stays when its worker rejoins), epoch, run, number (counts up),
+--          deltas (msgpack array: kind (sum, max, min), stat, decimal number, ...)
+-- RETURNS  OK, counted (0: this number was counted before) | LOST | RESYNC | FINISHED (nothing changed)
+-- COST     O(deltas)
+-- CRASH    before, or reply lost: the worker tells the same again under the same number, which counts once;
+--          worker dead: what it has not told is not counted
+local source, number = ARGV[1], tonumber(ARGV[4])
+local wrong = wrong_type()
+if wrong then return wrong end
+local answer = stale(ARGV[2], tonumber(ARGV[3]))
+if answer then return { answer } end
+local told = 'told:' .. source
+if (tonumber(redis.call('HGET', key.stats, told) or 0) or 0) >= number then return { 'OK', 0 } end
+redis.call('HSET', key.stats, told, number)
+local deltas = cmsgpack.unpack(ARGV[5])
+for i = 1, #deltas, 3 do
+  local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
+  if kind == 'sum' then
+    -- A value that is no number, or would be too large for one, stays as it is: it spoils this stat alone.
+    local sum = redis.pcall('HINCRBY', key.stats, field, delta)
+    if type(sum) == 'table' then redis.pcall('HINCRBYFLOAT', key.stats, field, delta) end
+  else
+    local stored = redis.call('HGET', key.stats, field)
+    local old, new = tonumber(stored), tonumber(delta)
+    if not stored or (old and ((kind == 'max' and new > old) or (kind == 'min' and new < old))) then
+      redis.call('HSET', key.stats, field, delta)
+    end
+  end
+end
+return { 'OK', 1 }

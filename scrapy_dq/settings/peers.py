@@ -1,0 +1,97 @@
+"""What scrapy-redis's setting names mean here, and what is said of those that mean something else.
+
+Nothing of scrapy-redis is imported: a class is known by the last part of its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scrapy_dq.frontier.model import Order
+
+QUEUE_CLASS = "SCHEDULER_QUEUE_CLASS"
+_ORDERS = {
+    "PriorityQueue": Order.PRIORITY_LIFO,
+    "SpiderPriorityQueue": Order.PRIORITY_LIFO,
+    "FifoQueue": Order.FIFO,
+    "SpiderQueue": Order.FIFO,
+    "LifoQueue": Order.LIFO,
+    "SpiderStack": Order.LIFO,
+}
+_OTHERWISE = {
+    ("SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY", "DUPEFILTER_KEY"): (
+        "the keys of a crawl are dq:{<its name>}:…, and DQ_CRAWL names it"
+    ),
+    ("SCHEDULER_DUPEFILTER_CLASS",): "the crawl itself knows what was seen",
+    ("REDIS_KEY_CHECK_INTERVAL", "REDIS_START_URLS_BATCH_SIZE"): (
+        "start URLs are not polled for, they are taken as fast as they are crawled"
+    ),
+    ("STATS_KEY",): "STATS_CLASS = 'scrapy_dq.SharedStats' keeps the sums with the crawl",
+    ("REDIS_DECODE_RESPONSES",): "a crawl's keys hold bytes",
+}
+"""What is used instead, by the names of settings that have no effect, or another one."""
+_PARAMS = ("redis_cls", "retry", "retry_on_error", "retry_on_timeout", "connection_pool", "decode_responses")
+"""Arguments in REDIS_PARAMS that a worker's clients do not take over."""
+
+
+def name_of(cls: Any) -> str:
+    """Return the dotted path of a class that is given as one, or as itself."""
+    if isinstance(cls, type):
+        return f"{cls.__module__}.{cls.__qualname__}"
+    return str(cls)
+
+
+def is_theirs(cls: Any) -> bool:
+    """Tell whether *cls*, a dotted path or a class, is of scrapy-redis or derives from one that is."""
+    lineage = cls.__mro__ if isinstance(cls, type) else (cls,)
+    return any(name_of(ancestor).startswith("scrapy_redis.") for ancestor in lineage)
+
+
+def order_of_queue(settings: Mapping[str, Any]) -> Order | None:
+    """Return the order that SCHEDULER_QUEUE_CLASS stands for; None if it is not set, or not known."""
+    cls = settings.get(QUEUE_CLASS)
+    return _ORDERS.get(name_of(cls).rpartition(".")[2]) if cls else None
+
+
+def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, str]]:
+    """Yield, with its level, each line to be logged when a crawl begins with these settings.
+
+    Args:
+        order: the one that the crawl goes by.
+    """
+    given = settings.get("DQ_ORDER") is not None
+    queue = settings.get(QUEUE_CLASS)
+    if queue and not given and order_of_queue(settings) is None:
+        yield (
+            logging.WARNING,
+            (
+                f"{QUEUE_CLASS} = {name_of(queue)!r} is none of scrapy-redis's queues: the order is "
+                f"{order.value!r}. DQ_ORDER chooses another one"
+            ),
+        )
+    if is_theirs(settings.get("STATS_CLASS")):
+        yield (
+            logging.WARNING,
+            (
+                f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} asks Redis, while the event loop waits, "
+                f"whenever something is counted. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
+            ),
+        )
+    said = [
+        f"{', '.join(named)} ({instead})"
+        for names, instead in _OTHERWISE.items()
+        if (named := [name for name in names if settings.get(name) is not None])
+    ]
+    if queue and given:
+        said.append(f"{QUEUE_CLASS} (DQ_ORDER = {order.value!r} is set)")
+    params = settings.get("REDIS_PARAMS")
+    named = [name for name in _PARAMS if isinstance(params, Mapping) and name in params]
+    if named:
+        said.append(
+            f"{', '.join(named)} in REDIS_PARAMS (the clients are redis-py's own, read bytes, and never "
+            f"repeat a command by themselves, which might apply it twice)"
+        )
+    if said:
+        yield logging.INFO, f"Settings of scrapy-redis that are not used here: {'; '.join(said)}"

@@ -1,0 +1,48 @@
+"""Where Redis is: what REDIS_HOST, REDIS_PORT and REDIS_DB mean beside REDIS_URL and REDIS_PARAMS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from scrapy_dq.settings.setting import Setting, integer
+
+_SOCKETS = ("url", "unix_socket_path", "path")
+_NAMES_REDIS = (*_SOCKETS, "host", "port", "db", "username", "password", "ssl")
+"""Arguments that make sense with a certain Redis only: not with the embedded one."""
+
+
+def names_redis(params: Mapping[str, Any]) -> bool:
+    """Tell whether REDIS_PARAMS says of itself that there is a Redis to connect to."""
+    return any(params.get(name) for name in _NAMES_REDIS)
+
+
+def settle(given: Mapping[str, Any], values: dict[str, Any], port: Setting) -> None:
+    """Make *values* say where Redis is, as scrapy-redis would: a setting wins over one of REDIS_PARAMS.
+
+    A port or a database without a host is one of this machine.
+
+    Args:
+        given: the project's settings.
+        values: what they were read as, by the fields of Config; changed.
+        port: how a port is checked.
+    """
+    params = values["redis_params"]
+    port_given = given.get("REDIS_PORT") is not None
+    db_given = given.get("REDIS_DB") is not None
+    url = values["redis_url"] or (not values["redis_host"] and params.get("url")) or ""
+    if url:
+        # What the URL itself says wins over both.
+        own_port = port_given and not str(url).startswith("unix:")
+        more = ({"port": values["redis_port"]} if own_port else {}) | (
+            {"db": values["redis_db"]} if db_given else {}
+        )
+        values["redis_params"] = params | more
+        return
+    if not values["redis_host"]:
+        if any(params.get(name) for name in _SOCKETS) or not (port_given or db_given or names_redis(params)):
+            return
+        values["redis_host"] = params.get("host") or "localhost"
+    if not port_given and params.get("port"):
+        values["redis_port"] = integer(replace(port, name="port in REDIS_PARAMS"), params["port"])

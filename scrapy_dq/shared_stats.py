@@ -1,0 +1,72 @@
+"""SharedStats: a stats collector that remembers what has changed, to be summed over all workers."""
+
+from __future__ import annotations
+
+import math
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from scrapy.statscollectors import MemoryStatsCollector
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+
+
+class SharedStats(MemoryStatsCollector):
+    """`STATS_CLASS`: with `scrapy_dq.Scheduler`, the crawl knows the numbers of all its workers together.
+
+    What `inc_value` counts is summed; of `max_value` and `min_value` the largest and the smallest number of
+    all workers is kept. What is set (`set_value`, `set_stats`) belongs to one worker and is not shared, nor
+    is what is no number. To every reader in the process, and in its log, the stats are this worker's own, as
+    ever; `scrapy_dq.frontier.shared_stats(client, crawl)` reads those of all.
+
+    They are told every DQ_STATS_INTERVAL, and as the scheduler closes: what is counted after that, in
+    handlers of `spider_closed`, is this worker's alone. Under another scheduler nothing is shared.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        # The log counts, too: in threads, and in the handler of a signal that comes while this lock is held.
+        self._lock = threading.RLock()
+        self._deltas: dict[tuple[str, str], int | float] = {}
+
+    def inc_value(self, key: str, count: int = 1, start: int = 0, spider: Spider | None = None) -> None:
+        """As Scrapy's."""
+        with self._lock:
+            amount = count if key in self._stats else start + count
+            super().inc_value(key, count, start)
+            if _shareable(key, amount):
+                deltas = self._deltas
+                deltas["sum", key] = deltas.get(("sum", key), 0) + amount
+
+    def max_value(self, key: str, value: Any, spider: Spider | None = None) -> None:
+        """As Scrapy's."""
+        with self._lock:
+            super().max_value(key, value)
+            if _shareable(key, value):
+                self._deltas["max", key] = max(self._deltas.get(("max", key), value), value)
+
+    def min_value(self, key: str, value: Any, spider: Spider | None = None) -> None:
+        """As Scrapy's."""
+        with self._lock:
+            super().min_value(key, value)
+            if _shareable(key, value):
+                self._deltas["min", key] = min(self._deltas.get(("min", key), value), value)
+
+    def take_deltas(self, limit: int) -> list[tuple[str, str, int | float]]:
+        """Return up to *limit* of what has changed, as (kind, stat, number), and forget it."""
+        with self._lock:
+            taken = list(islice(self._deltas.items(), limit))
+            for name, _ in taken:
+                del self._deltas[name]
+        return [(kind, stat, number) for (kind, stat), number in taken]
+
+
+def _shareable(key: object, number: object) -> bool:
+    if not isinstance(number, (int, float)) or isinstance(number, bool):
+        return False
+    if isinstance(number, float) and not math.isfinite(number):
+        return False
+    return isinstance(key, str) and (key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key))

@@ -1,0 +1,194 @@
+"""What workers count is summed once, whatever is said twice; a stranger's bytes spoil one stat at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_dq.frontier import shared_stats
+from scrapy_dq.frontier.model import FrontierRefused, Order
+from scrapy_dq.frontier.wire import pack_tally
+from support.live_frontier import HandWorker, LiveFrontier, put
+
+Delta = tuple[str, str, Any]
+
+
+class Teller:
+    """Numbers its tallies as a worker does."""
+
+    def __init__(self, live: LiveFrontier, worker: HandWorker, source: str = "source") -> None:
+        self.live, self.worker, self.source, self.number = live, worker, source, 0
+
+    def tell(self, *deltas: Delta, **other: Any) -> str:
+        """Tell *deltas* under the next number; *other* arguments of `Frontier.tally` replace the right."""
+        self.number += 1
+        args = {"epoch": self.worker.epoch, "run": self.worker.run, "number": self.number} | other
+        return str(self.live.call("tally", self.source, *args.values(), pack_tally(deltas)))
+
+
+@pytest.fixture
+def teller(live: LiveFrontier, worker: HandWorker) -> Teller:
+    return Teller(live, worker)
+
+
+def read(live: LiveFrontier) -> dict[str, int | float]:
+    return shared_stats(live.redis, live.crawl)
+
+
+def test_what_all_workers_count_is_summed(live: LiveFrontier, teller: Teller, other: HandWorker) -> None:
+    """Sums, of whole and of broken numbers; the largest and the smallest of what was told."""
+    second = Teller(live, other, "other")
+    assert read(live) == {}
+    assert teller.tell(("sum", "a", 3), ("sum", "b", 0.5), ("max", "c", 7), ("min", "d", 2)) == "OK"
+    assert second.tell(("sum", "a", 4), ("sum", "b", 1), ("max", "c", 5.5), ("min", "d", 1.5)) == "OK"
+    assert teller.tell(("sum", "a", -1), ("sum", "b", 0.25), ("max", "c", 9.5), ("min", "d", 3)) == "OK"
+    assert read(live) == {"a": 6, "b": 1.75, "c": 9.5, "d": 1.5}
+    assert {name: type(number) for name, number in read(live).items()} == {
+        "a": int, "b": float, "c": float, "d": float,
+    }  # fmt: skip
+
+
+def test_a_repeat_counts_once(live: LiveFrontier, teller: Teller) -> None:
+    """The same number again is a repeat after a lost reply; another worker's numbers are its own."""
+    for _ in range(3):
+        assert teller.tell(("sum", "a", 1), number=1) == "OK"
+    assert read(live) == {"a": 1}
+    assert teller.tell(("sum", "a", 1), number=2) == "OK"
+    assert teller.tell(("sum", "a", 1), number=1) == "OK"
+    assert Teller(live, teller.worker, "other").tell(("sum", "a", 1), number=1) == "OK"
+    assert read(live) == {"a": 3}
+
+
+def test_a_repeat_after_a_rejoin_counts_once(live: LiveFrontier, teller: Teller) -> None:
+    """The worker has another id by then; whose counts these are has not changed."""
+    teller.tell(("sum", "a", 1), number=1)
+    teller.worker.rejoin("anew")
+    assert teller.tell(("sum", "a", 1), number=1) == "OK"
+    assert teller.tell(("sum", "a", 1), number=2) == "OK"
+    assert read(live) == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("stale", "answer"),
+    [({"epoch": "another"}, "LOST"), ({"run": 1}, "RESYNC"), ({"run": -1}, "FINISHED")],
+)
+def test_a_stale_tally_changes_nothing(
+    live: LiveFrontier, teller: Teller, stale: dict[str, Any], answer: str
+) -> None:
+    """Of another frontier, of a run that Redis does not know, of one that is over."""
+    teller.tell(("sum", "a", 1))
+    before = live.dump()
+    assert teller.tell(("sum", "a", 1), **stale) == answer
+    assert live.dump() == before
+
+
+def test_sums_outlast_the_run_and_end_with_the_next(live: LiveFrontier, teller: Teller) -> None:
+    """To be read after the end, like failed requests; also what leaving itself has counted."""
+    teller.worker.exchange()
+    teller.tell(("sum", "a", 1))
+    teller.worker.leave()
+    teller.tell(("sum", "a", 1))
+    assert live.key_names() == {"meta", "stats"}
+    assert read(live) == {"a": 2}
+    HandWorker(live, "next")
+    assert read(live) == {}
+    assert teller.tell(("sum", "a", 1)) == "FINISHED"
+
+
+def test_a_new_frontier_begins_with_no_sums(live: LiveFrontier, teller: Teller) -> None:
+    """Its meta was deleted or evicted: what stands beside it is of another one."""
+    teller.tell(("sum", "a", 1))
+    live.redis.delete(live.key("meta"))
+    HandWorker(live, "new")
+    assert read(live) == {}
+
+
+def test_a_flush_removes_the_sums(live: LiveFrontier, teller: Teller) -> None:
+    teller.tell(("sum", "a", 1))
+    live.call("flush", ["worker"])
+    assert live.key_names() == set()
+
+
+STRANGE = [
+    b"",
+    b"many",
+    b"nan",
+    b"inf",
+    b"1e999",
+    b"0x10",
+    b"1_000",
+    b" 7",
+    b"7 ",
+    b"\xff",
+    b"1\n",
+    b"9" * 500,
+]
+
+
+@pytest.mark.parametrize("value", STRANGE)
+def test_a_strangers_bytes_are_left_out(live: LiveFrontier, teller: Teller, value: bytes) -> None:
+    """Neither the reader nor a tally stumbles over them; other stats are counted as ever."""
+    teller.tell(("sum", "good", 1))
+    for kind in ("sum", "max", "min"):
+        live.redis.hset(live.key("stats"), f"{kind}:bad {kind}", value)
+    live.redis.hset(live.key("stats"), b"sum:\xff", b"1")
+    live.redis.hset(live.key("stats"), b"no kind", b"1")
+    assert read(live) == {"good": 1, "\ufffd": 1}
+    deltas = [(kind, f"bad {kind}", 1) for kind in ("sum", "max", "min")]
+    assert teller.tell(*deltas, ("sum", "good", 1)) == "OK"
+    after = read(live)
+    assert after["good"] == 2
+    assert after.keys() - {"good", "\ufffd"} <= {"bad max", "bad min", "bad sum"}
+
+
+def test_a_number_of_a_tally_that_is_none_is_as_none(live: LiveFrontier, teller: Teller) -> None:
+    """A stranger may write there, too: then that worker's numbers begin anew."""
+    live.redis.hset(live.key("stats"), "told:source", b"soon")
+    assert teller.tell(("sum", "a", 1)) == "OK"
+    assert read(live) == {"a": 1}
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63)])
+def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, number: int) -> None:
+    """Bytes received by a long crawl; a Lua number would round them."""
+    teller.tell(("sum", "a", number), ("max", "b", number), ("min", "c", number))
+    assert read(live) == {"a": number, "b": number, "c": number}
+
+
+def test_a_sum_that_overflows_goes_on_as_a_broken_number(live: LiveFrontier, teller: Teller) -> None:
+    """No error, no jump below zero."""
+    for _ in range(2):
+        assert teller.tell(("sum", "a", 2**63 - 1), ("sum", "b", 10**30), ("sum", "c", 1e300)) == "OK"
+    assert read(live) == pytest.approx({"a": 2.0**64, "b": 2e30, "c": 2e300})
+
+
+def test_names_of_stats_are_kept_as_they_are(live: LiveFrontier, teller: Teller) -> None:
+    """Colons, slashes, spaces, other scripts; the same name may be counted and compared."""
+    names = ["a:b", "sum:a", "told:source", "", "é/ü", "x" * 5000]
+    teller.tell(*(("sum", name, n) for n, name in enumerate(names, 1)))
+    assert read(live) == {name: n for n, name in enumerate(names, 1)}
+
+
+def test_a_foreign_key_is_refused_and_named(live: LiveFrontier, teller: Teller) -> None:
+    """Before anything is written, and as by every call."""
+    live.redis.set(live.key("stats"), "mine")
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match=r"stats' is a string, not a hash"):
+        teller.tell(("sum", "a", 1))
+    assert live.dump() == before
+    with pytest.raises(redis.ResponseError):
+        read(live)
+
+
+def test_a_tally_moves_no_entry(open_frontier: Callable[..., LiveFrontier]) -> None:
+    """Its worker's exchanges go on in their sequence."""
+    live = open_frontier(Order.FIFO)
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), want=1)
+    before = live.state()
+    assert Teller(live, worker).tell(("sum", "a", 1)) == "OK"
+    assert live.state() == before
+    assert worker.exchange().applied

@@ -1,0 +1,110 @@
+"""A project that comes from scrapy-redis: its settings mean the same, or a line says what is used instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier import Overview
+from support.project import PLAIN, Project
+from support.tree_site import TreeSite
+from support.worker import Worker
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project | str], Overview]
+Errors = Callable[[Worker], list[str]]
+
+THEIRS = {
+    "SCHEDULER_QUEUE_CLASS": "scrapy_dq.queue.FifoQueue",
+    "SCHEDULER_QUEUE_KEY": "%(spider)s:requests",
+    "SCHEDULER_DUPEFILTER_KEY": "%(spider)s:dupefilter",
+    "SCHEDULER_PERSIST": "True",
+    "DUPEFILTER_DEBUG": "1",
+    "REDIS_ENCODING": "latin-1",
+    "REDIS_PARAMS": {"encoding": "utf-8", "retry_on_timeout": True, "redis_cls": "redis.StrictRedis"},
+}
+
+
+def lines(worker: Worker, level: str) -> list[str]:
+    """Return what our modules logged at *level*."""
+    return re.findall(rf"^\S+ \S+ \[scrapy_dq\S*\] {level}: (.*)$", worker.text, re.M)
+
+
+def test_a_project_of_scrapy_redis_crawls_and_is_told_what_differs(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """One INFO line; the order is that of its queue class; duplicates are logged; `seen` stays."""
+    site = start_site(pages=20, fan_out=3)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        settings=THEIRS | {"CONCURRENT_REQUESTS": 1, "LOG_LEVEL": "DEBUG"},
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert [event.path for event in project.events() if event.event == "done"] == [
+        f"/p/{k}" for k in range(20)
+    ]
+    [said] = [line for line in lines(worker, "INFO") if "scrapy-redis" in line]
+    for part in (
+        "SCHEDULER_QUEUE_KEY, SCHEDULER_DUPEFILTER_KEY (",
+        "DQ_CRAWL",
+        "redis_cls, retry_on_timeout",
+    ):
+        assert part in said
+    assert lines(worker, "WARNING") == []
+    assert look(project).census.seen == 19
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["installed", "not installed"])
+def test_a_dupefilter_of_scrapy_redis_is_replaced_with_a_warning(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, installed: bool
+) -> None:
+    """It would ask Redis about each request while the event loop waits; so would one that derives from it."""
+    site = start_site(pages=20)
+    named = "scrapy_redis.dupefilter.RFPDupeFilter"
+    spider = "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n"
+    if installed:
+        pytest.importorskip("scrapy_redis")
+        spider += f"from {named.rpartition('.')[0]} import RFPDupeFilter\nclass Own(RFPDupeFilter): pass\n"
+        named = "tree_project.spiders.spider.Own"
+    else:
+        named = "scrapy_redis.dupefilter.NoSuchFilter"
+    spider += "class ProjectSpider(TreeSpider):\n    name = SPIDER_NAME\n"
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=spider, settings={"DUPEFILTER_CLASS": named}
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    [said] = lines(worker, "WARNING")
+    assert named in said
+    assert "scrapy_dq.DupeFilter is used instead" in said
+    assert look(project).census.dead == 0
+
+
+def test_a_scheduler_that_is_still_theirs_is_warned_about(make_project: MakeProject) -> None:
+    """The project's own setting wins over the add-on: the crawl would be one of scrapy-redis."""
+    project = make_project(
+        [],
+        settings=PLAIN
+        | {"SCHEDULER": "scrapy_redis.scheduler.NoSuchScheduler", "ADDONS": {"scrapy_dq.Addon": 500}},
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert [line for line in lines(worker, "WARNING") if "wins over scrapy_dq.Addon" in line]
+
+
+@pytest.mark.parametrize("addon", [True, False])
+def test_a_bad_dq_enabled_is_refused_with_one_line(
+    make_project: MakeProject, errors: Errors, addon: bool
+) -> None:
+    """As every other setting: it neither turns the scheduler off nor ends in a traceback of ours alone."""
+    more: dict[str, Any] = {"SCHEDULER": None, "ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}
+    project = make_project([], redis_url="redis://127.0.0.1:9", settings={"DQ_ENABLED": "no"} | more)
+    worker = project.run_worker(timeout_s=20)
+    [said] = [line for line in errors(worker) if line.startswith("scrapy_dq.")]
+    assert said == "scrapy_dq.session: scrapy_dq cannot start: DQ_ENABLED = 'no': expected True or False"

@@ -1,0 +1,302 @@
+"""`scrapy crawl` with scrapy_dq.RedisPipeline: what it stores, when, and what it says if it cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_dq import get_redis
+from scrapy_dq.frontier import Overview
+from support.project import PLAIN, Project
+from support.proxy import RedisProxy
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.worker import Worker
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project | str], Overview]
+Errors = Callable[[Worker], list[str]]
+
+PIPELINES = {"scrapy_dq.RedisPipeline": 300, "support.tree_spider.ItemRecord": 500}
+BY_ADDON = {"SCHEDULER": None, "DUPEFILTER_CLASS": None, "ADDONS": {"scrapy_dq.Addon": 500}}
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with get_redis(url=redis_url) as client:
+        yield client
+
+
+def stored(client: redis.Redis, key: str) -> Counter[str]:
+    """Return how often the item of each page stands under *key*, list or stream."""
+    if client.type(key) == b"stream":
+        items = [fields[b"item"] for _, fields in client.xrange(key)]
+    else:
+        items = client.lrange(key, 0, -1)
+    return Counter(json.loads(item)["path"] for item in items)
+
+
+def warnings_of(worker: Worker) -> list[str]:
+    """Return what Python or this package warned about."""
+    return re.findall(r"^.*(?:Deprecat|scrapy_dq.*WARNING:).*$", worker.text, re.M)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"DQ_ITEMS_TYPE": "stream", "REDIS_ITEMS_KEY": "stream of %(spider)s"},
+        PLAIN,
+        {"DQ_ENABLED": False},
+        BY_ADDON | {"DQ_ENABLED": False, "FEEDS": {"items-%(dq_worker)s.jsonl": {"format": "jsonlines"}}},
+        {"ITEM_PIPELINES": {"scrapy_dq.pipelines.RedisPipeline": 300, "support.tree_spider.ItemRecord": 500}},
+    ],
+    ids=["list", "stream", "Scrapy's scheduler", "not enabled", "add-on not enabled", "as in scrapy-redis"],
+)
+def test_every_item_is_stored_once_and_goes_on_to_the_next_pipeline(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    client: redis.Redis,
+    look: Look,
+    settings: dict[str, Any],
+) -> None:
+    """Whichever scheduler there is; without a word of warning, from Scrapy neither."""
+    site = start_site(pages=60)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, settings={"ITEM_PIPELINES": PIPELINES} | settings
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    key = "stream of " + project.name if "REDIS_ITEMS_KEY" in settings else project.name + ":items"
+    assert stored(client, key) == dict.fromkeys(site.paths, 1)
+    assert project.count("item") == dict.fromkeys(site.paths, 1)
+    assert worker.stats["dq/items/stored"] == worker.stats["item_scraped_count"] == 60
+    assert warnings_of(worker) == []
+    shared = settings not in (PLAIN,) and settings.get("DQ_ENABLED", True)
+    assert look(project).phase == ("finished" if shared else "absent")
+    assert worker.text.count("DQ_ENABLED = False") == ("SCHEDULER" not in settings and not shared)
+    if "FEEDS" in settings:
+        assert len((project.folder / "items-local.jsonl").read_text().splitlines()) == 60
+    client.delete(key)
+
+
+# A pipeline whose items go another way than the requests of the crawl: through ITEMS_URL.
+OWN_REDIS = """\
+from pathlib import Path
+from scrapy_dq import RedisPipeline
+from scrapy_dq.connection import Connection
+from scrapy_dq.settings import Config
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+class OwnPipeline(RedisPipeline):
+    def open_spider(self, spider=None):
+        super().open_spider(spider)
+        url = self.crawler.settings.get("ITEMS_URL")
+        if url:
+            self._writer._connection = Connection(Config("", redis_url=url, redis_timeout_s=0.3), Path())
+"""
+OWN_PIPELINES = {"tree_project.spiders.spider.OwnPipeline": 300, "support.tree_spider.ItemRecord": 500}
+
+
+def test_what_a_killed_worker_had_not_stored_is_scraped_again(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    start_proxy: Callable[[str], RedisProxy],
+    client: redis.Redis,
+    look: Look,
+) -> None:
+    """The requests of items that wait are not acknowledged; kill -9 in that moment loses none of them."""
+    site = start_site(pages=80, latency_s=0.02)
+    proxy = start_proxy(redis_url)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        settings={"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8},
+        spider=OWN_REDIS,
+    )
+    key = project.name + ":items"
+    worker = project.start_worker(settings={"ITEMS_URL": proxy.url})
+    wait_until(lambda: client.llen(key) >= 20, "some items are stored", 20)
+    proxy.black_hole()
+    wait_until(lambda: "Items wait" in worker.text, "the pipeline knows that Redis is away", 10)
+    wait_until(
+        lambda: len(project.count()) > len(project.count("item")), "callbacks ran whose items wait", 10
+    )
+    worker.kill()
+    proxy.pass_through()
+    assert len(stored(client, key)) < 80
+    last = project.run_worker(timeout_s=30)
+    assert last.close_reason == "finished"
+    assert stored(client, key).keys() == site.paths
+    client.delete(key)
+
+
+def test_a_stop_while_redis_is_away_gives_the_requests_back_and_fails_the_items(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    start_proxy: Callable[[str], RedisProxy],
+    client: redis.Redis,
+    look: Look,
+    errors: Errors,
+) -> None:
+    """SIGTERM: after the grace one ERROR line, and Scrapy's for each item; the next crawl has them all."""
+    site = start_site(pages=60, latency_s=0.02)
+    proxy = start_proxy(redis_url)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        settings={"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8, "DQ_SHUTDOWN_GRACE": 1},
+        spider=OWN_REDIS,
+    )
+    key = project.name + ":items"
+    worker = project.start_worker(settings={"ITEMS_URL": proxy.url})
+    wait_until(lambda: client.llen(key) >= 10, "some items are stored", 20)
+    proxy.black_hole()
+    wait_until(lambda: "Items wait" in worker.text, "the pipeline knows that Redis is away", 10)
+    worker.terminate()
+    assert worker.wait(20) == 0
+    assert worker.close_reason == "shutdown"
+    [said] = [line for line in errors(worker) if line.startswith("scrapy_dq.")]
+    assert "Their requests are given back" in said
+    assert worker.stats["dq/items/failed"] >= 1
+    assert worker.stats.get("dq/acked", 0) == worker.stats["dq/items/stored"]
+    proxy.pass_through()
+    left = look(project)
+    assert (left.phase, left.census.in_flight, left.members) == ("open", 0, [])
+    assert project.run_worker(timeout_s=30).close_reason == "finished"
+    assert stored(client, key).keys() == site.paths
+    client.delete(key)
+
+
+OWN_ITEMS = """\
+import scrapy
+from scrapy_dq import RedisPipeline
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        path = page_path(response)
+        yield from response.follow_all(css="a", callback=self.parse)
+        number = int(path[3:])
+        bad = {7: object(), 8: {1, 2}}.get(number)
+        yield {"path": path, "kind": number % 3} | ({"bad": bad} if bad else {})
+        self.record("done", path)
+
+class OwnPipeline(RedisPipeline):
+    def item_key(self, item, spider):
+        return f"{spider.name}:items:{item['kind']}"
+
+def tagged(item):
+    return b'{"path": "' + item["path"].encode() + b'"}'
+
+def number(item):
+    return 5
+"""
+
+
+def test_a_pipeline_of_ones_own_chooses_the_key_and_a_bad_item_fails_alone(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis, errors: Errors
+) -> None:
+    """`item_key`; of 30 items one cannot be serialized, and one of three keys is somebody else's."""
+    site = start_site(pages=30)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        spider=OWN_ITEMS,
+        settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.OwnPipeline": 300}},
+    )
+    keys = [f"{project.name}:items:{kind}" for kind in range(3)]
+    client.set(keys[2], "mine")
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert len(project.count()) == 30
+    assert stored(client, keys[0]).keys() == {f"/p/{k}" for k in range(0, 30, 3)}
+    assert stored(client, keys[1]).keys() == {f"/p/{k}" for k in range(1, 30, 3) if k != 7}
+    assert client.get(keys[2]) == b"mine"
+    assert (worker.stats["dq/items/stored"], worker.stats["dq/items/failed"]) == (19, 10)
+    [said] = [line for line in errors(worker) if line.startswith("scrapy_dq.")]
+    assert keys[2] in said
+    assert "REDIS_ITEMS_KEY" in said
+    assert worker.text.count("Error processing") == 11
+    client.delete(*keys)
+
+
+@pytest.mark.parametrize(("name", "fails"), [("tagged", 0), ("number", 5)])
+def test_a_serializer_of_ones_own_makes_text_or_bytes(
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+    client: redis.Redis,
+    name: str,
+    fails: int,
+) -> None:
+    """By its dotted path; anything else that it makes is refused, item by item."""
+    site = start_site(pages=5)
+    path = f"tree_project.spiders.spider.{name}"
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        spider=OWN_ITEMS,
+        settings={"ITEM_PIPELINES": PIPELINES, "REDIS_ITEMS_SERIALIZER": path},
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "finished"
+    assert len(stored(client, project.name + ":items")) == 5 - fails
+    assert worker.text.count("REDIS_ITEMS_SERIALIZER returned a int") == fails
+    client.delete(project.name + ":items")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "nothing is named 'name' here; known are %(spider)s"),
+        (
+            {"REDIS_ITEMS_SERIALIZER": "no.such.function"},
+            "REDIS_ITEMS_SERIALIZER = 'no.such.function' cannot",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used_end_the_crawl_at_its_start(
+    make_project: MakeProject, errors: Errors, settings: dict[str, Any], says: str
+) -> None:
+    """One ERROR line of ours, under Scrapy's own scheduler, too."""
+    project = make_project([], settings={"ITEM_PIPELINES": PIPELINES} | PLAIN | settings)
+    worker = project.run_worker(timeout_s=20)
+    [said] = [line for line in errors(worker) if line.startswith("scrapy_dq.")]
+    assert says in said
+    assert said.startswith("scrapy_dq.pipelines: scrapy_dq.RedisPipeline cannot start: ")
+
+
+def test_items_go_to_the_embedded_redis_if_none_is_named(
+    make_project: MakeProject, start_site: StartSite
+) -> None:
+    """It is one with the scheduler's, in the same process; the last of both to leave stops it."""
+    site = start_site(pages=20)
+    project = make_project([site.start_url], settings={"ITEM_PIPELINES": PIPELINES})
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    assert worker.stats["dq/items/stored"] == 20
+    assert worker.text.count("Embedded Redis: started") == 1
+    assert worker.text.count("Embedded Redis: stopped") == 1
+    plain = project.run_worker(settings={"DQ_ENABLED": 0}, timeout_s=30)
+    assert plain.stats["dq/items/stored"] == 20
+    assert "Embedded Redis: stopped" in plain.text
+    aof = b"".join(path.read_bytes() for path in (project.folder / ".scrapy/dq").rglob("*.aof"))
+    assert aof.upper().count(b"RPUSH") >= 2

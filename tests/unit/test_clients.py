@@ -1,0 +1,109 @@
+"""Plain clients for programs beside a crawl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from scrapy.settings import Settings
+
+import scrapy_dq
+from scrapy_dq import get_redis, get_redis_from_settings
+from scrapy_dq.settings import ConfigError
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+
+
+class OwnRedis(redis.Redis):
+    """A class that a project may name."""
+
+
+def options_of(client: redis.Redis) -> dict[str, Any]:
+    options: dict[str, Any] = client.connection_pool.connection_kwargs
+    return options
+
+
+def test_get_redis_takes_a_url_or_what_redis_py_takes(redis_server: RedisServer, crawl_name: str) -> None:
+    """As scrapy-redis's does, so that its example consumer needs another import alone."""
+    port = int(redis_server.url.split(":")[-1].split("/")[0])
+    with get_redis(url=redis_server.url, decode_responses=True) as by_url:
+        by_url.rpush(crawl_name, "item")
+        with get_redis(host="127.0.0.1", port=port) as by_host:
+            assert by_host.blpop([crawl_name], 1) == (crawl_name.encode(), b"item")
+            assert by_host.blpop([crawl_name], 1) is None
+    assert (options_of(get_redis())["host"], options_of(get_redis(url=None))["port"]) == ("localhost", 6379)
+
+
+@pytest.mark.parametrize("cls", [OwnRedis, f"{__name__}.OwnRedis"])
+def test_get_redis_makes_the_class_that_is_named(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`redis_cls`, as a class or by its path."""
+    monkeypatch.setattr(scrapy_dq.clients, "load_object", lambda path: OwnRedis)
+    assert type(get_redis(redis_cls=cls)) is OwnRedis
+    assert type(get_redis(url="redis://a", redis_cls=cls)) is OwnRedis
+    assert type(get_redis_from_settings({"REDIS_HOST": "a", "REDIS_PARAMS": {"redis_cls": cls}})) is OwnRedis
+
+
+def test_a_plain_client_repeats_nothing_by_itself(
+    redis_server: RedisServer, start_proxy: Callable[[str], RedisProxy], crawl_name: str
+) -> None:
+    """A repeated LPOP would lose an item; who wants it can ask for it."""
+    proxy = start_proxy(redis_server.url)
+    for client in (get_redis(url=proxy.url), get_redis_from_settings({"REDIS_URL": proxy.url})):
+        with client:
+            client.rpush(crawl_name, "a", "b")
+            proxy.cut_next_reply("LPOP")
+            with pytest.raises(redis.ConnectionError):
+                client.lpop(crawl_name)
+            assert client.lpop(crawl_name) == b"b"
+    retry = redis.retry.Retry(redis.backoff.NoBackoff(), 3)
+    assert options_of(get_redis(retry=retry))["retry"]._retries == 3
+    params = {"REDIS_HOST": "a", "REDIS_PARAMS": {"retry": retry}}
+    assert options_of(get_redis_from_settings(params))["retry"]._retries == 3
+
+
+def test_a_consumer_may_wait_longer_than_a_worker() -> None:
+    """BLPOP with a time-out of some seconds must not be cut by that of the socket."""
+    assert options_of(get_redis())["socket_timeout"] is None
+    assert options_of(get_redis(socket_timeout=3))["socket_timeout"] == 3
+    settings = {"REDIS_HOST": "a", "DQ_REDIS_TIMEOUT": 1}
+    assert options_of(get_redis_from_settings(settings))["socket_timeout"] == 30
+    params = settings | {"REDIS_PARAMS": {"socket_timeout": 5}}
+    assert options_of(get_redis_from_settings(params))["socket_timeout"] == 5
+
+
+def test_the_settings_of_a_project_are_read_as_scrapy_redis_does() -> None:
+    """Host, port, database, password, encoding, decoding; from Scrapy's Settings or a dict."""
+    settings = {
+        "REDIS_HOST": "a", "REDIS_PORT": "7", "REDIS_DB": 2, "REDIS_ENCODING": "latin-1",
+        "REDIS_DECODE_RESPONSES": "True", "REDIS_PARAMS": {"password": "x", "db": 9},
+    }  # fmt: skip
+    for given in (settings, Settings(settings)):
+        options = options_of(get_redis_from_settings(given))
+        assert (options["host"], options["port"], options["db"], options["password"]) == ("a", 7, 2, "x")
+        assert (options["encoding"], options["decode_responses"]) == ("latin-1", True)
+    for off in (False, "False", "0"):
+        options = options_of(get_redis_from_settings(settings | {"REDIS_DECODE_RESPONSES": off}))
+        assert options["decode_responses"] is False
+
+
+def test_the_embedded_redis_is_not_given_away() -> None:
+    """It lives only as long as a worker does; the error says what to do."""
+    with pytest.raises(ConfigError, match=r"REDIS_URL.*docs/embedded\.md"):
+        get_redis_from_settings(Settings())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"REDIS_URL": "http://:s3cr3t@host"},
+        {"REDIS_HOST": "a", "REDIS_PARAMS": {"pasword": "s3cr3t"}},
+        {"REDIS_PORT": "s3cr3t port"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any]) -> None:
+    """As by a worker: with the setting's name, and without a password."""
+    with pytest.raises(ConfigError, match="REDIS_") as refusal:
+        get_redis_from_settings(settings)
+    assert "s3cr3t" not in str(refusal.value) or "PORT" in str(refusal.value)

@@ -1,0 +1,96 @@
+"""What is said of scrapy-redis's setting names when a crawl begins with them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.settings import peers
+
+EVERYTHING = {
+    "SCHEDULER_QUEUE_KEY": "%(spider)s:requests",
+    "SCHEDULER_DUPEFILTER_KEY": "%(spider)s:dupefilter",
+    "DUPEFILTER_KEY": "dupefilter:%(timestamp)s",
+    "SCHEDULER_DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    "REDIS_KEY_CHECK_INTERVAL": 10,
+    "REDIS_START_URLS_BATCH_SIZE": 16,
+    "STATS_KEY": "%(spider)s:stats",
+    "REDIS_DECODE_RESPONSES": True,
+    "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue",
+    "DQ_ORDER": "lifo",
+}
+PARAMS = {"redis_cls": "redis.StrictRedis", "retry_on_timeout": True, "encoding": "utf-8", "db": 1}
+
+
+def said(order: Order = Order.PRIORITY_LIFO, **settings: Any) -> list[tuple[int, str]]:
+    return list(peers.remarks(settings, order))
+
+
+def test_nothing_is_said_of_what_means_the_same_here() -> None:
+    """Nor of what is not set."""
+    assert said() == []
+    assert said(
+        SCHEDULER_QUEUE_CLASS="scrapy_redis.queue.FifoQueue",
+        SCHEDULER_PERSIST=True,
+        DUPEFILTER_DEBUG=True,
+        REDIS_URL="redis://a",
+        REDIS_ENCODING="utf-8",
+        REDIS_PARAMS={"password": "x", "encoding": "utf-8"},
+        STATS_CLASS="scrapy.statscollectors.MemoryStatsCollector",
+        SCHEDULER_QUEUE_KEY=None,
+    ) == []  # fmt: skip
+
+
+def test_one_line_names_all_that_is_not_used_and_what_is_used_instead() -> None:
+    """One INFO line, however many are set."""
+    [(level, line)] = said(Order.LIFO, **EVERYTHING, REDIS_PARAMS=PARAMS)
+    assert level == logging.INFO
+    for name in (*EVERYTHING, "redis_cls", "retry_on_timeout"):
+        assert name in line
+    for instead in ("DQ_CRAWL", "scrapy_dq.SharedStats", "DQ_ORDER = 'lifo'", "might apply it twice"):
+        assert instead in line
+    assert "encoding" not in line
+
+
+@pytest.mark.parametrize("name", [name for name in EVERYTHING if name != "DQ_ORDER"])
+def test_each_is_named_alone(name: str) -> None:
+    """And no other with it."""
+    more = {"DQ_ORDER": "lifo"} if name == "SCHEDULER_QUEUE_CLASS" else {}
+    [(_, line)] = said(Order.LIFO, **{name: EVERYTHING[name]}, **more)
+    assert [other for other in EVERYTHING if f" {other}" in line.replace("(", "")] == [name, *more]
+
+
+def test_an_unknown_queue_class_is_warned_about() -> None:
+    """With the order that is used, and the setting that chooses one."""
+    [(level, line)] = said(Order.PRIORITY_FIFO, SCHEDULER_QUEUE_CLASS="project.queues.MyQueue")
+    assert level == logging.WARNING
+    for part in ("'project.queues.MyQueue'", "'priority-fifo'", "DQ_ORDER"):
+        assert part in line
+    assert said(SCHEDULER_QUEUE_CLASS="project.MyQueue", DQ_ORDER="priority-lifo")[0][0] == logging.INFO
+
+
+def test_stats_that_would_block_the_loop_are_warned_about() -> None:
+    """scrapy-redis's collector asks Redis at each count; also a class that derives from it."""
+    theirs = type("RedisStatsCollector", (), {"__module__": "scrapy_redis.stats"})
+    for cls in ("scrapy_redis.stats.RedisStatsCollector", theirs, type("Mine", (theirs,), {})):
+        [(level, line)] = said(STATS_CLASS=cls)
+        assert level == logging.WARNING
+        assert "scrapy_dq.SharedStats" in line
+
+
+@pytest.mark.parametrize(
+    ("cls", "theirs"),
+    [
+        ("scrapy_redis.dupefilter.RFPDupeFilter", True),
+        ("scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter", False),
+        ("scrapy_dq.DupeFilter", False),
+        (dict, False),
+        (None, False),
+    ],
+)
+def test_a_class_of_scrapy_redis_is_known_by_its_name(cls: Any, theirs: bool) -> None:
+    """Whether it is given as a class or as a path, installed or not."""
+    assert peers.is_theirs(cls) is theirs

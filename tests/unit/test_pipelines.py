@@ -1,0 +1,90 @@
+"""What RedisPipeline finds wrong before a crawl begins, and what may be overridden."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from scrapy import Spider
+from scrapy.crawler import Crawler
+
+from scrapy_dq import RedisPipeline
+from scrapy_dq.settings import ConfigError
+
+REDIS = {"REDIS_URL": "redis://127.0.0.1:9"}
+
+
+def crawler(**settings: Any) -> Crawler:
+    found = Crawler(Spider, REDIS | settings)
+    found.spider = Spider("books")
+    return found
+
+
+def opened(pipeline: RedisPipeline) -> RedisPipeline:
+    async def opening() -> None:
+        pipeline.open_spider()
+
+    asyncio.run(opening())
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "nothing is named 'name' here"),
+        ({"REDIS_ITEMS_KEY": "100%"}, "REDIS_ITEMS_KEY = '100%'"),
+        ({"REDIS_ITEMS_SERIALIZER": "no.such.function"}, "cannot be imported"),
+        ({"REDIS_ITEMS_SERIALIZER": "json"}, "REDIS_ITEMS_SERIALIZER = 'json'"),
+        ({"REDIS_ITEMS_SERIALIZER": "json.no_such"}, "cannot be imported"),
+        ({"REDIS_ITEMS_SERIALIZER": "scrapy.__version__"}, "expected a function"),
+        ({"DQ_ITEMS_TYPE": "set"}, "DQ_ITEMS_TYPE = 'set'"),
+        ({"DQ_SHUTDOWN_GRACE": -1}, "DQ_SHUTDOWN_GRACE = -1"),
+        ({"REDIS_PORT": "many"}, "REDIS_PORT = 'many'"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(
+    settings: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One ERROR line and a ConfigError that name the setting."""
+    with pytest.raises(ConfigError) as refusal:
+        opened(RedisPipeline.from_crawler(crawler(**settings)))
+    [record] = [record for record in caplog.records if record.name == "scrapy_dq.pipelines"]
+    assert record.levelno == logging.ERROR
+    assert str(refusal.value) in record.getMessage()
+    assert says in str(refusal.value)
+
+
+def test_settings_of_the_crawl_are_none_of_its_business() -> None:
+    """Under Scrapy's own scheduler nobody asks for them; under ours, the scheduler does."""
+    opened(RedisPipeline.from_crawler(crawler(DQ_CRAWL="%(no such name)s", DQ_ORDER="random", DQ_TYPO=1)))
+
+
+def test_it_needs_asyncio() -> None:
+    """Another reactor is refused by name."""
+    with pytest.raises(ConfigError, match="TWISTED_REACTOR"):
+        RedisPipeline.from_crawler(crawler()).open_spider()
+
+
+def test_a_serializer_may_be_a_function_a_path_or_a_method() -> None:
+    """And is Scrapy's JSON if nothing is said."""
+    item = {"name": "a"}
+    assert opened(RedisPipeline(crawler())).serialize(item) == '{"name": "a"}'
+    for serializer in (json.dumps, "json.dumps"):
+        pipeline = opened(RedisPipeline(crawler(REDIS_ITEMS_SERIALIZER=serializer)))
+        assert pipeline.serialize is json.dumps
+
+    class Own(RedisPipeline):
+        def serialize(self, item: Any) -> bytes:
+            return b"own"
+
+    assert opened(Own(crawler(REDIS_ITEMS_SERIALIZER="json.dumps"))).serialize(item) == b"own"
+
+
+def test_the_key_is_that_of_the_spider() -> None:
+    """As with scrapy-redis, `spider:items`."""
+    for spider in (Spider("books"), Spider("toys")):
+        assert opened(RedisPipeline(crawler())).item_key({}, spider) == f"{spider.name}:items"
+    assert opened(RedisPipeline(crawler(REDIS_ITEMS_KEY="all"))).item_key({}, Spider("a")) == "all"

@@ -1,0 +1,125 @@
+"""SharedStats: to its own process what Scrapy's collector is; and what it remembers for the others."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import threading
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.statscollectors import MemoryStatsCollector
+
+from scrapy_dq import SharedStats
+
+
+@pytest.fixture
+def stats() -> SharedStats:
+    return SharedStats(Crawler(Spider))
+
+
+def deltas(stats: SharedStats, limit: int = 500) -> dict[tuple[str, str], Any]:
+    return {(kind, stat): number for kind, stat, number in stats.take_deltas(limit)}
+
+
+def test_the_process_sees_its_own_numbers_as_with_scrapys_collector(stats: SharedStats) -> None:
+    """Every method, in any order, and whether or not something is taken in between."""
+    plain = MemoryStatsCollector(Crawler(Spider))
+    for one in (stats, plain):
+        one.inc_value("a")
+        one.inc_value("a", 2)
+        one.inc_value("b", 1, start=5)
+        one.set_value("c", "text")
+        one.max_value("d", 3)
+        if one is stats:
+            stats.take_deltas(2)
+        one.max_value("d", 1)
+        one.min_value("e", 3)
+        one.min_value("e", 1.5)
+        one.inc_value("a", 0.5)
+    assert stats.get_stats() == plain.get_stats()
+    assert stats.get_stats() == {"a": 3.5, "b": 6, "c": "text", "d": 3, "e": 1.5}
+
+
+def test_what_is_counted_is_taken_once(stats: SharedStats) -> None:
+    """Sums since the last time; the largest and the smallest; with the start value of a new stat."""
+    for _ in range(3):
+        stats.inc_value("a")
+    stats.inc_value("b", 1, start=5)
+    stats.max_value("d", 3)
+    stats.max_value("d", 7)
+    stats.min_value("d", 3)
+    assert deltas(stats) == {("sum", "a"): 3, ("sum", "b"): 6, ("max", "d"): 7, ("min", "d"): 3}
+    assert deltas(stats) == {}
+    stats.inc_value("a", 4)
+    stats.inc_value("b", 1, start=5)
+    stats.max_value("d", 1)
+    assert deltas(stats) == {("sum", "a"): 4, ("sum", "b"): 1, ("max", "d"): 1}
+
+
+def test_what_is_taken_at_once_is_limited(stats: SharedStats) -> None:
+    """A project with a stat for each of many domains holds Redis no longer than others."""
+    for number in range(7):
+        stats.inc_value(f"stat/{number}")
+    assert [len(deltas(stats, 3)) for _ in range(4)] == [3, 3, 1, 0]
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, True, Decimal(1), datetime.timedelta(1)])
+def test_what_is_no_number_is_not_shared(stats: SharedStats, value: Any) -> None:
+    """It is counted all the same."""
+    stats.inc_value("a", value, start=type(value)(0))
+    stats.max_value("b", value)
+    stats.min_value("c", value)
+    assert set(stats.get_stats()) == {"a", "b", "c"}
+    shared = deltas(stats)
+    assert shared == ({("sum", "a"): 1} if value is True else {})  # False + True is 1
+
+
+def test_a_name_that_cannot_be_stored_is_not_shared(stats: SharedStats) -> None:
+    """Any key of a dict is a stat's name to Scrapy; to Redis, UTF-8."""
+    stats.inc_value(("a", "tuple"))  # type: ignore[arg-type]
+    stats.inc_value("half a \ud800 character")
+    stats.inc_value("ä whole one")
+    assert deltas(stats) == {("sum", "ä whole one"): 1}
+    assert len(stats.get_stats()) == 3
+
+
+def test_what_is_set_is_not_shared(stats: SharedStats) -> None:
+    """A time, a reason, a rate: the sum of two would mean nothing."""
+    stats.set_value("finish_reason", "finished")
+    stats.set_value("items_per_minute", 5)
+    stats.set_stats({"a": 1})
+    assert deltas(stats) == {}
+
+
+def test_nothing_is_lost_between_threads(stats: SharedStats) -> None:
+    """The log counts in whatever thread writes to it."""
+
+    def count() -> None:
+        for _ in range(2000):
+            stats.inc_value("a")
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    taken = 0
+    while any(thread.is_alive() for thread in threads):
+        taken += deltas(stats).get(("sum", "a"), 0)
+    taken += deltas(stats).get(("sum", "a"), 0)
+    assert taken == stats.get_value("a") == 8000
+
+
+def test_a_count_within_a_count_does_not_hang(stats: SharedStats) -> None:
+    """A signal's handler that logs may come while something is counted: in the same thread."""
+
+    class Counting(int):
+        def __radd__(self, other: Any) -> Any:
+            stats.inc_value("inner")
+            return int(self) + other
+
+    stats.inc_value("outer", Counting(1))
+    assert stats.get_value("outer") == 1
+    assert stats.get_value("inner") >= 1

@@ -1,0 +1,292 @@
+"""Items go to Redis in batches and in order, wait through outages, and fail one by one if they have to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_dq.connection import Connection
+from scrapy_dq.item_writer import LOOK_S, MAX_BYTES, MAX_ITEMS, ItemNotStored, ItemWriter
+from scrapy_dq.settings import Config
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from worker.engine import until
+
+
+class Writer(ItemWriter):
+    """A writer, and what it tells."""
+
+    def __init__(self, url: str, kind: str = "list", grace_s: float = 0.5) -> None:
+        self.is_closing = False
+        self.gave_up = 0
+        self.counts: Counter[str] = Counter()
+        super().__init__(
+            Connection(Config("", redis_url=url, redis_timeout_s=0.2), Path()),
+            kind,
+            closing=lambda: self.is_closing,
+            grace_s=grace_s,
+            given_up=self._note_given_up,
+            counted=lambda stored, failed: self.counts.update(stored=stored, failed=failed),
+        )
+
+    async def until_tried(self, times: int) -> None:
+        """Wait until so many tries of this outage have failed."""
+        await until(lambda: self._outage._tries >= times, f"{times} tries have failed")
+
+    def _note_given_up(self) -> str:
+        assert self.counts["failed"] == 0, "items failed before it was said that they will"
+        self.gave_up += 1
+        return "That is all."
+
+
+@asynccontextmanager
+async def writing(*args: Any, **options: Any) -> AsyncIterator[Writer]:
+    writer = Writer(*args, **options)
+    yield writer
+    await writer.close()
+
+
+def write(writer: Writer, key: str, *items: str) -> list[asyncio.Task[None]]:
+    """Give *items* to the writer, in this order."""
+    return [asyncio.ensure_future(writer.write(key, item.encode())) for item in items]
+
+
+@pytest.fixture
+def key(crawl_name: str, client: redis.Redis) -> Iterator[str]:
+    yield f"{crawl_name}:items"
+    client.delete(f"{crawl_name}:items", f"{crawl_name}:items:other")
+
+
+@pytest.fixture
+def stored(client: redis.Redis, key: str) -> Callable[..., list[str]]:
+    """Return a function that reads what is stored under a key, list or stream."""
+
+    def read(name: str = key) -> list[str]:
+        if client.type(name) == b"stream":
+            return [fields[b"item"].decode() for _, fields in client.xrange(name)]
+        return [item.decode() for item in client.lrange(name, 0, -1)]
+
+    return read
+
+
+Stored = Callable[..., list[str]]
+
+
+def names(count: int) -> list[str]:
+    return [f"item {n}" for n in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+async def test_items_are_stored_in_their_order_in_few_trips(
+    proxy: RedisProxy, key: str, stored: Stored, kind: str
+) -> None:
+    """All that wait go together, up to a bound; `write` returns when Redis has the item."""
+    async with writing(proxy.url, kind) as writer:
+        await asyncio.gather(*write(writer, key, *names(MAX_ITEMS * 2 + 1)))
+        assert stored() == names(MAX_ITEMS * 2 + 1)
+        assert writer.counts == {"stored": MAX_ITEMS * 2 + 1, "failed": 0}
+    assert proxy.commands["RPUSH"] + proxy.commands["EVAL"] == 3
+
+
+async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: Stored) -> None:
+    """Large items go one by one: a command holds Redis while it runs. One larger than a batch goes alone."""
+    items = ["x" * (MAX_BYTES // 2 + 1)] * 3 + ["y" * (MAX_BYTES + 1)]
+    async with writing(proxy.url) as writer:
+        await asyncio.gather(*write(writer, key, *items))
+    assert [len(item) for item in stored()] == [len(item) for item in items]
+    assert proxy.commands["RPUSH"] == 4
+
+
+async def test_several_keys_share_a_trip(proxy: RedisProxy, key: str, stored: Stored) -> None:
+    """Each key gets its items in their order."""
+    other = key + ":other"
+    async with writing(proxy.url) as writer:
+        for n in range(20):
+            write(writer, (key, other)[n % 2], f"{n}")
+        await until(lambda: writer.counts["stored"] == 20, "all are stored")
+    assert stored(key) == [f"{n}" for n in range(0, 20, 2)]
+    assert stored(other) == [f"{n}" for n in range(1, 20, 2)]
+    assert proxy.commands["RPUSH"] == 2
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+@pytest.mark.parametrize("away", ["refuse", "black_hole"])
+async def test_an_outage_loses_no_item_and_no_order(
+    proxy: RedisProxy, key: str, stored: Stored, caplog: pytest.LogCaptureFixture, away: str, kind: str
+) -> None:
+    """What was found before, while and after comes in this order; one warning, and one line at the end."""
+    caplog.set_level(logging.INFO)
+    async with writing(proxy.url, kind) as writer:
+        await asyncio.gather(*write(writer, key, "a", "b"))
+        getattr(proxy, away)()
+        waiting = write(writer, key, "c")
+        await writer.until_tried(1)
+        waiting += write(writer, key, "d", "e")
+        await writer.until_tried(2)
+        assert not any(one.done() for one in waiting)
+        waiting += write(writer, key, "f")
+        await asyncio.sleep(0)
+        proxy.pass_through()
+        await asyncio.gather(*waiting)
+    assert stored() == list("abcdef")
+    lines = [record.getMessage() for record in caplog.records if record.name == "scrapy_dq.frontier.outage"]
+    assert len(lines) == 2
+    assert "Items wait" in lines[0]
+    assert lines[1].endswith("4 items were kept meanwhile")
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+async def test_a_lost_reply_may_double_a_batch_and_loses_nothing(
+    proxy: RedisProxy, key: str, stored: Stored, kind: str
+) -> None:
+    """At least once, and in order: the batch stands there twice as a whole."""
+    async with writing(proxy.url, kind) as writer:
+        await asyncio.gather(*write(writer, key, "a"))
+        proxy.cut_next_reply("RPUSH" if kind == "list" else "EVAL")
+        await asyncio.gather(*write(writer, key, "b", "c"))
+        await asyncio.gather(*write(writer, key, "d"))
+    assert stored() == ["a", "b", "c", "b", "c", "d"]
+
+
+async def test_a_redis_that_is_full_is_an_outage(start_redis: Callable[..., RedisServer]) -> None:
+    """Nothing is lost, nothing fails; with memory again it goes on."""
+    server = start_redis()
+    with server.client() as client:
+        client.config_set("maxmemory", "1")
+        for kind in ("list", "stream"):
+            async with writing(server.url, kind) as writer:
+                waiting = write(writer, kind, "a", "b")
+                await writer.until_tried(2)
+                assert not any(one.done() for one in waiting)
+                client.config_set("maxmemory", "0")
+                await asyncio.gather(*waiting)
+            client.config_set("maxmemory", "1")
+        assert (client.llen("list"), client.xlen("stream")) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+async def test_a_key_of_a_wrong_type_fails_its_items_alone(
+    proxy: RedisProxy,
+    client: redis.Redis,
+    key: str,
+    stored: Stored,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    """One ERROR line names the key and the setting; items for other keys are stored; so are later ones."""
+    other = key + ":other"
+    client.set(key, "mine")
+    async with writing(proxy.url, kind) as writer:
+        wrong = write(writer, key, "a", "b")
+        await asyncio.gather(*write(writer, other, "c"))
+        for outcome in await asyncio.gather(*wrong, *write(writer, key, "d"), return_exceptions=True):
+            assert isinstance(outcome, ItemNotStored)
+            assert "WRONGTYPE" in str(outcome)
+        client.delete(key)
+        await asyncio.gather(*write(writer, key, "e"))
+        assert writer.counts == {"stored": 2, "failed": 3}
+    assert (stored(other), stored(key)) == (["c"], ["e"])
+    [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert f"{key!r}" in line
+    assert "REDIS_ITEMS_KEY" in line
+
+
+async def test_a_user_who_may_not_write_there_fails_its_items(
+    redis_server: RedisServer,
+    client: redis.Redis,
+    key: str,
+    crawl_name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """NOPERM is no outage: it would not pass. What it may write is stored, with the ACL of the docs."""
+    grants = ("+@connection", "+@read", "+@write", "+@scripting", "+time", "+info")
+    client.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", f"~{key}", *grants)
+    try:
+        url = redis_server.url.replace("redis://", f"redis://{crawl_name}:pw@")
+        for kind in ("list", "stream"):
+            async with writing(url, kind) as writer:
+                may_not = write(writer, key + ":other", "a")
+                may = write(writer, key, "b")
+                await until(lambda may_not=may_not, may=may: may[0].done() and may_not[0].done(), "both end")
+                assert may[0].exception() is None
+                with pytest.raises(ItemNotStored, match=r"(?i)perm"):
+                    may_not[0].result()
+            client.delete(key)
+    finally:
+        client.execute_command("ACL", "DELUSER", crawl_name)
+
+
+async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
+    proxy: RedisProxy, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner is told first, so that the requests are given back before the items fail."""
+    async with writing(proxy.url, grace_s=0.5) as writer:
+        await asyncio.gather(*write(writer, key, "a"))
+        proxy.black_hole()
+        waiting = write(writer, key, *names(3))
+        await writer.until_tried(3)
+        assert not any(one.done() for one in waiting)  # the spider is not closing: it may take for ever
+        writer.is_closing, began = True, time.monotonic()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        took_s = time.monotonic() - began
+        assert [type(outcome) for outcome in outcomes] == [ItemNotStored] * 3
+        assert 0.5 <= took_s < 0.5 + 3 * LOOK_S + 0.3
+        assert (writer.gave_up, writer.counts["failed"]) == (1, 3)
+        proxy.pass_through()
+        await asyncio.gather(*write(writer, key, "b"))  # Redis is back: a late page is no reason to fail
+    [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "3 items are not stored. That is all." in line
+
+
+async def test_a_redis_that_is_back_within_the_grace_takes_all(
+    proxy: RedisProxy, key: str, stored: Stored
+) -> None:
+    """Nothing fails."""
+    async with writing(proxy.url, grace_s=10) as writer:
+        proxy.refuse()
+        waiting = write(writer, key, "a", "b")
+        writer.is_closing = True
+        await writer.until_tried(3)
+        proxy.pass_through()
+        await asyncio.gather(*waiting)
+    assert stored() == ["a", "b"]
+
+
+async def test_nothing_waits_for_redis_but_the_item(proxy: RedisProxy, key: str) -> None:
+    """While Redis is 100 ms away each way, the event loop turns as ever."""
+    proxy.set_delay(0.1)
+    async with writing(proxy.url) as writer:
+        writer._connection = Connection(Config("", redis_url=proxy.url), Path())
+        waiting = write(writer, key, *names(100))
+        longest, last = 0.0, time.monotonic()
+        while not all(one.done() for one in waiting):
+            await asyncio.sleep(0.001)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        await asyncio.gather(*waiting)
+    assert longest < 0.09
+
+
+async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
+    proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the coroutine every page with an item would hang for ever."""
+    async with writing(proxy.url) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "_add", lambda *args: 1 / 0)
+            [outcome] = await asyncio.gather(*write(writer, key, "a"), return_exceptions=True)
+            assert isinstance(outcome, ItemNotStored)
+            patch.setattr(writer, "_next_batch", lambda: writer._waiting and [writer._waiting.popleft()])
+            patch.setattr(writer, "_store", lambda batch: 1 / 0)
+            [outcome] = await asyncio.gather(*write(writer, key, "b"), return_exceptions=True)
+            assert "ZeroDivisionError" in str(outcome)
+        await asyncio.gather(*write(writer, key, "c"))
+    assert stored() == ["c"]

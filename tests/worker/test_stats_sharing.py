@@ -1,0 +1,152 @@
+"""When a worker tells what it has counted, and what becomes of it if no answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+from scrapy import Spider
+from scrapy.crawler import Crawler
+
+from scrapy_dq.frontier import keys, shared_stats
+from scrapy_dq.shared_stats import SharedStats
+from scrapy_dq.stats_sharing import MAX_DELTAS, StatsSharing
+from support.proxy import RedisProxy
+from support.stored import dump, roll_back
+from worker.engine import Crawl, Engine, until
+
+NEVER_S = 1000.0
+
+Read = Callable[[], dict[str, float]]
+
+
+@pytest.fixture
+def read(client: redis.Redis, crawl_name: str) -> Read:
+    return lambda: shared_stats(client, crawl_name)
+
+
+@asynccontextmanager
+async def sharing(
+    engine: Engine, interval_s: float = NEVER_S
+) -> AsyncIterator[tuple[SharedStats, StatsSharing]]:
+    stats = SharedStats(Crawler(Spider))
+    shared = StatsSharing(stats, engine.frontier, engine.worker, interval_s)
+    yield stats, shared
+    await shared.end()
+
+
+async def test_all_is_told_in_one_trip_each_interval(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
+    """However much is counted; nothing is sent while nothing is."""
+    async with Engine(crawl, url=proxy.url) as engine, sharing(engine, 0.05) as (stats, _):
+        for n in range(1000):
+            stats.inc_value(f"stat/{n % 100}")
+        before = proxy.commands["EVALSHA"] + proxy.commands["EVAL"]
+        await until(lambda: sum(read().values()) == 1000, "it is told")
+        assert proxy.commands["EVALSHA"] + proxy.commands["EVAL"] - before <= 10  # beats and exchanges, too
+        assert len(read()) == 100
+
+
+async def test_a_lost_reply_counts_once(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
+    """The same bytes under the same number again, with what was counted meanwhile after them."""
+    async with Engine(crawl, url=proxy.url) as engine, sharing(engine, 0.05) as (stats, shared):
+        cut = proxy.cut_next_reply(containing=b"a counted stat")
+        stats.inc_value("a counted stat", 5)
+        await until(lambda: cut.fired, "the reply is lost")
+        stats.inc_value("a counted stat", 2)
+        await until(lambda: read().get("a counted stat") == 7, "the rest is told")
+        await shared.tell()
+        assert read() == {"a counted stat": 7}
+
+
+async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
+    """The worker is fenced and drained, and registers anew, before it can repeat what got no answer."""
+    async with Engine(crawl, url=proxy.url) as engine, sharing(engine) as (stats, shared):
+        proxy.cut_next_reply(containing=b"a counted stat")
+        stats.inc_value("a counted stat", 5)
+        with pytest.raises(Exception, match="does not answer"):
+            await shared.tell()
+        former = engine.worker.id
+        await engine.frontier.fence(former, engine.worker.epoch, engine.worker.run)
+        await engine.frontier.drain(former, engine.worker.epoch, engine.worker.run, 100, 3)
+        await until(lambda: engine.worker.id != former, "the worker registers anew")
+        await shared.tell()
+        assert read() == {"a counted stat": 5}
+
+
+async def test_an_outage_costs_nothing_but_time(
+    crawl: Crawl, proxy: RedisProxy, read: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is counted while Redis is away is told when it is back, and nothing is logged of it."""
+    async with Engine(crawl, url=proxy.url, timeout_s=0.2) as engine, sharing(engine, 0.05) as (stats, _):
+        stats.inc_value("a", 1)
+        await until(lambda: read().get("a") == 1, "it is told")
+        proxy.refuse()
+        for _ in range(10):
+            stats.inc_value("a", 1)
+            await asyncio.sleep(0.03)
+        proxy.pass_through()
+        await until(lambda: read().get("a") == 11, "it is told")
+    assert not [record for record in caplog.records if record.name == "scrapy_dq.stats_sharing"]
+
+
+async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read) -> None:
+    """Also more than one trip may carry, and also when the worker has left."""
+    async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
+        for n in range(MAX_DELTAS * 2 + 1):
+            stats.inc_value(f"stat/{n}")
+        await shared.end()
+        assert len(read()) == MAX_DELTAS * 2 + 1
+        engine.seed(())
+        await engine.stop()
+        stats.inc_value("stat/0")
+    assert read()["stat/0"] == 2
+
+
+async def test_the_end_does_not_wait_for_a_redis_that_is_away(crawl: Crawl, proxy: RedisProxy) -> None:
+    """A second at most; what is counted is lost."""
+    async with Engine(crawl, url=proxy.url, timeout_s=5) as engine:
+        stats = SharedStats(Crawler(Spider))
+        shared = StatsSharing(stats, engine.frontier, engine.worker, NEVER_S)
+        stats.inc_value("a")
+        proxy.black_hole()
+        await asyncio.wait_for(shared.end(), 3)
+        proxy.pass_through()
+
+
+async def test_a_redis_that_comes_back_older_costs_what_it_has_forgotten(
+    crawl: Crawl, client: redis.Redis, read: Read
+) -> None:
+    """And no more: what is told later is counted."""
+    async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
+        stats.inc_value("a", 1)
+        await shared.tell()
+        snapshot = dump(client, crawl.name)
+        stats.inc_value("a", 2)
+        await shared.tell()
+        roll_back(client, crawl.name, snapshot)
+        stats.inc_value("a", 4)
+        await shared.tell()
+        assert read() == {"a": 5}
+
+
+async def test_a_foreign_key_ends_the_sharing_and_not_the_crawl(
+    crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One ERROR line names it."""
+    async with Engine(crawl) as engine, sharing(engine, 0.02) as (stats, shared):
+        client.set(keys.prefix(crawl.name) + "stats", "mine")
+        stats.inc_value("a")
+        await until(lambda: shared._telling.done(), "it has given up")
+        stats.inc_value("a")
+        client.delete(keys.prefix(crawl.name) + "stats")
+    errors = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.ERROR and record.name == "scrapy_dq.stats_sharing"
+    ]
+    assert len(errors) == 1
+    assert "stats' is a string" in errors[0]
