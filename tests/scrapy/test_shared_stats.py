@@ -54,6 +54,21 @@ def test_the_sums_are_those_of_both_workers_logs(
     assert shared_stats(client, project.name)["item_scraped_count"] == 300
 
 
+def test_what_leaving_counts_is_in_the_sums(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
+) -> None:
+    """A worker that closes in the middle gives leases back, and acknowledges its last pages, as it leaves."""
+    site = start_site(pages=100, latency_s=0.01)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, settings=SHARED | {"CLOSESPIDER_ITEMCOUNT": 10}
+    )
+    worker = project.run_worker(timeout_s=20)
+    assert worker.close_reason == "closespider_itemcount"
+    sums = shared_stats(client, project.name)
+    assert sums["dq/released"] == worker.stats["dq/released"] > 0
+    assert sums["dq/acked"] == worker.stats["dq/acked"] == worker.stats["item_scraped_count"]
+
+
 def test_a_killed_worker_takes_one_interval_with_it(
     redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:

@@ -50,7 +50,13 @@ def test_a_plain_client_repeats_nothing_by_itself(
 ) -> None:
     """A repeated LPOP would lose an item; who wants it can ask for it."""
     proxy = start_proxy(redis_server.url)
-    for client in (get_redis(url=proxy.url), get_redis_from_settings({"REDIS_URL": proxy.url})):
+    port = int(proxy.url.split(":")[-1].split("/")[0])
+    for client in (
+        get_redis(url=proxy.url),
+        get_redis(host="127.0.0.1", port=port),
+        get_redis_from_settings({"REDIS_URL": proxy.url}),
+        get_redis_from_settings({"REDIS_HOST": "127.0.0.1", "REDIS_PORT": port}),
+    ):
         with client:
             client.rpush(crawl_name, "a", "b")
             proxy.cut_next_reply("LPOP")

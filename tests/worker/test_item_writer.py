@@ -25,12 +25,12 @@ from worker.engine import until
 class Writer(ItemWriter):
     """A writer, and what it tells."""
 
-    def __init__(self, url: str, kind: str = "list", grace_s: float = 0.5) -> None:
+    def __init__(self, url: str, kind: str = "list", grace_s: float = 0.5, timeout_s: float = 0.2) -> None:
         self.is_closing = False
         self.gave_up = 0
         self.counts: Counter[str] = Counter()
         super().__init__(
-            Connection(Config("", redis_url=url, redis_timeout_s=0.2), Path()),
+            Connection(Config("", redis_url=url, redis_timeout_s=timeout_s), Path()),
             kind,
             closing=lambda: self.is_closing,
             grace_s=grace_s,
@@ -95,6 +95,17 @@ async def test_items_are_stored_in_their_order_in_few_trips(
         assert stored() == names(MAX_ITEMS * 2 + 1)
         assert writer.counts == {"stored": MAX_ITEMS * 2 + 1, "failed": 0}
     assert proxy.commands["RPUSH"] + proxy.commands["EVAL"] == 3
+
+
+async def test_items_that_come_one_by_one_wait_a_moment_for_each_other(proxy: RedisProxy, key: str) -> None:
+    """A response's items are not all found in the same turn of the loop."""
+    async with writing(proxy.url) as writer:
+        waiting = []
+        for n in range(10):
+            waiting += write(writer, key, f"{n}")
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+    assert proxy.commands["RPUSH"] == 1
 
 
 async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: Stored) -> None:
@@ -247,6 +258,19 @@ async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
     assert "3 items are not stored. That is all." in line
 
 
+async def test_after_the_grace_an_item_has_the_time_of_a_trip(
+    proxy: RedisProxy, key: str, stored: Stored
+) -> None:
+    """A page that ends late finds a Redis that is slow, and not away."""
+    proxy.set_delay(LOOK_S)
+    async with writing(proxy.url, grace_s=0, timeout_s=5) as writer:
+        writer.is_closing = True
+        await asyncio.gather(*write(writer, key, "a"))
+        await asyncio.gather(*write(writer, key, "b"))
+        assert writer.gave_up == 0
+    assert stored() == ["a", "b"]
+
+
 async def test_a_redis_that_is_back_within_the_grace_takes_all(
     proxy: RedisProxy, key: str, stored: Stored
 ) -> None:
@@ -264,8 +288,7 @@ async def test_a_redis_that_is_back_within_the_grace_takes_all(
 async def test_nothing_waits_for_redis_but_the_item(proxy: RedisProxy, key: str) -> None:
     """While Redis is 100 ms away each way, the event loop turns as ever."""
     proxy.set_delay(0.1)
-    async with writing(proxy.url) as writer:
-        writer._connection = Connection(Config("", redis_url=proxy.url), Path())
+    async with writing(proxy.url, timeout_s=2) as writer:
         waiting = write(writer, key, *names(100))
         longest, last = 0.0, time.monotonic()
         while not all(one.done() for one in waiting):
