@@ -15,6 +15,8 @@ class Outage:
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self.reason = ""
+        """Of the newest try that failed; empty: there is no outage."""
         self._tries = 0
 
     def delay_s(self) -> float:
@@ -25,6 +27,7 @@ class Outage:
 
     def began(self, error: Exception) -> None:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
+        self.reason = str(error)
         if self._since is None:
             self._since = time.monotonic()
             logger.warning(
@@ -35,7 +38,7 @@ class Outage:
 
     def ended(self, kept: int) -> None:
         """Note an answer; *kept* moves are still to be handed in."""
-        self._tries = 0
+        self._tries, self.reason = 0, ""
         if self._since is not None:
             logger.info(
                 "Redis is back after %.1f s; %d moves were kept meanwhile",
