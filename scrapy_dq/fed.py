@@ -8,12 +8,12 @@ from typing import Any
 
 from scrapy import FormRequest, Request, Spider
 
-from scrapy_dq.codec import CannotDecode, Codec
+from scrapy_dq.codec import CannotDecode, Codec, formats
 from scrapy_dq.text import printable
 
-PAYLOAD = b"\x02"
+PAYLOAD = bytes((formats.PAYLOAD,))
 """What an entry begins with that holds a payload from a start key, as it was there."""
-ITEM = b"\x03"
+ITEM = bytes((formats.ITEM,))
 """What an entry begins with that holds an item of a Queue, packed."""
 
 

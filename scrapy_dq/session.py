@@ -11,20 +11,19 @@ import time
 import uuid
 from hashlib import blake2b
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy import signals
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.project import data_path
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq import stats
 from scrapy_dq.admission import Admissions
 from scrapy_dq.codec import Codec
 from scrapy_dq.connection import Connection
+from scrapy_dq.data_dir import data_dir
 from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
@@ -98,7 +97,7 @@ class Session:
         self._start_keys = start_keys_of(crawler.spider, config)
         self._patience_s = patience_s(crawler.spider, config)
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
-        self._connection = Connection(config, _data_dir())
+        self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
         self.codec = Codec(
@@ -350,15 +349,6 @@ def _need_asyncio() -> None:
             "'twisted.internet.asyncioreactor.AsyncioSelectorReactor' (Scrapy's default), or use Scrapy's "
             "reactor-less mode"
         ) from None
-
-
-def _data_dir() -> Path:
-    """Return the folder of the embedded Redis, in Scrapy's data directory."""
-    try:
-        return Path(data_path("dq"))
-    except FileExistsError:
-        # Scrapy makes .scrapy without expecting that a worker beside us makes it at the same moment.
-        return Path(data_path("dq"))
 
 
 def _names(crawler: Crawler, spider: Spider) -> dict[str, str]:

@@ -213,9 +213,7 @@ class Frontier:
         reply = await self._call("drain", worker_id, epoch, run, limit, max_attempts)
         return (reply[1], reply[2], reply[3]) if reply[0] == b"OK" else (0, 0, 0)
 
-    async def leave(
-        self, worker_id: str, epoch: str, run: int, keep_seen: bool | None
-    ) -> tuple[int, bool]:
+    async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool | None) -> tuple[int, bool]:
         """Give all leases back and unregister; return (released, nobody is left). Source: lua/leave.lua"""
         reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen))
         return (reply[1], bool(reply[2])) if reply[0] == b"OK" else (0, False)

@@ -1,4 +1,4 @@
-"""What a session finds out before it opens."""
+"""Where the embedded Redis of a project is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import scrapy.utils.project
 
-from scrapy_dq import session
+from scrapy_dq.data_dir import data_dir
 
 
 def test_two_workers_may_make_the_data_directory_at_once(
@@ -24,4 +24,4 @@ def test_two_workers_may_make_the_data_directory_at_once(
         mkdir(path, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(scrapy.utils.project.Path, "mkdir", beaten)
-    assert session._data_dir() == tmp_path / ".scrapy" / "dq"
+    assert data_dir() == tmp_path / ".scrapy" / "dq"
