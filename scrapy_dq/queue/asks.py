@@ -67,7 +67,7 @@ class Putting(Ask):
 
 
 def putting(payloads: Iterable[bytes], maxsize: int, *, patient: bool) -> Putting:
-    """Return what asks for *payloads* to be stored, in order, while fewer than *maxsize* wait (0: any number)."""
+    """Return what asks to store *payloads*, in order, while fewer than *maxsize* wait (0: any number)."""
     return Putting(patient=patient, puts=deque(_put(payload, maxsize) for payload in payloads))
 
 

@@ -12,7 +12,7 @@ from scrapy_dq.frontier.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S, Pace
 class OnDemand(Pace):
     """Takes no lease that nobody waits for: it would lie in this process while another one waits.
 
-    A call that waits makes an exchange due at once; puts of several threads share it. Settlements alone linger
+    A call that waits makes an exchange due at once; puts of several threads share it. Settlements linger
     for company. While something may come from elsewhere, the pauses grow.
     """
 

@@ -155,7 +155,7 @@ class Queue:
         self._joined().done(entry_id)
 
     def join(self) -> None:
-        """Wait until everything that anybody has put is done, and no spider of the crawl has any work left."""
+        """Wait until everything that anybody has put is done, and no spider of the crawl has work left."""
         self._await(Join(), True, None)
 
     def qsize(self) -> int:
