@@ -1,4 +1,4 @@
-"""Fixtures of the tests of scrapy_dq.Queue: the queues, and programs that use them as processes of their own."""
+"""Fixtures of the tests of scrapy_dq.Queue: queues, and programs in processes of their own."""
 
 from __future__ import annotations
 

