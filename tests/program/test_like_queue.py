@@ -86,6 +86,8 @@ def test_timeouts(like_queue: LikeQueue) -> None:
         with pytest.raises(ValueError, match="timeout"):
             call()
     assert q.get(timeout=5) == "a"
+    q.put("c", timeout=0)
+    assert q.get(timeout=0) == "c"
 
 
 def test_a_get_waits_for_a_put(like_queue: LikeQueue) -> None:

@@ -70,6 +70,31 @@ def test_nothing_is_taken_that_nobody_waits_for(make: Make, crawl_name: str, cli
     assert first.qsize() == second.qsize() == 6
 
 
+def test_nobody_asks_in_vain_while_something_waits(make: Make) -> None:
+    """An exchange brings a process its share, which may be less than its threads ask for: they ask again."""
+    q, _other = make(), make().qsize()
+    for _ in range(5):
+        q.put_all(range(6))
+        getting = [Background(q.get_nowait) for _ in range(6)]
+        assert sorted(get.wait() for get in getting) == list(range(6))
+
+
+def test_a_thread_is_done_with_what_it_got(make: Make) -> None:
+    """task_done settles the oldest item of the thread that calls it; if it has none, the oldest of any."""
+    q = make()
+    q.put_all("abcd")
+    assert q.get() == "a"
+    assert Background(lambda: (q.get(), q.task_done())).wait()[0] == "b"
+    assert Background(q.get).wait() == "c"
+    q.task_done()
+    q.task_done()
+    with pytest.raises(ValueError, match="task_done"):
+        q.task_done()
+    assert q.get() == "d"
+    q.close()
+    assert make().get() == "d"
+
+
 def test_room_is_one_for_all(make: Make) -> None:
     """maxsize counts what anybody has put: two processes never go beyond it together."""
     first, second = make(3), make(3)
