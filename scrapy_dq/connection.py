@@ -79,7 +79,10 @@ class Connection:
         if self._embedded is not None:
             if self._ensuring is not None:
                 await asyncio.wait([self._ensuring])
-            await asyncio.to_thread(self._embedded.release)
+            try:
+                await asyncio.to_thread(self._embedded.release)
+            except RuntimeError:
+                self._embedded.release()  # this process ends: no thread begins any more, and nobody waits
 
     def need_one_slot(self, crawl: str, others: Sequence[str]) -> None:
         """Refuse keys of others that a Redis Cluster keeps elsewhere than the crawl: no script reaches both.

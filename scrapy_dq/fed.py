@@ -8,12 +8,12 @@ from typing import Any
 
 from scrapy import FormRequest, Request, Spider
 
-from scrapy_dq.codec import CannotDecode, Codec
+from scrapy_dq.codec import CannotDecode, Codec, formats
 from scrapy_dq.text import printable
 
-PAYLOAD = b"\x02"
+PAYLOAD = bytes((formats.PAYLOAD,))
 """What an entry begins with that holds a payload from a start key, as it was there."""
-ITEM = b"\x03"
+ITEM = bytes((formats.ITEM,))
 """What an entry begins with that holds an item of a Queue, packed."""
 
 
@@ -34,7 +34,7 @@ class Fed:
     @staticmethod
     def is_fed(payload: bytes) -> bool:
         """Tell whether the payload of an entry was fed, and is no request yet."""
-        return payload[:1] in (PAYLOAD, ITEM)
+        return bool(payload) and payload[0] in (formats.PAYLOAD, formats.ITEM)
 
     def requests(self, payload: bytes) -> list[Request]:
         """Return the requests that an entry stands for, at least one.
@@ -43,7 +43,7 @@ class Fed:
             NoRequest: there are none, whatever the cause.
         """
         try:
-            if payload[:1] == ITEM:
+            if payload[0] == formats.ITEM:
                 made = self._of_item(self._codec.value(payload[1:]))
             else:
                 made = self._make(payload[1:])

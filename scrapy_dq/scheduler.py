@@ -75,6 +75,7 @@ class Scheduler(BaseScheduler):
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, _Ending] = {}  # done, but a local request may be their child
         self._fed_by: MutableMapping[Request, bytes] = WeakKeyDictionary()
+        self._expanded: list[Put] = []
         self._asked_if_idle = False
         self._tells_sent = False
         self._warned_unencodable = self._warned_dead = False
@@ -193,6 +194,8 @@ class Scheduler(BaseScheduler):
             admitted = self._admissions.of(request, fingerprint, parent_id, payload, followed)
             put = _put_of(request, admitted, payload, parent_id)
             put.partition, put.due_at, put.not_before_s = partition, due.at, due.not_before_s
+            if request in self._fed_by and put.admission is Admission.ID:
+                self._expanded.append(put)
             if not self._session.worker.put(put):
                 return False
             self._stats.inc_value(stats.ENQUEUED)
@@ -293,9 +296,14 @@ class Scheduler(BaseScheduler):
             self._session.worker.bury(lease.entry_id, str(error))
             return
         assert self._crawler.engine is not None
+        self._expanded.clear()
         for request in requests:
             self._fed_by[request] = lease.entry_id
             self._crawler.engine.crawl(request)
+        if not self._local.holds(lease.entry_id):
+            # The lease ends with the exchange that stores them, and so cannot bring them again.
+            for put in self._expanded:
+                put.once = True
         self._stats.inc_value(stats.FED)
         self._end(lease.entry_id, _Ending(Outcome.DONE, "", ""))
 

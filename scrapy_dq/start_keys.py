@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapy import Spider
 
-from scrapy_dq.fed import PAYLOAD
+from scrapy_dq.codec import formats
 from scrapy_dq.frontier.model import StartKeys
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.spiders import RedisMixin
@@ -35,7 +35,7 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
     spider.redis_key = filled[0] if isinstance(given, str) else filled
     spider.redis_encoding = spider.redis_encoding or config.redis_encoding
     kind = "set" if config.start_urls_as_set else "zset" if config.start_urls_as_zset else "list"
-    return StartKeys(kind, tuple(dict.fromkeys(filled)), PAYLOAD)
+    return StartKeys(kind, tuple(dict.fromkeys(filled)), bytes((formats.PAYLOAD,)))
 
 
 def patience_s(spider: Spider, config: Config) -> float:

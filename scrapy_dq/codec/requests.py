@@ -14,14 +14,14 @@ from typing import Any
 
 from scrapy import Request, Spider
 
-from scrapy_dq.codec import attributes
+from scrapy_dq.codec import attributes, formats
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes, Unfit
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
-FORMAT = 1
+FORMAT = formats.REQUEST
 """The first byte of a stored request. Another layout, or another meaning of a key, takes another format."""
 
 _CLASS = 0

@@ -11,14 +11,17 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.identity import new_worker_id
 from scrapy_dq.frontier.leases import Leases
 from scrapy_dq.frontier.model import (
+    ENTRY_ID_BYTES,
     LISTENING,
     MAX_LEASES,
+    MAX_MOVES,
     Block,
     Census,
     Claim,
@@ -72,6 +75,7 @@ class _Sent:
     moves: bytes
     terms: bytes
     notes: int
+    forgotten: int
     sent_at: float
 
 
@@ -119,6 +123,9 @@ class Dialogue:
         self.next_due_s: float | None = None
         """When something falls due, as of the last exchange."""
         self._wrong_key = ""
+        self.composed = 0
+        self.applied = 0
+        """How many exchanges were composed; which of them was the last one applied, counted from 1."""
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False
@@ -158,6 +165,15 @@ class Dialogue:
         self.finished = self.over = joined.status is Status.FINISHED
         return joined
 
+    @property
+    def forgets(self) -> bool:
+        """Redis keeps tokens that only a repeat by this worker would need, and it repeats them no more."""
+        return bool(self._log.forgettable)
+
+    def retire_log(self) -> None:
+        """Repeat nothing any more: this worker leaves."""
+        self._log.retire_all()
+
     async def leave(self) -> None:
         """Give all leases back and unregister."""
         released, last = await self._frontier.leave(self.id, self.epoch, self.run, self._crawl.keep_seen)
@@ -180,7 +196,9 @@ class Dialogue:
             return 0, 0
         if self._sent is None:
             try:
-                terms = Terms(ahead_s, most, self.leases.here(ahead), self.notes, self._claim(want))
+                forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
+                here = self.leases.here(ahead)
+                terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget)
                 self._sent = self._freeze(want, terms)
             except SpillLost as error:
                 self._give_up_outbox(error)
@@ -223,8 +241,11 @@ class Dialogue:
         beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
         seeding = self.seeding or int(beyond > 0) or (LISTENING if self.listening else 0)
         now = time.monotonic()
-        moves, notes = pack_moves(prefix), len(terms.notes)
-        return _Sent(prefix, want, seeding, len(self.leases), moves, pack_terms(terms), notes, now)
+        self.composed += 1
+        return _Sent(
+            prefix, want, seeding, len(self.leases), pack_moves(prefix), pack_terms(terms), len(terms.notes),
+            len(terms.forget) // ENTRY_ID_BYTES, now,
+        )  # fmt: skip
 
     def _claim(self, want: int) -> Claim | None:
         keys = self._frontier.start_keys
@@ -232,11 +253,14 @@ class Dialogue:
 
     def _accept(self, sent: _Sent, receipt: Receipt) -> None:
         now = time.monotonic()
+        self.applied = self.composed
         self.finished = False
         self.census = receipt.census
         self.next_due_s = receipt.next_due_s
         self.outbox.confirm(sent.prefix)
         del self.notes[: sent.notes]
+        for _ in range(sent.forgotten):
+            self._log.forgettable.popleft()
         self.seq += 1
         self._log.retire(sent.sent_at)
         for position in receipt.dropped:

@@ -59,11 +59,17 @@ class Identity:
     spider: str
     spider_args: str
     run_name: str = ""
-    keep_seen: bool = False
+    keep_seen: bool | None = False
+    """None: as a spider's worker had it."""
     partition_by: str = "none"
     seen_ttl_s: float = 0.0
     """With a kind of seen that knows it: what a new run does not know any more; 0: it knows all."""
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | None = field(default_factory=Limits)
+    """None: as they are."""
+    order_given: bool = True
+    seen_given: bool = True
+    """False, as an empty name above: whatever is stored will do; if nothing is, the first worker that
+    can says it."""
 
 
 class Frontier:
@@ -101,9 +107,10 @@ class Frontier:
         Source: lua/join.lua
         """
         reply = await self._call(
-            "join", worker_id, json.dumps(identity), new_epoch, SCHEMA, self.order.value,
-            self._seen.value, crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name,
-            int(crawl.keep_seen), crawl.partition_by, ms(crawl.seen_ttl_s), pack_limits(crawl.limits),
+            "join", worker_id, json.dumps(identity), new_epoch, SCHEMA,
+            self.order.value if crawl.order_given else "", self._seen.value if crawl.seen_given else "",
+            crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
+            crawl.partition_by, ms(crawl.seen_ttl_s), pack_limits(crawl.limits) if crawl.limits else b"",
         )  # fmt: skip
         status, epoch, run, resumed, counts, spider_args, limits_changed, adopted = reply
         return Joined(
@@ -126,7 +133,7 @@ class Frontier:
         run: int,
         held: Sequence[bytes],
         parentless: Parentless,
-        keep_seen: bool,
+        keep_seen: bool | None,
     ) -> Rejoined:
         """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
 
@@ -137,7 +144,7 @@ class Frontier:
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            int(keep_seen),
+            _said(keep_seen),
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is not Status.OK:
@@ -206,9 +213,9 @@ class Frontier:
         reply = await self._call("drain", worker_id, epoch, run, limit, max_attempts)
         return (reply[1], reply[2], reply[3]) if reply[0] == b"OK" else (0, 0, 0)
 
-    async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool) -> tuple[int, bool]:
+    async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool | None) -> tuple[int, bool]:
         """Give all leases back and unregister; return (released, nobody is left). Source: lua/leave.lua"""
-        reply = await self._call("leave", worker_id, epoch, run, int(keep_seen))
+        reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen))
         return (reply[1], bool(reply[2])) if reply[0] == b"OK" else (0, False)
 
     async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
@@ -285,3 +292,7 @@ class Frontier:
             raise FrontierUnavailable(explain(error)) from error
         refuse(reply)
         return reply
+
+
+def _said(keep_seen: bool | None) -> int | str:
+    return "" if keep_seen is None else int(keep_seen)

@@ -32,6 +32,10 @@ class FrontierRefused(FrontierError):
     """The frontier cannot be used as configured; nothing in Redis was changed."""
 
 
+class FrontierLost(FrontierError):
+    """The frontier is gone, or another one has taken its place; nothing of it is there any more."""
+
+
 class Order(str, Enum):
     """How the backlog is served."""
 
@@ -105,6 +109,8 @@ class Put:
     """How another scheduler, whose crawl was adopted, would call it: 20 bytes; empty: nobody would."""
     most: int = 0
     """Refused if so many wait already, of all entries; only with Admission.ID. 0: never."""
+    once: bool = field(default=False, compare=False)
+    """Its id is a random one: nobody but this worker's own log can repeat it. Only with Admission.ID."""
     fresh: bool = field(default=True, compare=False)
     """Never confirmed before: if it is known, it is a duplicate. A put of the log is known to itself."""
 
@@ -249,6 +255,8 @@ class Terms:
     """By partition: how many it holds, and how many more it could take."""
     notes: Sequence[Note] = ()
     claim: Claim | None = None
+    forget: bytes = b""
+    """Entry ids, joined, of puts that will never be repeated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class Outage:
         self._meanwhile = meanwhile
         self._kept = kept
         self._since: float | None = None
+        self.reason = ""
+        """Of the newest try that failed; empty: there is no outage."""
         self._tries = 0
 
     def delay_s(self) -> float:
@@ -36,13 +38,14 @@ class Outage:
 
     def began(self, error: Exception) -> None:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
+        self.reason = str(error)
         if self._since is None:
             self._since = time.monotonic()
             logger.warning("%s. %s", error, self._meanwhile)
 
     def ended(self, kept: int) -> None:
         """Note an answer; so many moves (or what it is) were kept."""
-        self._tries = 0
+        self._tries, self.reason = 0, ""
         if self._since is not None:
             logger.info(
                 "Redis is back after %.1f s; %d %s were kept meanwhile",

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgpack
+from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Census, Member, Order
+from scrapy_dq.frontier.errors import explain
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Member, Order, Seen
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_members, refuse
 
@@ -84,6 +86,23 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
         if math.isfinite(number):
             found[stat] = int(value) if value.lstrip(b"-").isdigit() else number
     return found
+
+
+async def conventions(client: Any, crawl: str) -> tuple[Order | None, Seen | None]:
+    """Return the order and the kind of seen that *crawl* is stored with; None: it says nothing that we know.
+
+    Args:
+        client: a `redis.asyncio` client that decodes nothing.
+    Raises:
+        FrontierUnavailable: no usable reply.
+    """
+    try:
+        order, seen = await client.hmget(keys.meta(crawl), "order", "seen_kind")
+    except (RedisError, OSError, TimeoutError) as error:
+        raise FrontierUnavailable(explain(error)) from error
+    known_order = {each.value.encode(): each for each in Order}
+    known_seen = {each.value.encode(): each for each in Seen}
+    return known_order.get(order), known_seen.get(seen)
 
 
 def peek(client: Any, crawl: str) -> Overview:

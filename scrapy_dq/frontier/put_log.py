@@ -23,6 +23,8 @@ class PutLog:
         self._puts: deque[tuple[float, Put]] = deque()
         self._bytes = 0
         self._warned = False
+        self.forgettable: deque[bytes] = deque()
+        """Ids of puts that no other worker could repeat, and that this one does not repeat any more."""
 
     @property
     def parentless(self) -> bool:
@@ -32,6 +34,7 @@ class PutLog:
     def add(self, put: Put, confirmed_at: float) -> None:
         put.source = None
         put.fresh = False
+        put.most = 0  # it was let in; stored again, it must not be turned away
         self._puts.append((confirmed_at, put))
         self._bytes += size_of(put)
         while self._bytes > LOG_LIMIT_BYTES:
@@ -50,6 +53,11 @@ class PutLog:
         while self._puts and self._puts[0][0] + self._horizon_s <= sent_at:
             self._drop()
 
+    def retire_all(self) -> None:
+        """Note that this worker leaves, and repeats nothing any more."""
+        while self._puts:
+            self._drop()
+
     def take(self) -> list[Put]:
         """Empty the log and return its puts, oldest first."""
         puts = [put for _, put in self._puts]
@@ -58,4 +66,7 @@ class PutLog:
         return puts
 
     def _drop(self) -> None:
-        self._bytes -= size_of(self._puts.popleft()[1])
+        put = self._puts.popleft()[1]
+        self._bytes -= size_of(put)
+        if put.once:
+            self.forgettable.append(put.entry_id)

@@ -64,7 +64,9 @@ def pack_terms(terms: Terms) -> bytes:
         for note in terms.notes
     ]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
-    packed = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
+    packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
+    if terms.forget:
+        packed = (*packed, terms.forget)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 

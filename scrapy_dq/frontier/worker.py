@@ -75,12 +75,14 @@ class Worker:
         connect: Callable[[], Any],
         capacity: Callable[[], int],
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
+        pace: Pace | None = None,
     ) -> None:
         """
         Args:
             connect: makes a blocking `redis` client for the heartbeat thread.
             capacity: how many leases could run here at once; 0 (paused, closing) gives the buffer back.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
+            pace: when to speak, and for how many leases; None: as a crawl does.
         """
         identity = own_identity()
         self._listener = listener
@@ -90,7 +92,7 @@ class Worker:
         )
         self._leases = self._dialogue.leases
         self._most = options.most_of_a_partition
-        self._pace = Pace()
+        self._pace = pace or Pace()
         self._outage = Outage()
         self._kick = asyncio.Event()
         self._closing = asyncio.Event()
@@ -126,6 +128,31 @@ class Worker:
     def census(self) -> Census:
         """All counts, as of the last exchange."""
         return self._dialogue.census
+
+    @property
+    def composed(self) -> int:
+        """How many exchanges were composed; what is told or asked now goes into a later one."""
+        return self._dialogue.composed
+
+    @property
+    def applied(self) -> int:
+        """Which exchange, of those composed and counted from 1, was the last one that Redis applied."""
+        return self._dialogue.applied
+
+    @property
+    def under_way(self) -> bool:
+        """An exchange was composed and is not answered."""
+        return self._dialogue.under_way
+
+    @property
+    def unconfirmed_puts(self) -> int:
+        """Puts that Redis has not confirmed; they are confirmed in the order in which they were put."""
+        return self._dialogue.outbox.puts
+
+    @property
+    def outage(self) -> str:
+        """Why Redis gives no usable answer now, in a sentence without a full stop; empty: it does."""
+        return self._outage.reason
 
     @property
     def over(self) -> bool:
@@ -225,6 +252,10 @@ class Worker:
             self._dialogue.listening = on
             self._kick.set()
 
+    def kick(self) -> None:
+        """Ask the pace anew when the next exchange is due."""
+        self._kick.set()
+
     def _note(self, note: Note) -> None:
         # Only in here: while it is not told, other workers wait for it, or should.
         self._dialogue.notes.append(note)
@@ -297,6 +328,12 @@ class Worker:
                 await self._until(deadline, self._speak)
                 if dialogue.unsaid and time.monotonic() >= deadline:
                     raise FrontierUnavailable("Redis takes too long for what this worker has found")
+            if not (dialogue.lost or dialogue.over):
+                dialogue.retire_log()
+                applied = -1
+                while dialogue.forgets and dialogue.applied > applied and time.monotonic() < deadline:
+                    applied = dialogue.applied
+                    await self._until(deadline, self._speak)
             if not dialogue.lost:
                 await self._until(deadline, dialogue.leave)
         except FrontierError as error:
@@ -342,10 +379,12 @@ class Worker:
                     self._release_buffer()
                 await self._speak()
             except FrontierError as error:
-                self._listener.counted("error", 1)
                 # A callback that blocks the loop makes every timeout late: the answer may have been there.
-                if not self._heartbeat.blocked_since(began):
+                blocked = self._heartbeat.blocked_since(began)
+                if not blocked:
                     self._outage.began(error)
+                self._listener.counted("error", 1)
+                if not blocked:
                     await self._rest()
             except Exception:
                 # Never end silently: without this coroutine the crawl would hang for ever.

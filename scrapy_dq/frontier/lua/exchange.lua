@@ -2,9 +2,9 @@
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it waits for what is
 --          fed), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here {partition:
 --          [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim: false, or
---          [kind, mark, id_stem]), moves (msgpack: [1, admission, token, id, priority, start, payload, partition,
---          wait_ms, not_before_ms, reason, known_as, most] put, [2, id] ack, [3, id] release, [4, id, reason]
---          bury, [5, id, reason, label] fail)
+--          [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves (msgpack: [1,
+--          admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason, known_as, most]
+--          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
 --          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing)
 --          | LOST | RESYNC | FINISHED
@@ -30,7 +30,7 @@ if last_seq == seq then
 end
 
 moves = cmsgpack.unpack(moves)
-local ahead, most, here, notes, claims = unpack(cmsgpack.unpack(terms))
+local ahead, most, here, notes, claims, forgotten = unpack(cmsgpack.unpack(terms))
 if state.phase == 'finished' then
   if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
   local puts = false
@@ -65,6 +65,7 @@ for _, move in ipairs(moves) do
   elseif kind == FAIL then fail(worker_id, move[2], move[3], move[4], keep_failed)
   end
 end
+if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 seen_tidy()
 begin_grants(worker_id, max_bytes)

@@ -1,7 +1,8 @@
 -- join: a fresh worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
 -- ARGS     worker_id, identity, new_epoch, schema, order, seen_kind, fingerprinter, spider, spider_args,
---          run_name, keep_seen, partition_by, seen_ttl_ms (0: for ever), limits (msgpack: delay_ms, concurrency,
---          [partition, delay_ms | false, concurrency | false, ...])
+--          run_name, keep_seen (empty: as a spider's worker had it), partition_by, seen_ttl_ms (0: for ever),
+--          limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty: as
+--          they are)
 -- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args,
 --          limits_changed, adopted (1: another scheduler's fingerprints are there)
 --          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected: nothing was changed
@@ -10,7 +11,7 @@
 local worker_id, identity, new_epoch = ARGV[1], ARGV[2], ARGV[3]
 local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerprinter = ARGV[7],
   spider = ARGV[8], partition_by = ARGV[12] }
-local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11] == '1'
+local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11]
 local seen_ttl_ms, limits = tonumber(ARGV[13]), ARGV[14]
 
 local wrong = wrong_type()
@@ -33,7 +34,8 @@ local function describe()
     'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter, 'spider', ours.spider,
     'partition_by', ours.partition_by, 'spider_args', spider_args,
     'seen_since', seen_ttl_ms > 0 and now_ms() - seen_ttl_ms or 0)
-  set_limits(limits)
+  if keep_seen ~= '' then redis.call('HSET', key.meta, 'keep_seen', keep_seen) end
+  if limits ~= '' then set_limits(limits) end
 end
 local resumed, limits_changed = 0, 0
 if not state.epoch then
@@ -47,7 +49,11 @@ elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker
   if run_name ~= '' and run_name == redis.call('HGET', key.meta, 'run_name') then
     return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0 }
   end
-  next_run(keep_seen)
+  next_run(keeps_seen(keep_seen))
+  describe()
+elseif ours.spider ~= '' and redis.call('HGET', key.meta, 'spider') == '' then
+  -- Begun by a program that feeds it: the first worker with a spider says what it is.
+  resumed = 1
   describe()
 else
   resumed = 1
@@ -55,7 +61,7 @@ else
     if redis.call('HGET', key.meta, field) == '' then redis.call('HSET', key.meta, field, ours[field]) end
   end
   -- Limits that were changed by hand stay as they are, until somebody comes with other settings.
-  if redis.call('HGET', key.meta, 'limits_set') ~= limits then
+  if limits ~= '' and redis.call('HGET', key.meta, 'limits_set') ~= limits then
     set_limits(limits)
     limits_changed = 1
   end

@@ -1,6 +1,6 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is gone.
 -- The last to leave a finished run unlinks its keys; meta (the tombstone) and dead letters stay.
--- ARGS     worker_id, epoch, run, keep_seen
+-- ARGS     worker_id, epoch, run, keep_seen (as in join.lua)
 -- RETURNS  OK, released, last (1: nobody is left) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained as a dead one; after: nothing to do
@@ -16,6 +16,6 @@ remove_member(worker_id)
 classify_touched(0)
 save_partitions()
 local last = redis.call('SCARD', key.members) == 0 and 1 or 0
-if last == 1 and state.phase == 'finished' then clear_run(ARGV[4] == '1') end
+if last == 1 and state.phase == 'finished' then clear_run(keeps_seen(ARGV[4])) end
 save_state()
 return { 'OK', #ids, last }

@@ -30,6 +30,11 @@ local function clear_run(keep_seen)
     state.clock, state.offset = 0, 0 -- what is kept has its times by this clock
   end
 end
+-- What a worker says of `seen`; one that says nothing goes by what was said last. Nothing at all: it is kept.
+local function keeps_seen(said)
+  if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
+  return said == '1'
+end
 local function next_run(keep_seen)
   clear_run(keep_seen)
   redis.call('UNLINK', key.dead, key.failed, key.stats)

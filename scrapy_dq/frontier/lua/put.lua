@@ -50,6 +50,12 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
     append(id, rank, partition, payload)
   end
 end
+-- Tokens of puts that nobody will repeat: without this a crawl that never ends would keep each for ever.
+local function forget(tokens)
+  local admitted = {}
+  for i = 1, #tokens, 12 do admitted[#admitted + 1] = string.sub(tokens, i, i + 11) end
+  if admitted[1] then redis.call('SREM', key.admitted, unpack(admitted)) end
+end
 -- Returns, by position, the rank of each put; or nil, and the list that is none.
 local function rank_puts(moves)
   local ranks, checked = {}, {}

@@ -1,11 +1,11 @@
 -- rejoin: a live worker registers anew and keeps the leases that are still its own. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
---          2 logged), keep_seen
+--          2 logged), keep_seen (as in join.lua)
 -- RETURNS  OK, run, owned (ids, joined) | FINISHED | LOST (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local held, parentless, keep_seen = ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
+local held, parentless, keep_seen = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
 local wrong = wrong_type(old_id)
 if wrong then return wrong end
@@ -17,7 +17,7 @@ if state.run > run then return { 'FINISHED' } end
 if state.phase == 'finished' then
   if state.run < run then
     -- A Redis that came back older than the start of this run.
-    next_run(keep_seen)
+    next_run(keeps_seen(keep_seen))
   elseif parentless == 1 or (parentless == 2 and redis.call('SCARD', key.members) > 0) then
     -- While there are members the keys stay: puts of the log that are stored are known, and drop out.
     state.phase = 'open'

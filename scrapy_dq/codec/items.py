@@ -1,0 +1,82 @@
+"""Items of a Queue <-> bytes: plain Python values, and what else a program may find in a crawl."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from scrapy_dq.codec import formats
+from scrapy_dq.codec.attributes import KEYS
+from scrapy_dq.codec.classes import Classes, Unfit
+from scrapy_dq.codec.requests import CannotDecode, CannotEncode
+from scrapy_dq.codec.values import Values
+from scrapy_dq.text import printable
+
+_CLASS = 0
+_NAMES = {key: name for name, key in KEYS.items()}
+
+
+class Items:
+    """Encode and decode the items of a program. Any thread may do both."""
+
+    def __init__(self, types: Sequence[str], max_bytes: int) -> None:
+        """
+        Args:
+            types: dotted names of classes whose instances items may hold (DQ_TYPES).
+            max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
+        """
+        self._values = Values(Classes(set(), types), max_bytes)
+        self._max_bytes = max_bytes
+        self._packing = threading.Lock()
+
+    def encode(self, item: Any) -> bytes:
+        """Return the payload of *item*; raise CannotEncode, whatever it is, and nothing else."""
+        try:
+            with self._packing:
+                packed = self._values.pack(self._values.lower(item))
+            if len(packed) >= self._max_bytes:
+                raise Unfit(
+                    f"{len(packed) + 1:,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}"
+                )
+        except Exception as error:
+            raise CannotEncode(_reason(error)) from error
+        return bytes((formats.ITEM,)) + packed
+
+    def decode(self, payload: bytes) -> Any:
+        """Return what a payload holds; raise CannotDecode, whatever the bytes are, and nothing else.
+
+        A stored request becomes a dict of its attributes, callbacks by their names; what came from a start
+        key becomes bytes.
+        """
+        try:
+            if len(payload) > self._max_bytes:
+                raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
+            kind = payload[0] if payload else None
+            if kind == formats.ITEM:
+                return self._values.lift(self._values.unpack(payload[1:]))
+            if kind == formats.REQUEST:
+                return self._attributes(self._values.unpack(payload[1:]))
+            if kind == formats.PAYLOAD:
+                return payload[1:]
+            raise Unfit(f"its format is {kind}, which this version does not read")
+        except Exception as error:  # MemoryError and RecursionError included
+            raise CannotDecode(_reason(error)) from error
+
+    def _attributes(self, entry: Any) -> dict[str, Any]:
+        if type(entry) is not dict:
+            raise Unfit("a request is a map of attributes")
+        found = {}
+        for key, value in entry.items():
+            name = key if type(key) is str else _NAMES.get(key)
+            if name is not None:
+                found[name] = self._values.lift(value)
+            elif key != _CLASS:
+                raise Unfit(f"this version does not know the attribute {key!a:.100}")
+        return found
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) if isinstance(error, Unfit) else traceback.format_exception_only(type(error), error)[-1]
+    return printable(text)

@@ -1,0 +1,77 @@
+"""What callers ask of the loop's thread: each waits on a future in its own thread, and the loop answers."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Put
+
+if TYPE_CHECKING:
+
+    class ShutDown(Exception):
+        """The queue was shut down or closed."""
+
+elif hasattr(queue, "ShutDown"):
+    ShutDown = queue.ShutDown
+else:
+
+    class ShutDown(Exception):
+        """The queue was shut down or closed. Since Python 3.13 this is `queue.ShutDown`."""
+
+
+@dataclass(eq=False)
+class Ask:
+    """One call. Its fields belong to the loop's thread, but for the future, once it has been handed over."""
+
+    patient: bool = True
+    """False: the next exchange that begins after the call answers it, or the next error does."""
+    after: int = 0
+    """How many exchanges had been composed when it was asked: only a later one answers it."""
+    future: Future[Any] = field(default_factory=Future)
+
+    def answer(self, value: Any = None) -> None:
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Get(Ask):
+    """For one item; the answer is (entry id, item)."""
+
+
+class Look(Ask):
+    """For a census taken after the call."""
+
+
+class Join(Ask):
+    """For the moment at which nothing is left of the whole crawl."""
+
+
+@dataclass(eq=False)
+class Putting(Ask):
+    """For the confirmation that all of *puts* are stored."""
+
+    puts: deque[Put] = field(default_factory=deque)
+    """Those that no exchange carries yet."""
+    sent: int = 0
+    """Those that are in the worker's outbox."""
+
+
+def putting(payloads: Iterable[bytes], maxsize: int, *, patient: bool) -> Putting:
+    """Return what asks to store *payloads*, in order, while fewer than *maxsize* wait (0: any number)."""
+    return Putting(patient=patient, puts=deque(_put(payload, maxsize) for payload in payloads))
+
+
+def _put(payload: bytes, maxsize: int) -> Put:
+    # A random id: two equal items are two; a repeat of this put, whatever the fault, is one.
+    entry_id = os.urandom(ENTRY_ID_BYTES)
+    return Put(entry_id, Admission.ID, entry_id, 0, False, payload, most=maxsize, once=True)

@@ -1,0 +1,85 @@
+"""What a Queue does when its process ends, or forks."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import threading
+import weakref
+from multiprocessing import util
+from typing import Any, Protocol
+
+CLOSING_S = 10.0
+"""How long the end of a process waits for its queues beyond what each of them gives itself."""
+
+
+class Closes(Protocol):
+    """What has a thread that has to end before the process does."""
+
+    def begin_close(self) -> None: ...
+    def await_closed(self) -> None: ...
+
+
+class Forgets(Protocol):
+    """What must begin anew in a child process: neither threads nor connections are the child's."""
+
+    def forget(self) -> None: ...
+
+
+_open: set[Closes] = set()
+_forkable: weakref.WeakSet[Any] = weakref.WeakSet()
+_inherited: list[Closes] = []
+"""A parent's, in its child. Kept for ever: were one to be collected, its event loop would be taken out of the
+epoll that both processes share."""
+
+
+def opened(what: Closes) -> None:
+    """Close *what* at the end of this process."""
+    _open.add(what)
+
+
+def closed(what: Closes) -> None:
+    """Leave *what* alone from now on."""
+    _open.discard(what)
+
+
+def forget_in_children(what: Forgets) -> None:
+    """Call *what*.forget() in each child process that is forked from this one."""
+    _forkable.add(what)
+    # Not once it is used: the main thread may be through by then, and past what is done at the end.
+    if multiprocessing.parent_process() is not None:
+        _close_at_end(what)
+    util.register_after_fork(what, _close_at_end)  # despite its name, in each child of multiprocessing
+
+
+def _close_at_end(_: Forgets) -> None:
+    """Close what is open when this child of multiprocessing ends: they end without atexit."""
+    util.Finalize(None, _close_last, exitpriority=10)
+
+
+def _close_last() -> None:
+    # A child of multiprocessing waits for its threads only after this, and they may be at work.
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    _close_all()
+
+
+@atexit.register
+def _close_all() -> None:
+    for each in list(_open):
+        each.begin_close()
+    for each in list(_open):
+        each.await_closed()
+
+
+def _after_fork() -> None:
+    _inherited.extend(_open)
+    _open.clear()
+    for each in list(_forkable):
+        each.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

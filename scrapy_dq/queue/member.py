@@ -1,0 +1,236 @@
+"""A Queue's membership in a crawl: one worker for all threads of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from contextlib import suppress
+
+from scrapy_dq.codec import Items
+from scrapy_dq.connection import Connection
+from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.model import (
+    FrontierError,
+    FrontierLost,
+    FrontierUnavailable,
+    Order,
+    Put,
+    Seen,
+)
+from scrapy_dq.frontier.overview import conventions
+from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.queue import lifetime
+from scrapy_dq.queue.asks import Ask, ShutDown
+from scrapy_dq.queue.callers import Callers
+from scrapy_dq.queue.loop_thread import LoopThread
+from scrapy_dq.queue.puts import PERHAPS_STORED
+from scrapy_dq.settings import Config
+from scrapy_dq.surroundings import data_dir
+
+logger = logging.getLogger(__name__)
+AGAIN_S = 1.0
+"""From one try to join the next run to the next one."""
+
+
+class Member:
+    """Joins a crawl, is the listener of its worker there, and leaves."""
+
+    worker: Worker
+
+    def __init__(self, config: Config, order: Order | None, items: Items, maxsize: int) -> None:
+        """*order*: as the caller gave it; None: whichever the crawl has."""
+        self._config = config
+        self._order = order
+        self._callers = Callers(items, maxsize)
+        self._connection = Connection(config, data_dir())
+        self._closing = asyncio.Event()
+        self._broken = ""
+        self._starting_over: asyncio.Task[None] | None = None
+        self._thread = LoopThread(self._live, self._end)
+
+    # From any thread.
+
+    def start(self) -> None:
+        """Begin to connect and to join."""
+        lifetime.opened(self)
+        self._thread.start()
+
+    def await_opened(self) -> None:
+        """Wait until this process is a member.
+
+        Raises:
+            FrontierError, ConfigError: it cannot be; this object is of no use any more.
+        """
+        self._thread.opened.result()
+
+    def ask(self, asked: Ask) -> None:
+        """Have *asked* answered; raise ShutDown if nothing is any more, as all these do."""
+        self._thread.submit(self._ask, asked)
+
+    def expire(self, asked: Ask) -> None:
+        """Have *asked* answered by what Redis says next."""
+        self._thread.submit(self._callers.expire, asked)
+
+    def abandon(self, asked: Ask) -> None:
+        """Nobody waits for *asked*; what came for it goes back."""
+        self._thread.submit(self._callers.abandon, asked)
+
+    def done(self, entry_id: bytes) -> None:
+        """An item is done."""
+        self._thread.submit(lambda: self.worker.ack(entry_id))
+
+    def shut(self, immediate: bool) -> None:
+        """See `Callers.shut`."""
+        self._thread.submit(self._callers.shut, immediate)
+
+    def begin_close(self) -> None:
+        """Answer nothing any more, give leases back, hand in what is done, and leave; in the background."""
+        with suppress(Exception):  # it has never opened, or it has ended
+            self._thread.opened.result(self._patience_s)
+            self._thread.submit(self._closing.set)
+
+    def await_closed(self) -> None:
+        """Wait until `begin_close` has done its work, as long as that may take."""
+        self._thread.ended.wait(self._patience_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return self._config.shutdown_grace_s + 2 * self._config.redis_timeout_s + lifetime.CLOSING_S
+
+    # In the loop's thread.
+
+    async def _live(self) -> None:
+        try:
+            await self._open()
+        except Exception as error:
+            await self._let_go()
+            self._thread.opened.set_exception(error)
+            return
+        self._thread.opened.set_result(None)
+        try:
+            await self._closing.wait()
+            await self._leave()
+        finally:
+            await self._let_go()
+            await self._thread.stop_accepting()
+
+    async def _open(self) -> None:
+        client = await self._connection.open()
+        crawl = self._config.crawl
+        order, seen = await conventions(client, crawl)
+        order, seen = self._order or order or Order.FIFO, seen or Seen.EXACT
+        self._frontier = Frontier(client, crawl, order, self._config.keep_failed, seen)
+        await self._join()
+
+    async def _join(self) -> None:
+        config = self._config
+        options = WorkerOptions(
+            ttl_s=config.worker_ttl_s,
+            stall_timeout_s=config.stall_timeout_s,
+            rollback_horizon_s=config.rollback_horizon_s,
+            max_attempts=config.max_attempts,
+            spill_dir=config.spill_dir,
+        )
+        # No spider: it goes by what is stored, and leaves the rest to the first worker that has one.
+        nobody = Identity(
+            "", "", "", keep_seen=None, partition_by="", limits=None,
+            order_given=self._order is not None, seen_given=False,
+        )  # fmt: skip
+        self.worker = self._callers.worker = Worker(
+            self._frontier, nobody, options, self,
+            connect=self._connection.blocking, capacity=lambda: self._callers.capacity,
+            pace=self._callers.new_pace(),
+        )  # fmt: skip
+        joined = await self.worker.start(uuid.uuid4().hex)
+        self.worker.seeded()
+        # Else the run would be finished as soon as nothing is left of it, and the next put be another run's.
+        self.worker.listen(True)
+        logger.info("Crawl %r: run %d, as worker %s", config.crawl, joined.run, self.worker.id)
+
+    def _ask(self, asked: Ask) -> None:
+        if self._broken:
+            asked.fail(FrontierLost(self._broken))
+        else:
+            self._callers.add(asked)
+
+    def _start_over(self) -> None:
+        if self._starting_over is None and not self._closing.is_set():
+            self._starting_over = asyncio.get_running_loop().create_task(self._join_anew())
+
+    async def _join_anew(self) -> None:
+        """Join the next run, and store there what this one has not taken."""
+        await self.worker.stop(0)
+        while True:
+            try:
+                await self._join()
+                break
+            except FrontierUnavailable:
+                await asyncio.sleep(AGAIN_S)
+            except FrontierError as error:
+                self._break(f"crawl {self._config.crawl!r} has begun anew and cannot be joined: {error}")
+                return
+        self._starting_over = None
+        self._callers.start_over()
+
+    def _break(self, why: str) -> None:
+        self._broken = why
+        self._callers.fail_all(lambda: FrontierLost(why))
+
+    async def _leave(self) -> None:
+        if self._starting_over is not None:
+            self._starting_over.cancel()
+            await asyncio.wait([self._starting_over])
+        self._callers.shut(immediate=True)
+        await self.worker.stop(max(self._config.shutdown_grace_s, self._config.redis_timeout_s))
+        why = self.worker.outage or "This process has left the crawl"
+        self._callers.puts.fail_all(ShutDown, lambda: FrontierUnavailable(f"{why}. {PERHAPS_STORED}"))
+
+    async def _let_go(self) -> None:
+        try:
+            await self._connection.close()
+        except Exception as error:
+            logger.warning("The connection of a Queue could not be closed: %s", error)
+
+    def _end(self) -> None:
+        self._callers.fail_all(ShutDown)
+        lifetime.closed(self)
+
+    # What the worker tells (frontier.worker.Listener).
+
+    def leases_arrived(self) -> None:
+        self._callers.serve()
+
+    def run_finished(self) -> None:
+        pass  # `_exchanged` finds out
+
+    def frontier_lost(self) -> None:
+        self._break(
+            f"the frontier of crawl {self._config.crawl!r} is gone, or another one has taken its place: what "
+            f"waited in it is not there any more. A new Queue object goes on with what is there now"
+        )
+
+    def put_dropped(self, put: Put) -> None:
+        pass  # stored already, by a try whose answer was lost
+
+    def put_refused(self, put: Put) -> None:
+        self._callers.puts.refuse(put)
+
+    def outbox_lost(self, parentless: bool) -> None:
+        self._start_over()
+
+    def counted(self, what: str, amount: float) -> None:
+        if what == "exchange":
+            self._exchanged()
+        elif what == "error":
+            self._connection.missed()
+            self._callers.judge()
+
+    def _exchanged(self) -> None:
+        if self.worker.lost:
+            return
+        self._callers.puts.confirm(self.worker)
+        if self.worker.over or not self.worker.pending:
+            self._start_over()  # the run has ended while this process was taken for dead
+        elif self._starting_over is None and not self._closing.is_set():
+            self._callers.exchanged()

@@ -1,0 +1,54 @@
+"""When a Queue's worker speaks: when somebody waits for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from scrapy_dq.frontier.model import MAX_LEASES
+from scrapy_dq.frontier.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S, Pace
+
+
+class OnDemand(Pace):
+    """Takes no lease that nobody waits for: it would lie in this process while another one waits.
+
+    A call that waits makes an exchange due at once; puts of several threads share it. Settlements linger
+    for company. While something may come from elsewhere, the pauses grow.
+    """
+
+    def __init__(self, urgent: Callable[[], bool], waits: Callable[[], bool]) -> None:
+        """
+        Args:
+            urgent: tells whether somebody waits for an exchange that is not composed yet.
+            waits: tells whether somebody waits for what others do.
+        """
+        super().__init__()
+        self._urgent = urgent
+        self._waits = waits
+        self._surplus = False
+        self._vain = 0
+
+    def called(self) -> None:
+        """Note a new call: what it waits for may be there soon."""
+        self._vain = 0
+
+    def granted(self, wanted: int, leases: int) -> None:
+        super().granted(wanted, leases)
+        self._vain = 0 if leases else self._vain + 1
+
+    def want(self, capacity: int, running: int, buffered: int, usable: int) -> int:
+        """Return how many callers nothing in the buffer is for; *capacity*: those who wait."""
+        # Their callers went away before they were to be sent: they are given back with the next exchange.
+        self._surplus = buffered > 0 and capacity <= 0
+        return max(0, min(capacity, MAX_LEASES) - buffered)
+
+    def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
+        if self._urgent() or full or self._surplus:
+            return 0.0
+        pause = IDLE_LONGEST_S
+        if self._waits():
+            pause = min(IDLE_FIRST_S * 2 ** min(self._vain, 10), IDLE_LONGEST_S)
+        due = self._answered_at + pause * random.uniform(0.8, 1.0)
+        if want:
+            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))
+        return min(due, self._oldest_move_at + LINGER_S) if moves else due

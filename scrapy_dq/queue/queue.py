@@ -1,0 +1,274 @@
+"""The public class: `queue.Queue`'s interface, its calls turned into what a member of the crawl is asked."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from scrapy_dq.codec import CannotEncode, Items
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
+from scrapy_dq.queue import lifetime
+from scrapy_dq.queue.asks import Ask, Get, Join, Look, ShutDown, putting
+from scrapy_dq.queue.hands import Hands
+from scrapy_dq.queue.member import Member
+from scrapy_dq.settings import Config
+
+
+class Queue:
+    """A queue of Python values that any number of processes share, and that none of them can lose.
+
+    The methods are those of Python's own `queue.Queue`; docs/queue.md lists what differs. An item that was
+    got stays this process's until `task_done`; if the process dies before, another one gets it.
+
+        with Queue("books") as q:
+            q.put("https://books.example/")
+
+        with Queue("resize", url="redis://redis.example.com") as q:
+            while True:
+                picture = q.get()
+                ...
+                q.task_done()
+
+    Any thread may call any method. The first one that needs Redis connects, and joins the crawl.
+    """
+
+    def __init__(
+        self,
+        crawl: str,
+        maxsize: int = 0,
+        *,
+        url: str = "",
+        order: str = "",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            crawl: the name that all who share the queue use; a spider's, to feed it (see DQ_CRAWL).
+            maxsize: how many items may wait, put by whomever, before `put` has to; 0 or less: any number.
+            url: of Redis; as REDIS_URL in *settings*. Neither: the embedded Redis of this folder's project.
+            order: as DQ_ORDER; "": the crawl's own, and of a new one fifo.
+            settings: of scrapy_dq and Redis, by their names; Scrapy's Settings object will do.
+        Raises:
+            ConfigError: a setting cannot be used. Nothing is connected yet.
+        """
+        self._arguments = (crawl, maxsize, url, order, dict(settings or {}))
+        self.maxsize = maxsize
+        given = dict(self._arguments[4])
+        given |= {"REDIS_URL": url} if url else {}
+        given |= {"DQ_ORDER": order} if order else {}
+        self._config = Config.read({**given, "DQ_CRAWL": crawl.replace("%", "%%")}, {})
+        self._order: Order | None = self._config.order if given.get("DQ_ORDER") else None
+        self._items = Items(self._config.types, self._config.max_entry_bytes)
+        self._shut = self._shut_now = self._closed = False
+        self._finalizer: Any = None
+        self.forget()
+        lifetime.forget_in_children(self)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """Let another process have the same queue, as a worker of its own."""
+        return self._arguments
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        crawl, maxsize, url, order, settings = state
+        self.__init__(crawl, maxsize, url=url, order=order, settings=settings)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._config.crawl!r}>"
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # queue.Queue
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Store *item* at the end; when this returns, Redis has it.
+
+        Raises:
+            queue.Full: as many as `maxsize` allows wait, and went on to for *timeout* seconds.
+            ValueError: it cannot be stored: too large, or of a type that entries do not carry.
+            FrontierUnavailable: Redis gave no answer within *timeout*; the text says whether the item may be
+                stored all the same. Without a timeout, Redis is waited for.
+            ShutDown: this object was shut down.
+        """
+        self._refuse_if_shut()
+        payload = self._encoded(item)
+        self._await(putting([payload], max(0, self.maxsize), patient=block), block, timeout)
+
+    def put_nowait(self, item: Any) -> None:
+        """As `put` with block=False: one round trip to Redis, and no waiting for room."""
+        self.put(item, block=False)
+
+    def put_all(self, items: Iterable[Any]) -> None:
+        """Store many items, in their order, some hundreds at a time; each waits for room.
+
+        If this raises, what came first of *items* may be stored.
+        """
+        for payloads in self._chunks(items):
+            self._refuse_if_shut()
+            self._await(putting(payloads, max(0, self.maxsize), patient=True), True, None)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the next item; it is this process's until `task_done`.
+
+        Raises:
+            queue.Empty: nothing came within *timeout* seconds.
+            FrontierUnavailable: Redis gave no answer within *timeout*.
+            ShutDown: this object was shut down, and nothing waits, or that does not matter any more.
+        """
+        try:
+            entry_id, item = self._await(Get(patient=block and not self._shut), block, timeout)
+        except queue.Empty:
+            if self._shut:
+                raise ShutDown from None
+            raise
+        self._hands.take(entry_id)
+        return item
+
+    def get_nowait(self) -> Any:
+        """As `get` with block=False: one round trip to Redis."""
+        return self.get(block=False)
+
+    def task_done(self) -> None:
+        """Note that the oldest item that this thread has got is done; nobody gets it again.
+
+        If this thread has none, the oldest of any thread of this process.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self._closed:
+            raise ShutDown("this queue is closed; what was not done has been given back")
+        entry_id = self._hands.put_down()
+        if entry_id is None:
+            raise ValueError("task_done() called more often than get() returned an item")
+        self._joined().done(entry_id)
+
+    def join(self) -> None:
+        """Wait until everything that anybody has put is done, and no spider of the crawl has work left."""
+        self._await(Join(), True, None)
+
+    def qsize(self) -> int:
+        """Return how many items wait now, whoever put them."""
+        census = self._await(Look(patient=False), False, None)
+        return int(census.waiting + census.delayed)
+
+    def empty(self) -> bool:
+        """Tell whether nothing waits now."""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Tell whether as many as `maxsize` allows wait now."""
+        return 0 < self.maxsize <= self.qsize()
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """Have `put` of this object raise ShutDown, and `get` when nothing waits; *immediate*: at once.
+
+        Nothing is removed: other processes go on with what waits. With *immediate*, calls of `join` return.
+        """
+        self._shut = True
+        self._shut_now = self._shut_now or immediate
+        if self._member is not None:
+            with suppress(ShutDown):
+                self._member.shut(immediate)
+
+    # Beyond queue.Queue
+
+    def close(self) -> None:
+        """Shut down at once, give back what is not done, hand in what is, and leave the crawl.
+
+        Takes DQ_SHUTDOWN_GRACE at most, and a last time-out, if Redis does not answer. A program that ends
+        closes its queues.
+        """
+        self._shut = self._shut_now = self._closed = True
+        with self._starting:
+            member = self._member
+        if member is not None:
+            member.begin_close()
+            member.await_closed()
+
+    def forget(self) -> None:
+        """Begin anew, without a connection: a child process has none of its parent's threads."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._finalizer = None
+        self._starting = threading.Lock()
+        self._member: Member | None = None
+        self._hands = Hands()
+
+    def _joined(self) -> Member:
+        if self._closed:
+            raise ShutDown
+        with self._starting:
+            member = self._member
+            if member is None:
+                member = self._member = Member(self._config, self._order, self._items, max(0, self.maxsize))
+                member.start()
+                # What nobody can call any more leaves.
+                self._finalizer = weakref.finalize(self, member.begin_close)
+                self._finalizer.atexit = False
+        try:
+            member.await_opened()
+        except Exception:
+            with self._starting:
+                if self._member is member:
+                    self._member = None  # the next call tries again
+            raise
+        return member
+
+    def _await(self, asked: Ask, block: bool, timeout: float | None) -> Any:
+        if not block:
+            timeout = None  # the first answer of Redis decides
+        elif timeout is not None and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        if self._shut_now:
+            raise ShutDown
+        member = self._joined()
+        member.ask(asked)
+        try:
+            try:
+                error = asked.future.exception(timeout)
+            except FutureTimeout:
+                # At least one exchange has to say so: the first one may take longer than this timeout.
+                member.expire(asked)
+                error = asked.future.exception()
+        except BaseException:
+            with suppress(ShutDown):
+                member.abandon(asked)
+            raise
+        if error is not None:
+            raise error
+        return asked.future.result()
+
+    def _refuse_if_shut(self) -> None:
+        if self._shut:
+            raise ShutDown
+
+    def _encoded(self, item: Any) -> bytes:
+        try:
+            return self._items.encode(item)
+        except CannotEncode as error:
+            raise ValueError(f"this item cannot be stored: {error}") from error
+
+    def _chunks(self, items: Iterable[Any]) -> Iterator[list[bytes]]:
+        chunk: list[bytes] = []
+        size = 0
+        for item in items:
+            payload = self._encoded(item)
+            if len(chunk) == MAX_MOVES or (chunk and size + len(payload) > MAX_EXCHANGE_BYTES):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(payload)
+            size += len(payload)
+        if chunk:
+            yield chunk

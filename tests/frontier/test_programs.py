@@ -1,0 +1,97 @@
+"""Programs without a spider among the workers of a crawl: what they leave to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Terms
+from scrapy_dq.frontier.put_log import PutLog
+from support.live_frontier import IDENTITY, SLOW, HandWorker, LiveFrontier, ack, put
+
+PROGRAM = Identity(
+    "", "", "", keep_seen=None, partition_by="", limits=None, order_given=False, seen_given=False
+)
+NAMED = replace(IDENTITY, spider_args='{"a": 1}', run_name="job", partition_by="slot", keep_seen=True)
+OpenFrontier = Callable[..., LiveFrontier]
+
+
+def meta(live: LiveFrontier, *fields: str) -> list[str]:
+    return [(live.redis.hget(live.key("meta"), field) or b"").decode() for field in fields]
+
+
+def test_the_first_worker_with_a_spider_says_what_the_crawl_is(open_frontier: OpenFrontier) -> None:
+    """A program feeds a crawl that does not exist: the spider that comes then finds nothing that differs."""
+    live = open_frontier(Order.LIFO)
+    program = HandWorker(live, "program", PROGRAM)
+    program.exchange(put(1), seeding=3)
+    assert meta(live, "order", "spider", "fingerprinter", "run_name") == ["", "", "", ""]
+    spider = HandWorker(live, "spider", replace(NAMED, limits=SLOW.limits, seen_ttl_s=5.0))
+    assert (spider.joined.resumed, spider.joined.limits_changed) == (True, False)
+    assert spider.joined.spider_args == NAMED.spider_args
+    assert meta(live, "order", "spider", "run_name", "partition_by", "delay_ms") == [
+        "lifo", "spider", "job", "slot", "100000",
+    ]  # fmt: skip
+    assert float(meta(live, "seen_since")[0]) > 0
+    with pytest.raises(FrontierRefused, match="spider class"):
+        HandWorker(live, "other", replace(NAMED, spider="another"))
+
+
+def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenFrontier) -> None:
+    """It joins whatever the order, the limits and the rest are, and all of it stays."""
+    live = open_frontier(Order.LIFO)
+    HandWorker(live, "spider", replace(SLOW, run_name="job", keep_seen=True))
+    before = live.redis.hgetall(live.key("meta"))
+    assert not HandWorker(open_frontier(Order.FIFO), "program", PROGRAM).joined.limits_changed
+    after = live.redis.hgetall(live.key("meta"))
+    assert {field for field in before if before[field] != after[field]} <= {b"clock"}
+
+
+def test_an_order_that_is_given_must_be_the_stored_one(open_frontier: OpenFrontier) -> None:
+    """A program that names another order is refused; one that names it for a new crawl decides."""
+    HandWorker(open_frontier(Order.LIFO), "program", replace(PROGRAM, order_given=True))
+    with pytest.raises(FrontierRefused, match="DQ_ORDER"):
+        HandWorker(open_frontier(Order.FIFO), "other", replace(PROGRAM, order_given=True))
+    with pytest.raises(FrontierRefused, match="DQ_ORDER"):
+        HandWorker(open_frontier(Order.FIFO), "spider")
+
+
+@pytest.mark.parametrize("keep_seen", [False, True])
+def test_seen_is_kept_as_the_spider_said(live: LiveFrontier, keep_seen: bool) -> None:
+    """If a program is the last to leave a finished run, or begins the next one, SCHEDULER_PERSIST holds."""
+    spider = HandWorker(live, "spider", replace(IDENTITY, keep_seen=keep_seen))
+    program = HandWorker(live, "program", PROGRAM)
+    spider.exchange(put(1, admission=Admission.SEEN), want=1)
+    spider.exchange(ack(1))
+    spider.leave(keep_seen)
+    program.exchange()
+    live.call("leave", program.worker_id, program.epoch, program.run, None)
+    assert ("seen" in live.key_names()) == keep_seen
+    again = HandWorker(live, "again", PROGRAM)
+    assert again.run == program.run + 1
+    assert ("seen" in live.key_names()) == keep_seen
+
+
+def test_tokens_that_nobody_repeats_are_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
+    """A queue that is used for years would else keep 12 bytes of each item that it ever had."""
+    worker.exchange(put(1), put(2), put(3), want=9)
+    gone = b"".join(b"%012d" % n for n in (1, 3, 4))
+    worker.exchange(ack(1), terms=Terms(forget=gone))
+    assert live.redis.smembers(live.key("admitted")) == {b"%012d" % 2}
+    assert worker.exchange(put(2), put(3)).dropped == (0,)
+
+
+def test_the_log_says_what_can_be_forgotten() -> None:
+    """Only puts that it does not repeat any more, and that nobody else could; those in it are not bounded."""
+    log = PutLog(10.0)
+    for n, once in enumerate((True, False, True)):
+        move = Put(b"%012d" % n, Admission.ID, b"", 0, False, b"", most=3, once=once)
+        log.add(move, float(n))
+        assert move.most == 0
+    log.retire(11.0)
+    assert list(log.forgettable) == [b"%012d" % 0]
+    log.retire_all()
+    assert list(log.forgettable) == [b"%012d" % 0, b"%012d" % 2]

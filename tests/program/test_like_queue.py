@@ -1,0 +1,241 @@
+"""What the documentation of Python's queue.Queue says, of that class and of ours."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from program.conftest import Background
+from scrapy_dq import ShutDown
+
+LikeQueue = Callable[..., Any]
+
+
+def test_first_in_first_out(like_queue: LikeQueue) -> None:
+    """Items come out in the order in which they were put, None and equal ones included."""
+    q = like_queue()
+    items = [3, "a", None, 3, {"b": [1.5, b"c"]}, (1, 2)]
+    for item in items:
+        q.put(item)
+    assert [q.get() for _ in items] == items
+
+
+def test_sizes(like_queue: LikeQueue) -> None:
+    """qsize, empty and full tell of what waits, not of what somebody works at."""
+    q = like_queue(2)
+    assert (q.qsize(), q.empty(), q.full(), q.maxsize) == (0, True, False, 2)
+    q.put("a")
+    assert (q.qsize(), q.empty(), q.full()) == (1, False, False)
+    q.put("b")
+    assert (q.qsize(), q.empty(), q.full()) == (2, False, True)
+    q.get()
+    assert (q.qsize(), q.empty(), q.full()) == (1, False, False)
+
+
+def test_empty(like_queue: LikeQueue) -> None:
+    """Without anything that waits, get_nowait and get(block=False) raise Empty at once."""
+    q = like_queue()
+    with pytest.raises(queue.Empty):
+        q.get_nowait()
+    q.put("a")
+    assert q.get_nowait() == "a"
+    with pytest.raises(queue.Empty):
+        q.get(block=False, timeout=60)
+
+
+def test_full(like_queue: LikeQueue) -> None:
+    """Past maxsize, put_nowait and put(block=False) raise Full at once; nothing was added."""
+    q = like_queue(maxsize=1)
+    q.put_nowait("a")
+    with pytest.raises(queue.Full):
+        q.put_nowait("b")
+    with pytest.raises(queue.Full):
+        q.put("c", False)
+    assert q.get() == "a"
+    q.put_nowait("d")
+    assert (q.get(), q.qsize()) == ("d", 0)
+
+
+def test_a_maxsize_below_1_is_none(like_queue: LikeQueue) -> None:
+    """Then the queue takes any number of items and is never full."""
+    q = like_queue(-1)
+    for n in range(5):
+        q.put_nowait(n)
+    assert (q.qsize(), q.full()) == (5, False)
+
+
+def test_timeouts(like_queue: LikeQueue) -> None:
+    """put and get wait as long as they were told to, then raise Full or Empty; no time is below 0."""
+    q = like_queue(1)
+    began = time.monotonic()
+    with pytest.raises(queue.Empty):
+        q.get(timeout=0.2)
+    with pytest.raises(queue.Empty):
+        q.get(True, 0)
+    q.put("a")
+    with pytest.raises(queue.Full):
+        q.put("b", timeout=0.2)
+    assert 0.4 <= time.monotonic() - began < 5
+    for call in (lambda: q.put("b", timeout=-1), lambda: q.get(timeout=-1)):
+        with pytest.raises(ValueError, match="timeout"):
+            call()
+    assert q.get(timeout=5) == "a"
+    q.put("c", timeout=0)
+    assert q.get(timeout=0) == "c"
+
+
+def test_a_get_waits_for_a_put(like_queue: LikeQueue) -> None:
+    """get without a timeout returns when another thread has put something."""
+    q = like_queue()
+    getting = Background(q.get)
+    assert getting.blocked
+    q.put("a")
+    assert getting.wait() == "a"
+
+
+def test_a_put_waits_for_room(like_queue: LikeQueue) -> None:
+    """put without a timeout returns when another thread has got something; the order stays."""
+    q = like_queue(1)
+    q.put("a")
+    putting = Background(lambda: q.put("b"))
+    assert putting.blocked
+    assert q.get() == "a"
+    putting.wait()
+    assert q.get() == "b"
+
+
+def test_task_done_once_too_often(like_queue: LikeQueue) -> None:
+    """More calls of task_done than items were got are a ValueError."""
+    q = like_queue()
+    q.put("a")
+    q.get()
+    q.task_done()
+    with pytest.raises(ValueError, match="task_done"):
+        q.task_done()
+
+
+def test_join(like_queue: LikeQueue) -> None:
+    """join returns when task_done was called for each item, not when the queue is empty."""
+    q = like_queue()
+    q.join()
+    q.put("a")
+    q.put("b")
+    joining = Background(q.join)
+    q.get()
+    q.get()
+    assert q.empty()
+    assert joining.blocked
+    q.task_done()
+    assert joining.blocked
+    q.task_done()
+    joining.wait()
+
+
+def test_the_example_of_the_documentation(like_queue: LikeQueue) -> None:
+    """Threads work off what another one puts, and join() waits for all of it: each item comes once."""
+    q = like_queue()
+    worked: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            item = q.get()
+            with lock:
+                worked[item] += 1
+            q.task_done()
+
+    for _ in range(3):
+        Background(work)
+    for item in range(60):
+        q.put(item)
+    q.join()
+    assert worked == dict.fromkeys(range(60), 1)
+
+
+def test_several_producers_and_consumers(like_queue: LikeQueue) -> None:
+    """However many threads put and get, past a small maxsize, every item comes out once."""
+    q = like_queue(4)
+    got: list[Any] = []
+
+    def produce(name: int) -> None:
+        for n in range(20):
+            q.put((name, n))
+
+    def consume() -> None:
+        while (item := q.get()) is not None:
+            got.append(item)
+
+    producers = [Background(lambda name=name: produce(name)) for name in range(3)]  # type: ignore[misc]
+    consumers = [Background(consume) for _ in range(3)]
+    for producer in producers:
+        producer.wait(30)
+    for _ in consumers:
+        q.put(None)
+    for consumer in consumers:
+        consumer.wait(30)
+    assert sorted(got) == [(name, n) for name in range(3) for n in range(20)]
+
+
+def shut(q: Any) -> None:
+    if not hasattr(q, "shutdown"):
+        pytest.skip("queue.Queue has no shutdown before Python 3.13")
+
+
+def test_shutdown(like_queue: LikeQueue) -> None:
+    """After it put raises ShutDown; get does so once nothing waits; a get that blocks already is released."""
+    q = like_queue()
+    shut(q)
+    q.put("a")
+    q.put("b")
+    q.shutdown()
+    with pytest.raises(ShutDown):
+        q.put("c")
+    assert q.get() == "a"
+    assert q.get_nowait() == "b"
+    for get in (q.get, q.get_nowait):
+        with pytest.raises(ShutDown):
+            get()
+    q.task_done()
+    q.task_done()
+    q.join()
+
+
+def test_shutdown_releases_who_blocks(like_queue: LikeQueue) -> None:
+    """Calls that wait for an item, or for room, raise ShutDown when the queue is shut down."""
+    q = like_queue(1)
+    shut(q)
+    getting = Background(q.get)
+    assert getting.blocked
+    q.shutdown()
+    with pytest.raises(ShutDown):
+        getting.wait()
+    q = like_queue(1)
+    q.put("a")
+    putting = Background(lambda: q.put("b"))
+    assert putting.blocked
+    q.shutdown()
+    with pytest.raises(ShutDown):
+        putting.wait()
+    assert q.get() == "a"
+
+
+def test_immediate_shutdown(like_queue: LikeQueue) -> None:
+    """With immediate=True, get hands out nothing more, and join does not wait any longer."""
+    q = like_queue()
+    shut(q)
+    q.put("a")
+    q.put("b")
+    q.get()
+    joining = Background(q.join)
+    assert joining.blocked
+    q.shutdown(immediate=True)
+    with pytest.raises(ShutDown):
+        q.get()
+    q.task_done()
+    joining.wait()

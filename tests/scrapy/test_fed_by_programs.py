@@ -1,0 +1,71 @@
+"""A program without Scrapy feeds a spider's crawl through a Queue, and works one off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scrapy_dq import Queue
+from scrapy_dq.frontier import Overview
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+Look = Callable[[Project], Overview]
+
+
+def test_a_program_feeds_a_crawl_before_its_spider_starts(
+    make_project: MakeProject, start_site: StartSite, redis_url: str, look: Look
+) -> None:
+    """URLs and dicts become requests; the spider finds a crawl that is its own, and finishes it."""
+    site = start_site(pages=30)
+    project = make_project([], redis_url=redis_url)
+    with Queue(project.name, url=redis_url) as q:
+        q.put(site.start_url)
+        q.put({"url": site.url("/p/29?once"), "method": "HEAD", "callback": "parse"})
+        assert q.qsize() == 2
+    assert look(project).phase == "open"
+    worker = project.run_worker()
+    assert worker.close_reason == "finished"
+    assert set(site.hits()) == {*(f"/p/{k}" for k in range(30)), "/p/29?once"}
+    assert "arguments" not in worker.text
+    assert look(project).phase == "finished"
+
+
+def test_a_spider_waits_for_what_an_open_queue_may_put(
+    make_project: MakeProject, start_site: StartSite, redis_url: str
+) -> None:
+    """join() returns when all pages are crawled; the crawl ends when the program has closed its queue."""
+    site = start_site(pages=20)
+    project = make_project([], redis_url=redis_url)
+    with Queue(project.name, url=redis_url) as q:
+        worker = project.start_worker()
+        for round_ in range(2):
+            q.put(site.url(f"/p/0?{round_}"))
+            q.join()
+            assert site.hits()[f"/p/0?{round_}"] == 1
+        assert len(site.hits()) == 21
+        assert worker.running
+    wait_until(lambda: not worker.running, "the spider closes", 20)
+    assert project.wait() == ["finished"]
+
+
+def test_a_program_works_off_what_a_spider_found(
+    make_project: MakeProject, start_site: StartSite, redis_url: str
+) -> None:
+    """A stopped crawl's requests come out as dicts; what the program has done is done."""
+    site = start_site(pages=200, latency_s=0.02)
+    project = make_project([site.start_url], redis_url=redis_url, settings={"CLOSESPIDER_PAGECOUNT": 20})
+    worker = project.run_worker()
+    assert worker.close_reason == "closespider_pagecount"
+    with Queue(project.name, url=redis_url) as q:
+        left = q.qsize()
+        urls = set()
+        for _ in range(left):
+            urls.add(q.get()["url"])
+            q.task_done()
+        q.join()
+    assert left == len(urls) > 0
+    assert not any(url.removeprefix(site.url("")) in site.hits() for url in urls)
+    assert project.run_worker().close_reason == "finished"

@@ -1,0 +1,20 @@
+"""What other processes do with a Queue that they are given; spawned ones import it by this name."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+
+def double_until_none(q: Any, results: Any) -> None:
+    """Put the double of each item of *q* into *results*, and the pid; end without closing anything."""
+    # The process is to end only when this thread has, as any Python program does.
+    threading.Thread(target=_double, args=(q, results)).start()
+
+
+def _double(q: Any, results: Any) -> None:
+    while (item := q.get()) is not None:
+        results.put((2 * item, os.getpid()))
+        q.task_done()
+    q.task_done()
