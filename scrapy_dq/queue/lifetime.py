@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import threading
 import weakref
+from multiprocessing import util
 from typing import Any, Protocol
 
 CLOSING_S = 10.0
@@ -28,6 +29,7 @@ class Forgets(Protocol):
 
 _open: set[Closes] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
+_in_child: Any = None
 _inherited: list[Closes] = []
 """A parent's, in its child. Kept for ever: were one to be collected, its event loop would be taken out of the
 epoll that both processes share."""
@@ -35,11 +37,6 @@ epoll that both processes share."""
 
 def opened(what: Closes) -> None:
     """Close *what* at the end of this process."""
-    if multiprocessing.parent_process() is not None:
-        # Children of multiprocessing end without atexit.
-        from multiprocessing import util
-
-        util.Finalize(None, _close_last, exitpriority=10)
     _open.add(what)
 
 
@@ -48,9 +45,20 @@ def closed(what: Closes) -> None:
     _open.discard(what)
 
 
-def forget_in_children(what: Forgets) -> None:
-    """Call *what*.forget() in each child process that is forked from this one."""
+def watch(what: Forgets) -> None:
+    """Call *what*.forget() in each child process that is forked from this one, and close there at the end."""
     _forkable.add(what)
+    # In a child that is begun with it, its main thread may have ended before anything is opened.
+    util.register_after_fork(what, _close_at_end_of_child)
+    if multiprocessing.parent_process() is not None:
+        _close_at_end_of_child(what)
+
+
+def _close_at_end_of_child(_: Forgets) -> None:
+    # A child of multiprocessing ends without atexit.
+    global _in_child
+    if _in_child is None or not _in_child.still_active():
+        _in_child = util.Finalize(None, _close_last, exitpriority=10)
 
 
 def _close_last() -> None:

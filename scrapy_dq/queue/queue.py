@@ -68,7 +68,7 @@ class Queue:
         self._shut = self._shut_now = self._closed = False
         self._finalizer: Any = None
         self.forget()
-        lifetime.forget_in_children(self)
+        lifetime.watch(self)
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Let another process have the same queue, as a worker of its own."""
@@ -212,8 +212,9 @@ class Queue:
         with self._starting:
             member = self._member
             if member is None:
-                member = self._member = Member(self._config, self._order, self._items, max(0, self.maxsize))
+                member = Member(self._config, self._order, self._items, max(0, self.maxsize))
                 member.start()
+                self._member = member
                 # What nobody can call any more leaves.
                 self._finalizer = weakref.finalize(self, member.begin_close)
                 self._finalizer.atexit = False

@@ -83,8 +83,8 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
     spider = ItsSpider()
     codec = Codec(spider)
     request = Request(
-        "http://localhost/a", spider.parse_page, method="PUT", headers={"A": "b"}, body=b"c", meta={"d": (1,)},
-        priority=3, dont_filter=True,
+        "http://localhost/a", spider.parse_page, method="PUT", headers={"A": "b"}, body=b"c",
+        meta={"d": (1,)}, priority=3, dont_filter=True,
     )  # fmt: skip
     assert items.decode(codec.encode(request)) == {
         "url": "http://localhost/a",
@@ -101,7 +101,7 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
 
 
 def test_the_formats_of_entries(items: Items) -> None:
-    """A number keeps its meaning: requests, payloads of start keys as they were, items; others are refused."""
+    """A number keeps its meaning: requests, payloads of start keys, items; others are refused."""
     assert (FORMAT, formats.PAYLOAD, formats.ITEM, formats.SERIALIZED) == (1, 2, 3, 4)
     assert items.decode(b"\x02http://localhost/") == b"http://localhost/"
     assert items.encode("a") == b"\x03\xa1a"
