@@ -29,6 +29,7 @@ class Forgets(Protocol):
 
 _open: set[Closes] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
+_in_child: Any = None
 _inherited: list[Closes] = []
 """A parent's, in its child. Kept for ever: were one to be collected, its event loop would be taken out of the
 epoll that both processes share."""
@@ -44,18 +45,20 @@ def closed(what: Closes) -> None:
     _open.discard(what)
 
 
-def forget_in_children(what: Forgets) -> None:
-    """Call *what*.forget() in each child process that is forked from this one."""
+def watch(what: Forgets) -> None:
+    """Call *what*.forget() in each child process that is forked from this one, and close there at the end."""
     _forkable.add(what)
-    # Not once it is used: the main thread may be through by then, and past what is done at the end.
+    # In a child that is begun with it, its main thread may have ended before anything is opened.
+    util.register_after_fork(what, _close_at_end_of_child)
     if multiprocessing.parent_process() is not None:
-        _close_at_end(what)
-    util.register_after_fork(what, _close_at_end)  # despite its name, in each child of multiprocessing
+        _close_at_end_of_child(what)
 
 
-def _close_at_end(_: Forgets) -> None:
-    """Close what is open when this child of multiprocessing ends: they end without atexit."""
-    util.Finalize(None, _close_last, exitpriority=10)
+def _close_at_end_of_child(_: Forgets) -> None:
+    # A child of multiprocessing ends without atexit.
+    global _in_child
+    if _in_child is None or not _in_child.still_active():
+        _in_child = util.Finalize(None, _close_last, exitpriority=10)
 
 
 def _close_last() -> None:

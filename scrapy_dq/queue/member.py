@@ -53,8 +53,8 @@ class Member:
 
     def start(self) -> None:
         """Begin to connect and to join."""
+        self._thread.start()  # RuntimeError from Python 3.12 on, if the main thread has ended
         lifetime.opened(self)
-        self._thread.start()
 
     def await_opened(self) -> None:
         """Wait until this process is a member.
@@ -171,6 +171,7 @@ class Member:
                 self._break(f"crawl {self._config.crawl!r} has begun anew and cannot be joined: {error}")
                 return
         self._starting_over = None
+        logger.info("What was not stored in the run that is over is put into this one")
         self._callers.start_over()
 
     def _break(self, why: str) -> None:
@@ -227,10 +228,12 @@ class Member:
             self._callers.judge()
 
     def _exchanged(self) -> None:
-        if self.worker.lost:
+        if self.worker.lost or self._starting_over is not None:
             return
-        self._callers.puts.confirm(self.worker)
         if self.worker.over or not self.worker.pending:
             self._start_over()  # the run has ended while this process was taken for dead
-        elif self._starting_over is None and not self._closing.is_set():
+            return
+        # Not before: an outbox that was given up is empty, too, and nothing of it is stored.
+        self._callers.puts.confirm(self.worker)
+        if not self._closing.is_set():
             self._callers.exchanged()

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from types import TracebackType
+from types import GenericAlias, TracebackType
 from typing import Any
 
 from scrapy_dq.codec import CannotEncode, Items
@@ -64,11 +64,12 @@ class Queue:
         given |= {"DQ_ORDER": order} if order else {}
         self._config = Config.read({**given, "DQ_CRAWL": crawl.replace("%", "%%")}, {})
         self._order: Order | None = self._config.order if given.get("DQ_ORDER") else None
-        self._items = Items(self._config.types, self._config.max_entry_bytes)
         self._shut = self._shut_now = self._closed = False
         self._finalizer: Any = None
         self.forget()
-        lifetime.forget_in_children(self)
+        lifetime.watch(self)
+
+    __class_getitem__: Any = classmethod(GenericAlias)
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Let another process have the same queue, as a worker of its own."""
@@ -202,6 +203,8 @@ class Queue:
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = None
+        # Made anew with the locks in them: a thread that is not there any more may have held one.
+        self._items = Items(self._config.types, self._config.max_entry_bytes)
         self._starting = threading.Lock()
         self._member: Member | None = None
         self._hands = Hands()
@@ -212,8 +215,9 @@ class Queue:
         with self._starting:
             member = self._member
             if member is None:
-                member = self._member = Member(self._config, self._order, self._items, max(0, self.maxsize))
+                member = Member(self._config, self._order, self._items, max(0, self.maxsize))
                 member.start()
+                self._member = member
                 # What nobody can call any more leaves.
                 self._finalizer = weakref.finalize(self, member.begin_close)
                 self._finalizer.atexit = False

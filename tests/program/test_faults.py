@@ -16,6 +16,8 @@ import pytest
 from program.conftest import Background, Program
 from scrapy_dq import Queue, connection
 from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.outbox import Outbox
+from scrapy_dq.frontier.spill import SpillLost
 from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable
 from support.live_frontier import HandWorker, LiveFrontier
 from support.proxy import RedisProxy
@@ -53,8 +55,11 @@ def work():
         os.write(lines, b"%d %d\\n" % (number, os.getpid()))
         q.task_done()
 
-for _ in range(2):
-    threading.Thread(target=work).start()
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 """
 
 
@@ -250,6 +255,49 @@ def test_a_process_that_slept_through_the_end_of_the_run(
     program.end()
     assert q.get() == "last"
     live.close()
+
+
+def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """While put() waits for Redis its process is taken for dead, the run ends, and another one begins."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url, settings=QUICK)
+    q.qsize()
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    (own,) = live.members()
+    proxy.black_hole()
+    putting = Background(lambda: q.put_all(range(3)))
+    assert putting.blocked
+    other = HandWorker(live, "other")
+    other.reclaim(own)
+    assert other.exchange().status.value == "FINISHED"
+    other.leave()
+    following = make()
+    assert following.qsize() == 0
+    proxy.pass_through()
+    putting.wait(20)
+    assert [following.get() for _ in range(3)] == [0, 1, 2]
+    q.close()
+    live.close()
+
+
+def test_a_put_whose_outbox_is_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waited on disk cannot be read back: a put that was not confirmed is made once more."""
+    q = make()
+    q.qsize()
+    prefix, lost = Outbox.prefix, []
+
+    def lose_once(outbox: Outbox) -> list[Any]:
+        if outbox.puts and not lost:
+            lost.append(outbox.puts)
+            raise SpillLost("the disk is gone")
+        return prefix(outbox)
+
+    monkeypatch.setattr(Outbox, "prefix", lose_once)
+    q.put("a")
+    assert lost == [1]
+    assert make().get() == "a"
 
 
 def test_a_process_that_was_taken_for_dead(make: Make, redis_server: RedisServer, crawl_name: str) -> None:

@@ -89,13 +89,43 @@ def test_a_thread_is_done_with_what_it_got(make: Make) -> None:
     assert q.get() == "a"
     assert Background(lambda: (q.get(), q.task_done())).wait()[0] == "b"
     assert Background(q.get).wait() == "c"
+    assert q.get() == "d"
     q.task_done()
     q.task_done()
+    q.close()
+    q = make()
+    assert q.get() == "c"
+    Background(q.task_done).wait()
     with pytest.raises(ValueError, match="task_done"):
         q.task_done()
-    assert q.get() == "d"
+    q.join()
+
+
+@pytest.mark.parametrize("call", ["qsize", "join", "get_nowait"])
+def test_what_an_older_exchange_saw_is_no_answer(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, call: str
+) -> None:
+    """An exchange is on its way back when somebody puts an item, then a call is made: it knows of it."""
+    proxy = start_proxy(redis_server.url)
+    q, other = make(url=proxy.url), make()
+    assert (q.qsize(), other.qsize()) == (0, 0)
+    proxy.set_delay(0.3)
+    before, now = proxy.commands["EVALSHA"], time.monotonic()
+    Background(lambda: q.put("first"))
+    wait_until(lambda: proxy.commands["EVALSHA"] > before, "the exchange is under way")
+    wait_until(lambda: time.monotonic() > now + 0.45, "Redis has applied it, and the proxy has its answer")
+    assert other.get() == "first"
+    other.task_done()
+    other.put("second")
+    called = Background(getattr(q, call))
+    if call == "join":
+        assert other.get() == "second"
+        wait_until(lambda: time.monotonic() > now + 0.9, "the answer of the older one has arrived")
+        assert called.blocked
+        other.task_done()
+    assert called.wait() == {"qsize": 1, "join": None, "get_nowait": "second"}[call]
+    proxy.set_delay(0.0)
     q.close()
-    assert make().get() == "d"
 
 
 def test_room_is_one_for_all(make: Make) -> None:

@@ -1,0 +1,58 @@
+"""When the worker of a Queue speaks, and for how many leases it asks."""
+
+from __future__ import annotations
+
+import time
+
+from scrapy_dq.frontier.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S
+from scrapy_dq.queue.pace import OnDemand
+
+
+def pace(*, urgent: bool = False, waits: bool = False) -> OnDemand:
+    made = OnDemand(lambda: urgent, lambda: waits)
+    made.answered(time.monotonic(), time.monotonic())
+    return made
+
+
+def pause(made: OnDemand, want: int = 0, moves: int = 0, full: bool = False) -> float:
+    return made.due_at(want, moves, full, 0) - time.monotonic()
+
+
+def test_a_call_that_waits_is_answered_at_once() -> None:
+    """So is an outbox that is full, and a lease goes back whose caller has gone away."""
+    assert pace(urgent=True).due_at(0, 0, False, 0) == 0.0
+    assert pace().due_at(0, 0, True, 0) == 0.0
+    left = pace()
+    assert left.want(0, 0, 1, 1) == 0
+    assert left.due_at(0, 0, False, 0) == 0.0
+
+
+def test_one_lease_for_each_caller_and_none_for_later() -> None:
+    """However fast items are taken; what lies in the buffer is for somebody who waits already."""
+    made = pace()
+    for _ in range(100):
+        made.taken()
+    made.answered(time.monotonic() - 1, time.monotonic())
+    assert [made.want(3, 50, 0, 0), made.want(3, 0, 2, 0), made.want(0, 0, 0, 0)] == [3, 1, 0]
+
+
+def test_settlements_wait_for_company() -> None:
+    """An acknowledgement alone is on its way after 15 ms."""
+    made = pace()
+    made.first_move()
+    assert 0 < pause(made, moves=1) <= LINGER_S
+
+
+def test_pauses_grow_while_nothing_comes() -> None:
+    """From 20 ms to half a second; a call, or a lease, begins anew. With nobody waiting: the longest."""
+    made = pace(waits=True)
+    assert 0.5 * IDLE_FIRST_S < pause(made, 1) <= IDLE_FIRST_S
+    for _ in range(9):
+        made.granted(1, 0)
+    assert 0.7 * IDLE_LONGEST_S < pause(made, 1) <= IDLE_LONGEST_S
+    made.called()
+    assert pause(made, 1) <= IDLE_FIRST_S
+    made.granted(1, 0)
+    made.granted(1, 1)
+    assert pause(made, 1) <= IDLE_FIRST_S
+    assert pause(pace()) > 0.7 * IDLE_LONGEST_S
