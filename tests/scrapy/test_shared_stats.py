@@ -42,7 +42,10 @@ def test_the_sums_are_those_of_both_workers_logs(
     sums = shared_stats(client, project.name)
     assert min(first["response_received_count"], second["response_received_count"]) > 0
     assert sums["response_received_count"] == sums["item_scraped_count"] == sums["dq/acked"] == 300
-    assert sums.pop("request_depth_max") == max(first["request_depth_max"], second["request_depth_max"])
+    deepest = (
+        worker.get("request_depth_max", 0) for worker in (first, second)
+    )  # one may have seen leaves alone
+    assert sums.pop("request_depth_max") == max(deepest)
     counted = {name: n for name, n in sums.items() if not name.startswith(AFTER_CLOSE)}
     assert counted == pytest.approx({name: first.get(name, 0) + second.get(name, 0) for name in counted})
     for one in (first, second):
