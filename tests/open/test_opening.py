@@ -18,6 +18,7 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Admission, Block, Order, Sent, Terms
 from scrapy_dq.frontier.scripts import TRANSITIONS
+from scrapy_dq.frontier.wire import pack_tally
 from support import stored
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, release
 from support.project import Project
@@ -262,6 +263,8 @@ def use_everything(url: str, crawl: str) -> None:
     b.exchange(want=4)
     live.call("beats", "b", b.epoch)
     live.call("members")
+    deltas = pack_tally([("sum", "a", 1), ("sum", "b", 0.5), ("max", "c", 1)])
+    assert live.call("tally", "b", b.epoch, b.run, 1, deltas) == "OK"
     b.leave()
     assert live.call("flush", [])[0] == ""
     disconnect(live)
@@ -272,4 +275,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     assert set(TRANSITIONS) == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "limit", "overview",
+        "tally",
     }  # fmt: skip
