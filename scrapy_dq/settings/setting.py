@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import importlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -126,6 +127,36 @@ def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
         raise setting.wrong(value, "a list of strings")
     return tuple(value)
+
+
+def serializer(setting: Setting, value: Any) -> Any:
+    """Return the object with `dumps` and `loads` that *value* is or names; None: none is set."""
+    if value is None or value == "":
+        return None
+    found = value
+    if isinstance(value, str):
+        try:
+            found = _imported(value)
+        except Exception as error:  # what a module raises while it is imported may be anything
+            reason = f"{type(error).__name__}: {error}"
+            raise setting.wrong(value, f"a module that can be imported ({reason:.300})") from error
+    for name in ("dumps", "loads"):
+        if not callable(getattr(found, name, None)):
+            raise setting.wrong(value, f"a module or object with dumps() and loads(); it has no {name}()")
+    return found
+
+
+def _imported(path: str) -> Any:
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        module, _, name = path.rpartition(".")
+        if error.name != path or not module:
+            raise
+        try:
+            return getattr(importlib.import_module(module), name)
+        except AttributeError:
+            raise error from None
 
 
 def mapping(setting: Setting, value: Any) -> dict[str, Any]:
