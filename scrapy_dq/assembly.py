@@ -92,8 +92,8 @@ def _serializer(config: Config) -> Serializer | None:
     if danger and not config.trust_pickle:
         raise ConfigError(
             f"SCHEDULER_SERIALIZER = {name}: {danger}, so whoever can write to this Redis could run code in "
-            f"every worker. Leave the setting out: scrapy_dq stores requests without it. Or, if you trust all "
-            f"who can write there, set DQ_TRUST_PICKLE = True"
+            f"every worker. Leave the setting out: scrapy_dq stores requests without it. Or, if you trust "
+            f"all who can write there, set DQ_TRUST_PICKLE = True"
         )
     if danger:
         logger.warning(

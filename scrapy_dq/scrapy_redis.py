@@ -29,7 +29,7 @@ QUEUES = {
 
 
 def key_of(settings: Mapping[str, Any], setting: str, spider_name: str) -> str:
-    """Return the key that *setting* names; raise KeyError, TypeError or ValueError if it cannot be filled in."""
+    """Return the key that *setting* names; raise KeyError, TypeError or ValueError if it names none."""
     template = str(settings.get(setting) or DEFAULTS[setting])
     # The start URLs' key takes %(name)s, the others take %(spider)s.
     return template % {"spider": spider_name, "name": spider_name}

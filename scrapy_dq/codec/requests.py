@@ -85,7 +85,7 @@ class Codec:
         self._values = Values(Classes(packages - {"scrapy"}, types), max_bytes)
         self._request_classes: dict[str, type[Request]] = {}
         self._plans: dict[type[Request], _Plan] = {}
-        self._serializer = serializer
+        self.serializer = serializer
         callbacks = Callbacks(spider)
         flat = {
             "url": attributes.url_check(schemes),
@@ -121,10 +121,10 @@ class Codec:
         """Return the entry of *request*; raise CannotEncode, whatever is in it, and nothing else."""
         try:
             plan = self._plan(type(request))
-            if self._serializer is None:
+            if self.serializer is None:
                 payload = bytes((FORMAT,)) + self._values.pack(self._entry(request, plan))
             else:
-                payload = bytes((SERIALIZED,)) + self._serializer.dumps(self._dicts.dict_of(request))
+                payload = bytes((SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
             if not plan.proven:
@@ -143,9 +143,9 @@ class Codec:
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
             if payload[:1] == bytes((SERIALIZED,)):
-                if self._serializer is None:
+                if self.serializer is None:
                     raise Unfit("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
-                return self._from_dict(self._serializer.loads(payload[1:]))
+                return self._from_dict(self.serializer.loads(payload[1:]))
             if not payload or payload[0] != FORMAT:
                 raise Unfit(f"its format is {payload[0] if payload else None}, this version reads {FORMAT}")
             return self._request(self._values.unpack(payload[1:]))
@@ -261,7 +261,7 @@ class Codec:
             readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
             readers.update({a: (a, self._values.lift) for a in added})
             defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
-            proven = cls is Request and self._serializer is None
+            proven = cls is Request and self.serializer is None
             plan = self._plans[cls] = _Plan(name, writers, readers, defaults, added, proven)
         return plan
 

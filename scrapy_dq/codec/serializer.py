@@ -43,7 +43,9 @@ class Serializer:
                 self._try(sample)
             except Exception:
                 reason = printable(f"{type(error).__name__}: {error}", 300)
-                raise BadSerializer(f"a plain request's dict does not come back from it ({reason})") from error
+                raise BadSerializer(
+                    f"a plain request's dict does not come back from it ({reason})"
+                ) from error
 
     def dumps(self, values: dict[str, Any]) -> bytes:
         """Return what is stored of a request's dict."""
