@@ -13,6 +13,8 @@ from typing import Any
 from scrapy_dq.text import printable
 
 MAX_DEPTH = 64
+MAX_STEPS = 200_000
+"""Instructions of one pickle, a tenth of a second; a request takes about a hundred."""
 
 
 class NotPlain(Exception):
@@ -49,7 +51,9 @@ def _run(pickled: bytes, max_bytes: int) -> Any:
     if len(pickled) > max_bytes:
         raise NotPlain(f"its {len(pickled):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")
     machine = _Machine(max_bytes)
-    for opcode, argument, position in pickletools.genops(pickled):
+    for steps, (opcode, argument, position) in enumerate(pickletools.genops(pickled)):
+        if steps == MAX_STEPS:
+            raise NotPlain(f"it has more than {MAX_STEPS:,} instructions")
         if opcode.name == "STOP":
             if position != len(pickled) - 1:
                 raise NotPlain("more bytes follow the pickle")

@@ -23,9 +23,9 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
-    """Interrupted half-way, adopted, ended by two workers: every page once, though each is linked three times.
+    """Interrupted half-way, adopted, ended by two workers: every page once, though linked three times.
 
-    But the start page: scrapy-redis does not note requests with dont_filter, so nobody knows that it was done.
+    But the start page: scrapy-redis notes no request with dont_filter, so nobody knows that it was done.
     """
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
     redis = start_redis(appendonly=True)
