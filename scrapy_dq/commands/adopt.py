@@ -136,7 +136,8 @@ def _advice(report: Report, crawler: Crawler) -> Iterator[str]:
             f"The start URLs stay there, and {type(spider).__name__} does not read them: derive it from "
             f"scrapy_dq.RedisSpider or scrapy_dq.RedisCrawlSpider."
         )
-    if not issubclass(load_object(settings["SCHEDULER"]), Scheduler):
+    # Not issubclass(): for Scrapy anything with the methods of a scheduler is one.
+    if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:
         yield "Set SCHEDULER and DUPEFILTER_CLASS of scrapy_dq, or its add-on, before you crawl."
     if config.flush_on_start and not report.nothing:
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was adopted. Unset it first."

@@ -195,6 +195,14 @@ BOMBS = {
 }
 
 
+@pytest.mark.parametrize("shape", [shape for shape in BOMBS if shape.startswith(("deep", "a list in"))])
+def test_what_is_deep_is_stopped_as_such(shape: str) -> None:
+    """64 levels are fine; before they are counted nothing of it is looked at by Python's own recursion."""
+    with pytest.raises(NotPlain, match="nested deeper than 64 levels, or contains itself"):
+        read(BOMBS[shape])
+    assert read(b"]" * 65 + b"a" * 64 + b".")
+
+
 COPIED = [shape for shape in BOMBS if ", many " in shape]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Iterator
-from typing import Any
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from scrapy.http import Response
 
@@ -55,3 +57,43 @@ def run_dq(project: Project, *words: str, timeout_s: float = 60.0) -> subprocess
         timeout=timeout_s,
         check=False,
     )
+
+
+class Ended(NamedTuple):
+    """What a command has printed, and its exit status."""
+
+    stdout: str
+    stderr: str
+    returncode: int
+
+
+_RUN_EACH = """
+import contextlib, io, json, sys
+from scrapy.cmdline import execute
+found = []
+for words in json.loads(sys.argv[1]):
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    sys.argv = ["scrapy", *words]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            execute(list(sys.argv))
+        except SystemExit as end:
+            status = end.code or 0
+    found.append([out.getvalue(), err.getvalue(), status])
+print(json.dumps(found))
+"""
+
+
+def run_dq_each(project: Project, commands: Sequence[Sequence[str]]) -> list[Ended]:
+    """Run `scrapy dq` with each of *commands*, in one process: to start it takes a second."""
+    words = json.dumps([["dq", *command] for command in commands])
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN_EACH, words],
+        cwd=project.folder,
+        env=project.environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return [Ended(*ended) for ended in json.loads(done.stdout)]

@@ -24,6 +24,7 @@ KINDS = {
     "url": "a string", "folder": "a folder that is there and can be written to", "limits": "a dict",
     "backoff": "a dict", "encoding": "the name of a text encoding",
     "loadable": "a function, or its dotted path",
+    "serializer": "a module or object with dumps() and loads()",
 }  # fmt: skip
 
 
