@@ -336,8 +336,10 @@ def test_no_worker_may_live(case: Case) -> None:
     """It would crawl again what scrapy-redis had done: it was not told of it. A dead one is no obstacle."""
     case.push(pages(2))
     case.adopt()
+    case.progress.shown.clear()
     with pytest.raises(FrontierRefused, match=r"worker elsewhere of crawl .* is alive.*stop it first"):
         case.adopt(beside=case.beat)
+    assert case.progress.shown == {}  # it has not begun
     assert [member.worker_id for member in case.look().members] == ["elsewhere"]
     assert case.adopt().tally.known == 2  # it does not beat any more
 
