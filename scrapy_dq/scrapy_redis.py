@@ -17,15 +17,6 @@ DEFAULTS = {
     "REDIS_START_URLS_KEY": "%(name)s:start_urls",
 }
 """Settings that name its keys, with its defaults."""
-QUEUES = {
-    "FifoQueue": "fifo",
-    "SpiderQueue": "fifo",
-    "LifoQueue": "lifo",
-    "SpiderStack": "lifo",
-    "PriorityQueue": "priority",
-    "SpiderPriorityQueue": "priority",
-}
-"""Its queue classes, and how each is served; `SCHEDULER_QUEUE_CLASS` names one of them."""
 
 
 def key_of(settings: Mapping[str, Any], setting: str, spider_name: str) -> str:

@@ -12,13 +12,14 @@ from scrapy_dq.adoption import plain_pickle
 from scrapy_dq.adoption.adopter import Adopter, Progress, Tally
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import BadSource, Found, Source
-from scrapy_dq.assembly import codec_of, config_of, data_dir, frontier_of, identity_of
+from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of
 from scrapy_dq.codec import Codec
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier.model import Order
-from scrapy_dq.settings import Config
+from scrapy_dq.settings import Config, peers
 from scrapy_dq.slots import partition_without_downloader
 from scrapy_dq.spiders import RedisMixin
+from scrapy_dq.surroundings import data_dir
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -84,8 +85,8 @@ async def take_over(
     """
     spider = crawler.spider
     assert spider is not None
-    config = config_of(crawler.settings, spider)
-    codec = codec_of(config, crawler.settings, spider)
+    config = config_of(crawler)
+    codec = codec_of(config, crawler)
     connection = Connection(config, data_dir())
     try:
         source = Source(await connection.open())
@@ -97,7 +98,7 @@ async def take_over(
         assert fingerprinter is not None
         adopter = Adopter(
             frontier_of(config, source.client),
-            identity_of(config, spider, fingerprinter),
+            identity_of(config, crawler),
             source,
             progress,
             connect=connection.blocking,
@@ -143,7 +144,7 @@ async def _look(source: Source, target: str, config: Config, crawler: Crawler, w
         [await source.look(key, "list", "set", "zset") for key in _start_keys(settings, spider)],
     )
     if report.queue.size:
-        report.served = _served(report.queue, settings.get("SCHEDULER_QUEUE_CLASS"), wishes.queue)
+        report.served = _served(report.queue, settings, wishes.queue)
     return report
 
 
@@ -168,17 +169,20 @@ def _start_keys(settings: Mapping[str, Any], spider: Spider) -> list[str]:
         raise BadSource(f"redis_key = {own!r}: expected the name of a key, or several ({error})") from None
 
 
-def _served(queue: Found, queue_class: Any, wish: str) -> str:
+def _served(queue: Found, settings: Mapping[str, Any], wish: str) -> str:
     """Return how scrapy-redis served *queue*: priority, fifo or lifo."""
     if queue.type == "zset":
         if wish:
             raise BadSource(f"the queue {queue.key!r} is a ZSET, as PriorityQueue has it: leave --queue out")
         return "priority"
-    name = str(getattr(queue_class, "__name__", queue_class or "")).rpartition(".")[2]
-    served = wish or scrapy_redis.QUEUES.get(name, "")
+    order = peers.order_of_queue(settings)
+    served = wish or (order.value if order is not None else "")
     if served not in ("fifo", "lifo"):
+        cls = settings.get(peers.QUEUE_CLASS)
         given = (
-            f"SCHEDULER_QUEUE_CLASS = {name} does not say" if queue_class else "no SCHEDULER_QUEUE_CLASS says"
+            f"{peers.QUEUE_CLASS} = {peers.name_of(cls)} does not say"
+            if cls
+            else f"no {peers.QUEUE_CLASS} says"
         )
         raise BadSource(
             f"the queue {queue.key!r} is a LIST, and {given} how it was served: add --queue fifo for "

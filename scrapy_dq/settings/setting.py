@@ -19,6 +19,7 @@ class ConfigError(ValueError):
     """A setting cannot be used; the message names it, its value and what is allowed."""
 
 
+_SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = {"REDIS_URL", "REDIS_PARAMS"}
 
 
@@ -138,11 +139,11 @@ def serializer(setting: Setting, value: Any) -> Any:
         try:
             found = _imported(value)
         except Exception as error:  # what a module raises while it is imported may be anything
-            reason = f"{type(error).__name__}: {error}"
-            raise setting.wrong(value, f"a module that can be imported ({reason:.300})") from error
+            reason = f"it cannot be imported: {type(error).__name__}: {error}"
+            raise setting.wrong(value, f"{_SERIALIZER} ({reason:.300})") from error
     for name in ("dumps", "loads"):
         if not callable(getattr(found, name, None)):
-            raise setting.wrong(value, f"a module or object with dumps() and loads(); it has no {name}()")
+            raise setting.wrong(value, f"{_SERIALIZER} (it has no {name}())")
     return found
 
 

@@ -126,15 +126,11 @@ class Case:
         return asyncio.run(self._serve(self.crawler(**settings)))
 
     async def _serve(self, crawler: Crawler) -> list[Request]:
-        spider = crawler.spider
-        assert spider is not None
-        config = config_of(crawler.settings, spider)
+        config = config_of(crawler)
         client = redis.asyncio.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
-        frontier, codec = frontier_of(config, client), codec_of(config, crawler.settings, spider)
+        frontier, codec = frontier_of(config, client), codec_of(config, crawler)
         worker_id = new_worker_id(own_identity())
-        joined = await frontier.join(
-            worker_id, own_identity(), uuid4().hex, identity_of(config, spider, crawler.request_fingerprinter)
-        )
+        joined = await frontier.join(worker_id, own_identity(), uuid4().hex, identity_of(config, crawler))
         assert joined.resumed
         found: list[Request] = []
         seq = held = 0

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from scrapy import FormRequest, Request
+from scrapy.http import HtmlResponse
+from scrapy.linkextractors import LinkExtractor
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from adoption.conftest import Case
@@ -86,6 +88,17 @@ def test_a_request_arrives_whole(case: Case) -> None:
     expected["meta"] = expected["meta"] | {"dq_seeded": True}
     assert first == expected
     assert second == sent[1].to_dict(spider=spider)
+
+
+def test_a_request_of_a_crawl_spiders_rule_arrives_whole(case: Case) -> None:
+    """Its link text is of a class of lxml's: the one class that pickles of good requests name."""
+    page = HtmlResponse(HOST, body=b'<a href="/x">the link</a>')
+    (link,) = LinkExtractor().extract_links(page)
+    case.push([Request(link.url, meta={"rule": 0, "link_text": link.text})])
+    assert b"lxml.etree" in case.client.zrange(case.queue_key, 0, 0)[0]
+    assert case.adopt().tally.dead == 0
+    (request,) = case.serve()
+    assert request.meta == {"rule": 0, "link_text": "the link"}
 
 
 def test_to_adopt_again_stores_nothing_twice(case: Case) -> None:
@@ -321,7 +334,7 @@ def test_a_source_that_changes_is_told(queue: str, case: Case) -> None:
     assert case.client.exists(case.queue_key)
     again = case.adopt(settings)  # what it says: stop it, and run this again
     assert not again.changed
-    assert {request.url for request in case.serve()} >= {*map(url, range(1, 199)), f"{HOST}/new"}
+    assert {request.url for request in case.serve(**settings)} >= {*map(url, range(1, 199)), f"{HOST}/new"}
 
 
 def test_a_queue_that_becomes_empty_meanwhile_ends_the_adoption(case: Case) -> None:

@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) 
         f"there are: {name}": ["xyz"],
         "DQ_WORKER_TTL = 'x': expected a number": [name, "-s", "DQ_WORKER_TTL=x"],
         "DQ_TRUST_PICKLE": [name, "-s", "SCHEDULER_SERIALIZER=pickle"],
-        "a module that can be imported": [name, "-s", "SCHEDULER_SERIALIZER=no_such"],
+        "it cannot be imported": [name, "-s", "SCHEDULER_SERIALIZER=no_such"],
         "-a takes NAME=VALUE": [name, "-a", "novalue"],
         "cannot be made: TypeError": [name, "-a", "crawler=1"],
         "--trust-pickle": [name],

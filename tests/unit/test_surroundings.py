@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:tests/unit/test_surroundings.py
 """What a crawl finds around it."""
-========
-"""What a worker and a command find out before they open a crawl."""
->>>>>>>> 8f491bb (adopt: tests, docs of its settings):tests/unit/test_assembly.py
 
 from __future__ import annotations
 
@@ -11,11 +7,7 @@ from pathlib import Path
 import pytest
 import scrapy.utils.project
 
-<<<<<<<< HEAD:tests/unit/test_surroundings.py
 from scrapy_dq import surroundings
-========
-from scrapy_dq import assembly
->>>>>>>> 8f491bb (adopt: tests, docs of its settings):tests/unit/test_assembly.py
 
 
 def test_two_workers_may_make_the_data_directory_at_once(
@@ -32,8 +24,4 @@ def test_two_workers_may_make_the_data_directory_at_once(
         mkdir(path, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(scrapy.utils.project.Path, "mkdir", beaten)
-<<<<<<<< HEAD:tests/unit/test_surroundings.py
     assert surroundings.data_dir() == tmp_path / ".scrapy" / "dq"
-========
-    assert assembly.data_dir() == tmp_path / ".scrapy" / "dq"
->>>>>>>> 8f491bb (adopt: tests, docs of its settings):tests/unit/test_assembly.py
