@@ -118,7 +118,7 @@ async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
         assert await flush(frontier, TTL_S) == Census(waiting=2, in_flight=1)
         assert TTL_S <= time.monotonic() - began < TTL_S + 2
         assert not dump()
-    [line] = [r.getMessage() for r in caplog.records if r.name == module.__name__]
+    [line] = [r.getMessage() for r in caplog.records if r.name == alive.__name__]
     assert "silent" in line
 
 
