@@ -11,11 +11,6 @@ from scrapy import FormRequest, Request, Spider
 from scrapy_dq.codec import CannotDecode, Codec, formats
 from scrapy_dq.text import printable
 
-PAYLOAD = bytes((formats.PAYLOAD,))
-"""What an entry begins with that holds a payload from a start key, as it was there."""
-ITEM = bytes((formats.ITEM,))
-"""What an entry begins with that holds an item of a Queue, packed."""
-
 
 class NoRequest(ValueError):
     """No request can be made of it; the message is the reason of its dead letter."""

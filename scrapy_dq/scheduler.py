@@ -16,7 +16,7 @@ from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler
 
-from scrapy_dq import stats
+from scrapy_dq import scrapy_redis, stats
 from scrapy_dq.admission import Admitted
 from scrapy_dq.codec import CannotDecode, CannotEncode
 from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
@@ -196,6 +196,8 @@ class Scheduler(BaseScheduler):
             put.partition, put.due_at, put.not_before_s = partition, due.at, due.not_before_s
             if request in self._fed_by and put.admission is Admission.ID:
                 self._expanded.append(put)
+            if self._session.adopted and put.admission is Admission.SEEN:
+                put.known_as = scrapy_redis.fingerprint(request)
             if not self._session.worker.put(put):
                 return False
             self._stats.inc_value(stats.ENQUEUED)

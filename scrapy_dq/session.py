@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import uuid
@@ -11,16 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
-from scrapy.utils.python import global_object_name
 
 from scrapy_dq import stats
 from scrapy_dq.admission import Admissions
-from scrapy_dq.codec import Codec
+from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of
 from scrapy_dq.connection import Connection
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Seen, Status
+from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Status
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
 from scrapy_dq.listening import Listening
 from scrapy_dq.retry_after import RetryAfter
@@ -31,7 +29,7 @@ from scrapy_dq.slots import OneSlot, Slots
 from scrapy_dq.spiders import RedisMixin
 from scrapy_dq.start_keys import patience_s, start_keys_of
 from scrapy_dq.stats_sharing import StatsSharing
-from scrapy_dq.surroundings import data_dir, differing, names_of, need_asyncio, spider_args
+from scrapy_dq.surroundings import data_dir, differing, need_asyncio
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -98,13 +96,9 @@ class Session:
         self._grace: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._sharing: StatsSharing | None = None
-        self.codec = Codec(
-            crawler.spider,
-            types=config.types,
-            spider_modules=settings.getlist("SPIDER_MODULES"),
-            schemes=config.url_schemes,
-            max_bytes=config.max_entry_bytes,
-        )
+        self.codec = codec_of(config, crawler)
+        self.adopted = False
+        """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Session:
@@ -115,8 +109,7 @@ class Session:
         """
         try:
             need_asyncio()
-            assert crawler.spider is not None
-            config = Config.read(crawler.settings, names_of(crawler, crawler.spider))
+            config = config_of(crawler)
             _mention_settings_without_effect(crawler, config)
             for level, remark in peers.remarks(crawler.settings, config.order):
                 logger.log(level, "%s", remark)
@@ -138,12 +131,10 @@ class Session:
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
             client = await self._connection.open()
             where = f" {self.config.crawl!r} at {self._connection.target}"
-            config = self.config
-            seen = Seen.EXPIRING if config.seen_ttl_s else Seen.EXACT
             start_keys = self._start_keys
             if start_keys is not None:
-                self._connection.need_one_slot(config.crawl, start_keys.keys)
-            frontier = Frontier(client, config.crawl, config.order, config.keep_failed, seen, start_keys)
+                self._connection.need_one_slot(self.config.crawl, start_keys.keys)
+            frontier = frontier_of(self.config, client, start_keys)
             if self.config.flush_on_start:
                 gone = await flush(frontier, self.config.worker_ttl_s)
                 logger.info("Crawl %r flushed: %s", self.config.crawl, _counts(gone))
@@ -156,16 +147,7 @@ class Session:
         config = self.config
         spider = self._crawler.spider
         assert spider is not None
-        crawl = Identity(
-            fingerprinter=global_object_name(type(self._crawler.request_fingerprinter)),
-            spider=global_object_name(type(spider)),
-            spider_args=json.dumps(spider_args(), sort_keys=True),
-            run_name=config.run_name,
-            keep_seen=config.persist,
-            partition_by=config.partition_by,
-            seen_ttl_s=config.seen_ttl_s,
-            limits=config.limits,
-        )
+        crawl = identity_of(config, self._crawler)
         options = WorkerOptions(
             ttl_s=config.worker_ttl_s,
             stall_timeout_s=config.stall_timeout_s,
@@ -181,6 +163,7 @@ class Session:
         self.listening = Listening(self.worker, self._patience_s)
         joined = await self.worker.start(uuid.uuid4().hex)
         self.opened = True
+        self.adopted = joined.adopted
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._dupefilter.open()
         self._listen()

@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy import Request
+from scrapy.core.downloader import Downloader
+from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES, fits_a_partition
 from scrapy_dq.settlement import UnsupportedScrapy
@@ -68,6 +70,17 @@ class OneSlot:
     def limit(self, partition: bytes) -> int:
         """Return that there is no limit."""
         return MAX_LEASES
+
+
+def partition_without_downloader(request: Request) -> bytes:
+    """Return the partition that *request* would wait in under Scrapy's own downloader; it is not there yet.
+
+    Raises:
+        BadPartition: as `Slots.partition_of`.
+    """
+    # Source: scrapy/core/downloader/__init__.py::Downloader.get_slot_key
+    slot = request.meta.get(Downloader.DOWNLOAD_SLOT)
+    return _partition(str(urlparse_cached(request).hostname or "" if slot is None else slot))
 
 
 @lru_cache(maxsize=10_000)

@@ -17,7 +17,8 @@ PACKAGE = ROOT / "scrapy_dq"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 LUA = sorted(PACKAGE.rglob("*.lua"))
 
-MAY_IMPORT_REDIS = {"clients.py", "connection.py", "embedded/server.py"}
+# The last one reads keys that are no frontier's: those of a scrapy-redis crawl that is adopted.
+MAY_IMPORT_REDIS = {"clients.py", "connection.py", "embedded/server.py", "adoption/source.py"}
 ENGINE_INSIDES = {
     "_slot",
     "nextcall",

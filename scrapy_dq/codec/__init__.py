@@ -2,5 +2,6 @@
 
 from scrapy_dq.codec.items import Items
 from scrapy_dq.codec.requests import FORMAT, CannotDecode, CannotEncode, Codec
+from scrapy_dq.codec.serializer import BadSerializer, Serializer
 
-__all__ = ["FORMAT", "CannotDecode", "CannotEncode", "Codec", "Items"]
+__all__ = ["FORMAT", "BadSerializer", "CannotDecode", "CannotEncode", "Codec", "Items", "Serializer"]

@@ -9,4 +9,4 @@ PAYLOAD = 2
 ITEM = 3
 """What a program put into a Queue, packed: `codec/items.py`."""
 SERIALIZED = 4
-"""Reserved: a request's attributes as SCHEDULER_SERIALIZER wrote them."""
+"""A request's attributes as SCHEDULER_SERIALIZER wrote them: `codec/serializer.py`."""

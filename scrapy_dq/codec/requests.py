@@ -1,6 +1,7 @@
 """Request <-> bytes, versioned, safe.
 
-An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults.
+An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or what
+the project's own serializer makes of them (dicts.py, serializer.py).
 Redis is shared, so `decode` takes its bytes for a stranger's: of what they name, it uses only callbacks of
 this spider, Request classes already imported, and the classes that `classes.py` allows.
 """
@@ -18,6 +19,8 @@ from scrapy_dq.codec import attributes, formats
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes, Unfit
+from scrapy_dq.codec.dicts import Dicts
+from scrapy_dq.codec.serializer import Serializer
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
@@ -66,6 +69,7 @@ class Codec:
         spider_modules: Sequence[str] = (),
         schemes: Collection[str] = ("http", "https"),
         max_bytes: int = 1_048_576,
+        serializer: Serializer | None = None,
     ) -> None:
         """Bind to *spider*, as its class stands now.
 
@@ -74,12 +78,14 @@ class Codec:
             spider_modules: SPIDER_MODULES; their top-level packages and the spider's own are the project.
             schemes: of the URLs that may be stored and crawled (DQ_URL_SCHEMES).
             max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
+            serializer: writes entries in place of msgpack, and reads its own (SCHEDULER_SERIALIZER).
         """
         packages = {name.partition(".")[0] for name in (*spider_modules, type(spider).__module__)}
         self._max_bytes = max_bytes
         self._values = Values(Classes(packages - {"scrapy"}, types), max_bytes)
         self._request_classes: dict[str, type[Request]] = {}
         self._plans: dict[type[Request], _Plan] = {}
+        self.serializer = serializer
         callbacks = Callbacks(spider)
         flat = {
             "url": attributes.url_check(schemes),
@@ -108,12 +114,17 @@ class Codec:
             **flat,
             **{name: _after(self._values.lift, check) for name, check in nested.items()},
         }
+        by_name = {"callback": callbacks.method_of, "errback": callbacks.method_of}
+        self._dicts = Dicts(spider, {**by_name, **flat, **nested}, self._request_class)
 
     def encode(self, request: Request) -> bytes:
         """Return the entry of *request*; raise CannotEncode, whatever is in it, and nothing else."""
         try:
             plan = self._plan(type(request))
-            payload = bytes((FORMAT,)) + self._values.pack(self._entry(request, plan))
+            if self.serializer is None:
+                payload = bytes((FORMAT,)) + self._values.pack(self._entry(request, plan))
+            else:
+                payload = bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
             if not plan.proven:
@@ -131,6 +142,10 @@ class Codec:
         try:
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
+            if payload[:1] == bytes((formats.SERIALIZED,)):
+                if self.serializer is None:
+                    raise Unfit("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
+                return self._from_dict(self.serializer.loads(payload[1:]))
             if not payload or payload[0] != FORMAT:
                 raise Unfit(f"its format is {payload[0] if payload else None}, this version reads {FORMAT}")
             return self._request(self._values.unpack(payload[1:]))
@@ -169,6 +184,21 @@ class Codec:
         except Unfit as error:
             raise CannotDecode(_reason(error)) from error
 
+    def from_dict(self, values: Any) -> Request:
+        """Return the request of a dict as `Request.to_dict()` makes it, after the checks of `decode`.
+
+        Raises:
+            CannotDecode: as of `decode`.
+        """
+        try:
+            return self._from_dict(values)
+        except Exception as error:
+            raise CannotDecode(_reason(error)) from error
+
+    def _from_dict(self, values: Any) -> Request:
+        cls, kwargs = self._dicts.arguments_of(values)
+        return self._built(cls, kwargs)
+
     def _entry(self, request: Request, plan: _Plan) -> dict[Any, Any]:
         entry: dict[Any, Any] = {_CLASS: plan.name} if plan.name else {}
         name = ""
@@ -189,10 +219,10 @@ class Codec:
         try:
             again = self.decode(payload)
         except CannotDecode as error:
-            raise Unfit(f"{plan.name} cannot be rebuilt from its `attributes`: {error}") from error
+            raise Unfit(f"{plan.name or 'it'} cannot be rebuilt from its `attributes`: {error}") from error
         for name in ("method", "body", *plan.added):
             if getattr(again, name) != getattr(request, name):
-                raise Unfit(f"{plan.name} comes back from its `attributes` with another {name}")
+                raise Unfit(f"{plan.name or 'it'} comes back from its `attributes` with another {name}")
         plan.proven = True
 
     def _request(self, entry: Any) -> Request:
@@ -208,13 +238,16 @@ class Codec:
         except Unfit as unfit:
             unfit.path.append(name)
             raise
+        return self._built(cls, kwargs)
+
+    def _built(self, cls: type[Request], kwargs: dict[str, Any]) -> Request:
         if "url" not in kwargs:
             raise Unfit("it has no url")
         meta = kwargs.get("meta")
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
         # Everything is passed to a subclass, as request_from_dict() does.
-        return _plain(kwargs) if cls is Request else _special(cls, {**plan.defaults, **kwargs})
+        return _plain(kwargs) if cls is Request else _special(cls, {**self._plan(cls).defaults, **kwargs})
 
     def _plan(self, cls: type[Request]) -> _Plan:
         plan = self._plans.get(cls)
@@ -228,7 +261,8 @@ class Codec:
             readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
             readers.update({a: (a, self._values.lift) for a in added})
             defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
-            plan = self._plans[cls] = _Plan(name, writers, readers, defaults, added, proven=cls is Request)
+            proven = cls is Request and self.serializer is None
+            plan = self._plans[cls] = _Plan(name, writers, readers, defaults, added, proven)
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:

@@ -24,6 +24,7 @@ from scrapy_dq.settings.setting import (
     loadable,
     mapping,
     number,
+    serializer,
     text,
     texts,
     url,
@@ -59,6 +60,8 @@ SETTINGS = (
     Setting("DQ_SPILL_DIR", "spill_dir", "", folder),
     Setting("DQ_URL_SCHEMES", "url_schemes", ("http", "https"), texts),
     Setting("DQ_TYPES", "types", (), texts),
+    Setting("SCHEDULER_SERIALIZER", "serializer", "", serializer),
+    Setting("DQ_TRUST_PICKLE", "trust_pickle", False, boolean),
     Setting("DQ_LOG_INTERVAL", "log_interval_s", 60.0, number, "s", 0, 86_400),
     Setting("DQ_REDIS_TIMEOUT", "redis_timeout_s", 2.0, number, "s", 0.1, 60),
     Setting("DQ_REDIS_SERVER", "redis_server", "", text),
@@ -115,6 +118,9 @@ class Config:
     spill_dir: str = ""
     url_schemes: tuple[str, ...] = ("http", "https")
     types: tuple[str, ...] = ()
+    serializer: Any = None
+    """An object with `dumps` and `loads`."""
+    trust_pickle: bool = False
     log_interval_s: float = 60.0
     redis_timeout_s: float = 2.0
     redis_server: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import importlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ class ConfigError(ValueError):
     """A setting cannot be used; the message names it, its value and what is allowed."""
 
 
+_SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = {"REDIS_URL", "REDIS_PARAMS"}
 
 
@@ -126,6 +128,36 @@ def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
         raise setting.wrong(value, "a list of strings")
     return tuple(value)
+
+
+def serializer(setting: Setting, value: Any) -> Any:
+    """Return the object with `dumps` and `loads` that *value* is or names; None: none is set."""
+    if value is None or value == "":
+        return None
+    found = value
+    if isinstance(value, str):
+        try:
+            found = _imported(value)
+        except Exception as error:  # what a module raises while it is imported may be anything
+            reason = f"it cannot be imported: {type(error).__name__}: {error}"
+            raise setting.wrong(value, f"{_SERIALIZER} ({reason:.300})") from error
+    for name in ("dumps", "loads"):
+        if not callable(getattr(found, name, None)):
+            raise setting.wrong(value, f"{_SERIALIZER} (it has no {name}())")
+    return found
+
+
+def _imported(path: str) -> Any:
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        module, _, name = path.rpartition(".")
+        if error.name != path or not module:
+            raise
+        try:
+            return getattr(importlib.import_module(module), name)
+        except AttributeError:
+            raise error from None
 
 
 def mapping(setting: Setting, value: Any) -> dict[str, Any]:

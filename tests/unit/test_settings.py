@@ -24,6 +24,7 @@ KINDS = {
     "url": "a string", "folder": "a folder that is there and can be written to", "limits": "a dict",
     "backoff": "a dict", "encoding": "the name of a text encoding",
     "loadable": "a function, or its dotted path",
+    "serializer": "a module or object with dumps() and loads()",
 }  # fmt: skip
 
 
@@ -112,6 +113,10 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("REDIS_ITEMS_SERIALIZER", "json.dumps", "json.dumps"),
     ("REDIS_ITEMS_SERIALIZER", json.dumps, json.dumps),
     ("DQ_STATS_INTERVAL", "0.1", 0.1),
+    ("SCHEDULER_SERIALIZER", "json", json),
+    ("SCHEDULER_SERIALIZER", json, json),
+    ("SCHEDULER_SERIALIZER", "", None),
+    ("DQ_TRUST_PICKLE", "True", True),
 ]
 
 
@@ -130,6 +135,9 @@ def test_every_setting_has_a_good_and_a_bad_value_here() -> None:
 
 
 BAD: list[tuple[str, Any]] = [
+    ("SCHEDULER_SERIALIZER", "no_such_module"),
+    ("SCHEDULER_SERIALIZER", "os"),
+    ("DQ_TRUST_PICKLE", "perhaps"),
     ("DQ_CRAWL", 5),
     ("DQ_RUN_NAME", 20261121),
     ("DQ_ORDER", "bfs"),

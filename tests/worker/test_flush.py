@@ -14,8 +14,7 @@ import pytest
 import redis
 
 from scrapy_dq.connection import Connection
-from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier import flush as module
+from scrapy_dq.frontier import Frontier, alive
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Census, FrontierRefused
@@ -36,7 +35,7 @@ Dump = Callable[[], dict[bytes, bytes]]
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look every 50 ms, where in earnest it is a second."""
-    monkeypatch.setattr(module, "LOOK_S", LOOK_S)
+    monkeypatch.setattr(alive, "LOOK_S", LOOK_S)
 
 
 @pytest.fixture
@@ -119,7 +118,7 @@ async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
         assert await flush(frontier, TTL_S) == Census(waiting=2, in_flight=1)
         assert TTL_S <= time.monotonic() - began < TTL_S + 2
         assert not dump()
-    [line] = [r.getMessage() for r in caplog.records if r.name == module.__name__]
+    [line] = [r.getMessage() for r in caplog.records if r.name == alive.__name__]
     assert "silent" in line
 
 

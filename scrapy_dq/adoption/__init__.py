@@ -1,0 +1,1 @@
+"""Takes over a crawl of scrapy-redis: its queue and its dupefilter, where they are."""

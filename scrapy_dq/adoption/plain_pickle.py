@@ -1,0 +1,268 @@
+"""Reads pickles that hold plain data only, without `pickle`: nothing that a pickle names is looked up.
+
+A pickle is a program for a small stack machine. This is that machine without the instructions that import or
+call: what a stranger writes can build data, and is stopped at the first name of a class or function.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from typing import Any
+
+from scrapy_dq.text import printable
+
+MAX_DEPTH = 64
+MAX_STEPS = 200_000
+"""Instructions of one pickle, a tenth of a second; a request takes about a hundred."""
+
+
+class NotPlain(Exception):
+    """The bytes are no pickle, or one of more than plain data; the message says what it wants."""
+
+
+class _Name:
+    """A global that the pickle names, and that is built here from plain values, without it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def loads(pickled: bytes, max_bytes: int) -> Any:
+    """Return what *pickled* holds: None, bools, numbers, text, bytes, lists, tuples, dicts, sets.
+
+    Args:
+        max_bytes: what the value may grow to, shared parts counted each time they occur.
+    Raises:
+        NotPlain: whatever else the bytes are; and nothing else.
+    """
+    try:
+        value = _run(pickled, max_bytes)
+        _measure(value, max_bytes)
+    except NotPlain:
+        raise
+    except Exception as error:  # MemoryError included
+        reason = printable(f"{type(error).__name__}: {error}", 200)
+        raise NotPlain(f"it is no whole pickle ({reason})") from error
+    return value
+
+
+def _run(pickled: bytes, max_bytes: int) -> Any:
+    if len(pickled) > max_bytes:
+        raise NotPlain(f"its {len(pickled):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")
+    machine = _Machine(max_bytes)
+    for steps, (opcode, argument, position) in enumerate(pickletools.genops(pickled)):
+        if steps == MAX_STEPS:
+            raise NotPlain(f"it has more than {MAX_STEPS:,} instructions")
+        if opcode.name == "STOP":
+            if position != len(pickled) - 1:
+                raise NotPlain("more bytes follow the pickle")
+            return machine.result()
+        step = _STEPS.get(opcode.name)
+        if step is None:
+            raise NotPlain(f"it has the instruction {opcode.name}, which plain data does not need")
+        step(machine, argument)
+    raise NotPlain("it has no end")
+
+
+def _measure(value: Any, room: int) -> None:
+    """Raise NotPlain if *value*, written out, is larger than *room*, nested too deep, or no data.
+
+    Not recursive, and not by the memory that it takes: a part may occur a million times.
+    """
+    pending = [(value, MAX_DEPTH)]
+    while pending:
+        value, depth = pending.pop()
+        if isinstance(value, (str, bytes, bytearray)):
+            room -= len(value)
+        elif isinstance(value, int):
+            room -= value.bit_length() // 8
+        elif isinstance(value, (list, tuple, set, frozenset, dict)):
+            if not depth:
+                raise NotPlain(f"it is nested deeper than {MAX_DEPTH} levels, or contains itself")
+            parts = [*value, *value.values()] if isinstance(value, dict) else value
+            room -= len(parts)
+            if room >= 0:
+                pending += [(part, depth - 1) for part in parts]
+        elif isinstance(value, _Name):
+            raise NotPlain(f"it names {value.name}")
+        if room < 0:
+            raise NotPlain("its value is larger than DQ_MAX_ENTRY_BYTES")
+
+
+class _Machine:
+    """The stack, the marks in it, and the memo of one pickle."""
+
+    def __init__(self, room: int) -> None:
+        self.stack: list[Any] = []
+        self._room = room
+        self._marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+
+    def result(self) -> Any:
+        if len(self.stack) != 1 or self._marks:
+            raise NotPlain("its end is not that of a pickle")
+        return self.stack[0]
+
+    def mark(self) -> None:
+        self._marks.append(len(self.stack))
+
+    def to_mark(self) -> list[Any]:
+        start = self._marks.pop()
+        parts = self.stack[start:]
+        del self.stack[start:]
+        return parts
+
+    def pop(self) -> Any:
+        if self._marks and self._marks[-1] == len(self.stack):
+            raise NotPlain("it takes more from its stack than there is")
+        return self.stack.pop()
+
+    def pop_mark_or_value(self) -> None:
+        if self._marks and self._marks[-1] == len(self.stack):
+            self._marks.pop()
+        else:
+            self.stack.pop()
+
+    def top(self, *kinds: type) -> Any:
+        if type(self.stack[-1]) not in kinds:
+            raise NotPlain("it adds to what takes nothing")
+        return self.stack[-1]
+
+    def set_items(self, flat: list[Any]) -> None:
+        if len(flat) % 2:
+            raise NotPlain("a key is without a value")
+        self.top(dict).update(zip(_keys(flat[::2]), flat[1::2], strict=True))
+
+    def make_dict(self) -> None:
+        flat = self.to_mark()
+        self.stack.append({})
+        self.set_items(flat)
+
+    def set_item(self) -> None:
+        value, key = self.pop(), self.pop()
+        self.set_items([key, value])
+
+    def append(self) -> None:
+        value = self.pop()
+        self.top(list).append(value)
+
+    def extend(self, parts: list[Any]) -> None:
+        self.top(list).extend(parts)
+
+    def add(self, parts: list[Any]) -> None:
+        self.top(set).update(_keys(parts))
+
+    def last(self, count: int) -> None:
+        parts = [self.pop() for _ in range(count)]
+        self.stack.append(tuple(reversed(parts)))
+
+    def name(self, module: Any, name: Any) -> None:
+        full = f"{module}.{name}"
+        if full not in _REBUILT:
+            raise NotPlain(f"it names {printable(full, 200)}, and nothing that a pickle names is used")
+        self.stack.append(_Name(full))
+
+    def stack_name(self) -> None:
+        name, module = self.pop(), self.pop()
+        self.name(module, name)
+
+    def call(self) -> None:
+        arguments, name = self.pop(), self.pop()
+        if type(name) is not _Name or type(arguments) is not tuple:
+            raise NotPlain("it calls something")
+        built = _REBUILT[name.name](*arguments)
+        self._room -= len(built)  # the only instruction that copies what a few bytes can name again
+        if self._room < 0:
+            raise NotPlain("what it builds is larger than DQ_MAX_ENTRY_BYTES")
+        self.stack.append(built)
+
+
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def _keys(values: list[Any]) -> list[Any]:
+    """Return what may become keys or members. Python hashes nested tuples on the C stack, without a bound."""
+    for value in values:
+        parts = value if type(value) is tuple else (value,)
+        if not _SCALARS.issuperset(map(type, parts)):
+            raise NotPlain("a key, or a member of a set, is neither a plain value nor a tuple of such")
+    return values
+
+
+def _checked(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise NotPlain(f"a {kind.__name__} should stand where it has a {type(value).__name__}")
+    return value
+
+
+def _latin_bytes(text: Any, encoding: Any) -> bytes:
+    _checked(str, text)
+    if encoding not in ("latin1", "latin-1"):
+        raise NotPlain("it encodes text")
+    return bytes(text, "latin-1")
+
+
+# How older protocols write bytes and sets; and link texts of CrawlSpider, whose class is a str that knows its
+# element. Each takes a value that is there already: none can ask for memory by number.
+_REBUILT: dict[str, Callable[..., Any]] = {
+    "builtins.set": lambda values: set(_keys(_checked(list, values))),
+    "builtins.frozenset": lambda values: frozenset(_keys(_checked(list, values))),
+    "builtins.bytes": lambda: b"",
+    "_codecs.encode": _latin_bytes,
+    "lxml.etree._ElementUnicodeResult": lambda text: _checked(str, text),
+}
+_REBUILT |= {f"__builtin__.{name}": _REBUILT[f"builtins.{name}"] for name in ("set", "frozenset", "bytes")}
+
+
+def _push(machine: _Machine, value: Any) -> None:
+    machine.stack.append(value)
+
+
+def _remember(machine: _Machine, index: Any) -> None:
+    machine.memo[len(machine.memo) if index is None else index] = machine.stack[-1]
+
+
+_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": lambda m, _: None,
+    "FRAME": lambda m, _: None,
+    "MARK": lambda m, _: m.mark(),
+    "POP": lambda m, _: m.pop_mark_or_value(),
+    "POP_MARK": lambda m, _: m.to_mark().clear(),
+    "DUP": lambda m, _: m.stack.append(m.stack[-1]),
+    "NONE": _push,
+    "NEWTRUE": lambda m, _: m.stack.append(True),
+    "NEWFALSE": lambda m, _: m.stack.append(False),
+    "EMPTY_LIST": lambda m, _: m.stack.append([]),
+    "EMPTY_TUPLE": lambda m, _: m.stack.append(()),
+    "EMPTY_DICT": lambda m, _: m.stack.append({}),
+    "EMPTY_SET": lambda m, _: m.stack.append(set()),
+    "LIST": lambda m, _: m.stack.append(m.to_mark()),
+    "DICT": lambda m, _: m.make_dict(),
+    "TUPLE": lambda m, _: m.stack.append(tuple(m.to_mark())),
+    "FROZENSET": lambda m, _: m.stack.append(frozenset(_keys(m.to_mark()))),
+    "TUPLE1": lambda m, _: m.last(1),
+    "TUPLE2": lambda m, _: m.last(2),
+    "TUPLE3": lambda m, _: m.last(3),
+    "APPEND": lambda m, _: m.append(),
+    "APPENDS": lambda m, _: m.extend(m.to_mark()),
+    "ADDITEMS": lambda m, _: m.add(m.to_mark()),
+    "SETITEM": lambda m, _: m.set_item(),
+    "SETITEMS": lambda m, _: m.set_items(m.to_mark()),
+    "MEMOIZE": _remember,
+    "GLOBAL": lambda m, argument: m.name(*argument.split(" ", 1)),
+    "STACK_GLOBAL": lambda m, _: m.stack_name(),
+    "REDUCE": lambda m, _: m.call(),
+    "NEWOBJ": lambda m, _: m.call(),
+}
+_STEPS |= dict.fromkeys(
+    (
+        "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+        "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
+        "STRING", "BINSTRING", "SHORT_BINSTRING",
+        "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8",
+    ),
+    _push,
+)  # fmt: skip
+_STEPS |= dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _remember)
+_STEPS |= dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda m, index: m.stack.append(m.memo[index]))

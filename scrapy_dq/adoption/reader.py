@@ -1,0 +1,92 @@
+"""A member of scrapy-redis's queue -> a put: read as from a stranger, checked, written as our own entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from scrapy import Request
+
+from scrapy_dq.adoption.plain_pickle import NotPlain
+from scrapy_dq.codec import CannotDecode, CannotEncode, Codec
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Put
+from scrapy_dq.slots import BadPartition
+from scrapy_dq.text import printable
+
+
+class Reader:
+    """Makes a put of each member of one queue; the same member gives the same put again."""
+
+    def __init__(
+        self,
+        key: str,
+        loads: Callable[[bytes], Any],
+        codec: Codec,
+        fingerprint: Callable[[Request], bytes],
+        partition_of: Callable[[Request], bytes],
+        max_bytes: int,
+    ) -> None:
+        """
+        Args:
+            key: of the queue.
+            loads: a member's bytes -> a request's dict.
+            max_bytes: more of a member that cannot be read is not kept (DQ_MAX_ENTRY_BYTES).
+        """
+        self._key = key.encode()
+        self._loads = loads
+        self._codec = codec
+        self._fingerprint = fingerprint
+        self._partition_of = partition_of
+        self._max_bytes = max_bytes
+        self._equal: Counter[bytes] = Counter()
+
+    def put_of(self, member: bytes, unique: bool) -> Put:
+        """Return the put of *member*; one that is a dead letter, with its reason, if it cannot be crawled.
+
+        A filtered request is admitted by its fingerprint, so that a page that our own crawl has seen stays
+        seen. Any other by an id that is derived from what it is: to adopt it twice stores it once.
+
+        Args:
+            unique: no other member is equal to this one.
+        """
+        try:
+            request = self._codec.from_dict(self._loads(member))
+            payload = self._codec.encode(request)
+            partition = self._partition_of(request)
+            fingerprint = None if request.dont_filter else self._fingerprint(request)
+        except Exception as error:  # of a serializer, a fingerprinter: anything
+            return self._dead(member, unique, _reason(error))
+        # Never as a start request: those come after others, and the order is to be that of the queue.
+        if fingerprint is not None:
+            entry_id = self._id(member, 0)
+            return Put(
+                entry_id, Admission.SEEN, fingerprint, request.priority, False, payload, partition=partition
+            )
+        entry_id = self._id(member, 0 if unique else self._ordinal(member))
+        return Put(entry_id, Admission.ID, entry_id, request.priority, False, payload, partition=partition)
+
+    def _dead(self, member: bytes, unique: bool, reason: str) -> Put:
+        entry_id = self._id(member, 0 if unique else self._ordinal(member))
+        kept = member[: self._max_bytes]
+        if len(kept) < len(member):
+            reason += f" (the first {len(kept):,} of {len(member):,} bytes are kept)"
+        return Put(entry_id, Admission.ID, entry_id, 0, False, kept, reason=reason)
+
+    def _ordinal(self, member: bytes) -> int:
+        # The digest: about 100 bytes each, and there may be a million.
+        name = blake2b(member, digest_size=8).digest()
+        self._equal[name] += 1
+        return self._equal[name] - 1
+
+    def _id(self, member: bytes, ordinal: int) -> bytes:
+        name = blake2b(member, digest_size=16, key=blake2b(self._key).digest())
+        name.update(ordinal.to_bytes(4, "big"))
+        return blake2b(name.digest(), digest_size=ENTRY_ID_BYTES).digest()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, (CannotDecode, CannotEncode, NotPlain, BadPartition)):
+        return printable(str(error))
+    return printable(f"{type(error).__name__}: {error}")

@@ -1,0 +1,124 @@
+"""The keys of a scrapy-redis crawl: what is in them, read in batches, and removed if that is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+# These are no keys of a frontier, and their errors have no other reader.
+from redis.exceptions import NoPermissionError, RedisError
+
+from scrapy_dq.frontier.errors import describe, explain
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+
+T = TypeVar("T")
+PATIENCE_S = 30.0
+"""How long a read that gets no answer is repeated."""
+BATCH = 500
+BATCH_BYTES = 4 * 1024 * 1024
+FINGERPRINTS = 1_000
+_SIZES = {"list": "llen", "set": "scard", "zset": "zcard"}
+
+
+class BadSource(Exception):
+    """A key is not what scrapy-redis would have there; the message says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a key holds."""
+
+    key: str
+    type: str
+    """none, if there is no such key."""
+    size: int
+
+
+class Source:
+    """Reads the keys of one crawl. Nothing is written but `delete`; every read may be repeated."""
+
+    def __init__(self, client: Any) -> None:
+        """Read with a `redis.asyncio` client that decodes nothing."""
+        self.client = client
+
+    async def look(self, key: str, *types: str) -> Found:
+        """Return what *key* holds.
+
+        Raises:
+            BadSource: something of another type than *types*.
+        """
+        found = (await self._read(key, lambda: self.client.type(key))).decode()
+        if found == "none":
+            return Found(key, found, 0)
+        if found not in types:
+            raise BadSource(
+                f"the key {key!r} is a {found}; scrapy-redis would have a {' or a '.join(types)} there"
+            )
+        count = getattr(self.client, _SIZES[found])
+        return Found(key, found, await self._read(key, lambda: count(key)))
+
+    async def mark(self, queue: Found) -> tuple[int, Any]:
+        """Return what shows whether a queue has changed: its length, and its members at both ends."""
+        if queue.type == "none":
+            return 0, None
+        size = (await self.look(queue.key, queue.type)).size
+        return size, (await self._range(queue, False, 0, 1), await self._range(queue, True, 0, 1))
+
+    async def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]:
+        """Yield all members of a queue, in batches; at most BATCH and, as a rule, BATCH_BYTES at once.
+
+        Args:
+            tail_first: a LIST is served from its tail.
+            backwards: begin with what is served last.
+        """
+        start, batch = 0, BATCH // 10
+        # From the end: what is served last is at the other end.
+        tail_first ^= backwards
+        while start < queue.size:
+            stop = min(start + batch, queue.size)
+            members = await self._range(queue, tail_first, start, stop)
+            if not members:
+                return  # it has become shorter
+            yield members
+            start = stop
+            average = sum(map(len, members)) // len(members) + 1
+            batch = max(1, min(BATCH, BATCH_BYTES // average))
+
+    async def fingerprints(self, key: str) -> AsyncIterator[list[bytes]]:
+        """Yield all members of a SET, some perhaps twice, in batches of FINGERPRINTS at most."""
+        cursor = 0
+        while True:
+            cursor, members = await self._read(
+                key, partial(self.client.sscan, key, cursor, count=FINGERPRINTS)
+            )
+            for i in range(0, len(members), FINGERPRINTS):
+                yield members[i : i + FINGERPRINTS]
+            if not cursor:
+                return
+
+    async def delete(self, keys: list[str]) -> None:
+        """Delete exactly these keys."""
+        await self._read(keys[0], lambda: self.client.unlink(*keys))
+
+    async def _range(self, queue: Found, from_end: bool, start: int, stop: int) -> list[bytes]:
+        """Return the members from *start* to before *stop*, counted from one end, in that direction."""
+        read = self.client.zrange if queue.type == "zset" else self.client.lrange
+        first, last = (-stop, -start - 1) if from_end else (start, stop - 1)
+        members: list[bytes] = await self._read(queue.key, lambda: read(queue.key, first, last))
+        return members[::-1] if from_end else members
+
+    async def _read(self, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await call()
+            except NoPermissionError as error:
+                raise FrontierRefused(f"Redis denies access to {key!r}: {describe(error)}") from error
+            except (RedisError, OSError, TimeoutError) as error:
+                if time.monotonic() >= deadline:
+                    raise FrontierUnavailable(explain(error)) from error
+                await asyncio.sleep(0.2)

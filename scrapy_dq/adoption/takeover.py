@@ -1,0 +1,211 @@
+"""The whole of an adoption: from a crawler's settings to what there is to report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq import scrapy_redis
+from scrapy_dq.adoption import plain_pickle
+from scrapy_dq.adoption.adopter import Adopter, Progress, Tally
+from scrapy_dq.adoption.reader import Reader
+from scrapy_dq.adoption.source import BadSource, Found, Source
+from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of
+from scrapy_dq.codec import Codec
+from scrapy_dq.connection import Connection
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.settings import Config, peers
+from scrapy_dq.slots import partition_without_downloader
+from scrapy_dq.spiders import RedisMixin
+from scrapy_dq.surroundings import data_dir
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+
+_NEWEST_FIRST = (Order.PRIORITY_LIFO, Order.LIFO)
+FITTING_ORDERS = {
+    "priority": (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO),
+    "fifo": (Order.FIFO,),
+    "lifo": (Order.LIFO,),
+}
+"""The values of DQ_ORDER that serve as scrapy-redis would have, by its kind of queue."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user says of an adoption."""
+
+    trust_pickle: bool = False
+    queue: str = ""
+    """How a LIST is served: fifo or lifo; empty: SCHEDULER_QUEUE_CLASS says it."""
+    queue_key: str = ""
+    dupefilter_key: str = ""
+    delete_source: bool = False
+
+
+@dataclass
+class Report:
+    """What was found, and what became of it."""
+
+    target: str
+    config: Config
+    queue: Found
+    dupefilter: Found
+    start_urls: list[Found]
+    served: str = ""
+    """priority, fifo or lifo; empty: there is no queue."""
+    tally: Tally = field(default_factory=Tally)
+    changed: bool = False
+    """The queue was not the same before and after."""
+    disturbed: bool = False
+    deleted: list[str] = field(default_factory=list)
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.queue.size or self.dupefilter.size)
+
+    @property
+    def complete(self) -> bool:
+        return not (self.changed or self.disturbed)
+
+
+async def take_over(
+    crawler: Crawler, wishes: Wishes, progress: Progress, say: Callable[[str], None]
+) -> Report:
+    """Adopt the scrapy-redis crawl of *crawler*'s spider; to do it again stores only what is missing.
+
+    Args:
+        crawler: with its spider and its fingerprinter; without an engine.
+        say: called before the source is deleted, with what will be.
+    Raises:
+        BadSource, ConfigError, FrontierError: nothing was deleted; what was adopted until then stays.
+    """
+    spider = crawler.spider
+    assert spider is not None
+    config = config_of(crawler)
+    codec = codec_of(config, crawler)
+    connection = Connection(config, data_dir())
+    try:
+        source = Source(await connection.open())
+        report = await _look(source, connection.target, config, crawler, wishes)
+        if report.nothing:
+            return report
+        loads = _loads(report, codec, wishes)
+        fingerprinter = crawler.request_fingerprinter
+        assert fingerprinter is not None
+        adopter = Adopter(
+            frontier_of(config, source.client),
+            identity_of(config, crawler),
+            source,
+            progress,
+            connect=connection.blocking,
+            ttl_s=config.worker_ttl_s,
+            rollback_horizon_s=config.rollback_horizon_s,
+            max_bytes=config.max_entry_bytes,
+        )
+        report.tally = adopter.tally
+        partition_of = partition_without_downloader if config.partition_by == "slot" else lambda _: b""
+        fingerprint = fingerprinter.fingerprint
+        reader = Reader(report.queue.key, loads, codec, fingerprint, partition_of, config.max_entry_bytes)
+        before = await source.mark(report.queue)
+        async with adopter.joined():
+            await adopter.adopt_fingerprints(report.dupefilter)
+            await adopter.adopt_requests(
+                report.queue,
+                reader,
+                tail_first=report.served == "fifo",
+                newest_first=config.order in _NEWEST_FIRST,
+            )
+        report.disturbed = adopter.disturbed
+        report.changed = await source.mark(report.queue) != before
+        if wishes.delete_source and report.complete and not report.tally.cut:
+            keys = [found.key for found in (report.queue, report.dupefilter) if found.size]
+            say(f"All of it is stored. Deleting {' and '.join(map(repr, keys))}")
+            await source.delete(keys)
+            report.deleted = keys
+        return report
+    finally:
+        await connection.close()
+
+
+async def _look(source: Source, target: str, config: Config, crawler: Crawler, wishes: Wishes) -> Report:
+    spider, settings = crawler.spider, crawler.settings
+    assert spider is not None
+    queue_key = wishes.queue_key or _key(settings, "SCHEDULER_QUEUE_KEY", spider)
+    dupefilter_key = wishes.dupefilter_key or _key(settings, "SCHEDULER_DUPEFILTER_KEY", spider)
+    report = Report(
+        target,
+        config,
+        await source.look(queue_key, "zset", "list"),
+        await source.look(dupefilter_key, "set"),
+        [await source.look(key, "list", "set", "zset") for key in _start_keys(settings, spider)],
+    )
+    if report.queue.size:
+        report.served = _served(report.queue, settings, wishes.queue)
+    return report
+
+
+def _key(settings: Mapping[str, Any], setting: str, spider: Spider) -> str:
+    try:
+        return scrapy_redis.key_of(settings, setting, spider.name)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadSource(
+            f"{setting} = {settings.get(setting)!r}: expected a key's name, with %(spider)s for the spider's "
+            f"({error})"
+        ) from None
+
+
+def _start_keys(settings: Mapping[str, Any], spider: Spider) -> list[str]:
+    own = getattr(spider, "redis_key", None)
+    if own is None:
+        return [_key(settings, "REDIS_START_URLS_KEY", spider)]
+    keys: Iterable[Any] = [own] if isinstance(own, str) else own
+    try:
+        return [key % {"name": spider.name, "spider": spider.name} for key in keys]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadSource(f"redis_key = {own!r}: expected the name of a key, or several ({error})") from None
+
+
+def _served(queue: Found, settings: Mapping[str, Any], wish: str) -> str:
+    """Return how scrapy-redis served *queue*: priority, fifo or lifo."""
+    if queue.type == "zset":
+        if wish:
+            raise BadSource(f"the queue {queue.key!r} is a ZSET, as PriorityQueue has it: leave --queue out")
+        return "priority"
+    order = peers.order_of_queue(settings)
+    served = wish or (order.value if order is not None else "")
+    if served not in ("fifo", "lifo"):
+        cls = settings.get(peers.QUEUE_CLASS)
+        given = (
+            f"{peers.QUEUE_CLASS} = {peers.name_of(cls)} does not say"
+            if cls
+            else f"no {peers.QUEUE_CLASS} says"
+        )
+        raise BadSource(
+            f"the queue {queue.key!r} is a LIST, and {given} how it was served: add --queue fifo for "
+            f"scrapy-redis's FifoQueue (SpiderQueue), or --queue lifo for its LifoQueue (SpiderStack)"
+        )
+    return served
+
+
+def _loads(report: Report, codec: Codec, wishes: Wishes) -> Callable[[bytes], Any]:
+    """Return what reads a member of the queue."""
+    serializer = codec.serializer
+    if serializer is not None and not serializer.runs_code:
+        return serializer.loads
+    if report.queue.size and not wishes.trust_pickle:
+        raise BadSource(
+            f"the {report.queue.size:,} requests in {report.queue.key!r} are pickles, unless "
+            f"SCHEDULER_SERIALIZER says otherwise. A pickle can hold code, and whoever can write to this "
+            f"Redis can have put one there. Nothing was changed. Add --trust-pickle to read them: as plain "
+            f"data only; what names a class or function becomes a dead letter"
+        )
+    return partial(plain_pickle.loads, max_bytes=report.config.max_entry_bytes)
+
+
+def is_fed(spider: Spider) -> bool:
+    """Tell whether *spider* takes start URLs from Redis, when it runs with scrapy_dq."""
+    return isinstance(spider, RedisMixin)

@@ -1,0 +1,92 @@
+"""From a spider and its settings to the parts that a worker and a command need, the same for both."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy.utils.python import global_object_name
+
+from scrapy_dq.codec import BadSerializer, Codec, Serializer
+from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.model import Seen, StartKeys
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.surroundings import names_of, spider_args
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+
+def config_of(crawler: Crawler) -> Config:
+    """Return the checked Config of a crawler that has its spider.
+
+    Raises:
+        ConfigError: at the first setting that is unknown or wrong.
+    """
+    assert crawler.spider is not None
+    return Config.read(crawler.settings, names_of(crawler, crawler.spider))
+
+
+def codec_of(config: Config, crawler: Crawler) -> Codec:
+    """Return the codec for requests of a crawler's spider.
+
+    Raises:
+        ConfigError: the SCHEDULER_SERIALIZER does not work, or unpickles and is not trusted.
+    """
+    assert crawler.spider is not None
+    return Codec(
+        crawler.spider,
+        types=config.types,
+        spider_modules=crawler.settings.getlist("SPIDER_MODULES"),
+        schemes=config.url_schemes,
+        max_bytes=config.max_entry_bytes,
+        serializer=_serializer(config),
+    )
+
+
+def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None) -> Frontier:
+    """Return the frontier of the crawl that *config* names."""
+    seen = Seen.EXPIRING if config.seen_ttl_s else Seen.EXACT
+    return Frontier(client, config.crawl, config.order, config.keep_failed, seen, start_keys)
+
+
+def identity_of(config: Config, crawler: Crawler) -> Identity:
+    """Return what must agree between all workers of the crawl."""
+    return Identity(
+        fingerprinter=global_object_name(type(crawler.request_fingerprinter)),
+        spider=global_object_name(type(crawler.spider)),
+        spider_args=json.dumps(spider_args(), sort_keys=True),
+        run_name=config.run_name,
+        keep_seen=config.persist,
+        partition_by=config.partition_by,
+        seen_ttl_s=config.seen_ttl_s,
+        limits=config.limits,
+    )
+
+
+def _serializer(config: Config) -> Serializer | None:
+    if config.serializer is None:
+        return None
+    name = getattr(config.serializer, "__name__", None) or type(config.serializer).__name__
+    try:
+        serializer = Serializer(config.serializer)
+    except BadSerializer as error:
+        raise ConfigError(f"SCHEDULER_SERIALIZER = {name}: {error}") from error
+    danger = serializer.runs_code
+    if danger and not config.trust_pickle:
+        raise ConfigError(
+            f"SCHEDULER_SERIALIZER = {name}: {danger}, so whoever can write to this Redis could run code in "
+            f"every worker. Leave the setting out: scrapy_dq stores requests without it. Or, if you trust "
+            f"all who can write there, set DQ_TRUST_PICKLE = True"
+        )
+    if danger:
+        logger.warning(
+            "SCHEDULER_SERIALIZER = %s: %s. DQ_TRUST_PICKLE is set: whoever can write to this Redis can run "
+            "code in this worker",
+            name,
+            danger,
+        )
+    return serializer

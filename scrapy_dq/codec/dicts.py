@@ -1,0 +1,78 @@
+"""Requests <-> the dicts of `Request.to_dict()`: what a project's own serializer, or scrapy-redis, stores.
+
+A dict that comes back is a stranger's. Its parts go through the checks of our own entries, and
+`scrapy.utils.request.request_from_dict`, which imports whatever module the dict names, is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scrapy import Request, Spider
+
+from scrapy_dq.codec import attributes
+from scrapy_dq.codec.attributes import DEFAULTS, KEYS, Check
+from scrapy_dq.codec.classes import Unfit
+
+CLASS = "_class"
+
+
+class Dicts:
+    """Writes and reads the dicts of one spider's requests."""
+
+    def __init__(
+        self, spider: Spider, checks: Mapping[str, Check], find_class: Callable[[Any], type[Request]]
+    ) -> None:
+        """
+        Args:
+            checks: by attribute, what it may be.
+            find_class: the Request class of that dotted name; raises Unfit.
+        """
+        self._spider = spider
+        self._checks = checks
+        self._find_class = find_class
+
+    def dict_of(self, request: Request) -> dict[str, Any]:
+        """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it would not come back."""
+        values = request.to_dict(spider=self._spider)
+        cls, _ = self.arguments_of(values)
+        if cls is not type(request):
+            raise Unfit(f"{values[CLASS]} is not the name of its class")
+        return values
+
+    def arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:
+        """Return the class, and what its constructor takes; raise Unfit, or anything else."""
+        values = dict(attributes.mapping(values))
+        name = values.pop(CLASS, None)
+        cls = Request if name is None else self._find_class(name)
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in cls.attributes:
+                raise Unfit(f"attribute {name!a:.100}: this version does not know it")
+            if value is None and name in DEFAULTS:
+                continue
+            try:
+                found[name] = self._checked(name, value) if name in KEYS else value
+            except Unfit as unfit:
+                unfit.path.append(name)
+                raise
+        return cls, found
+
+    def _checked(self, name: str, value: Any) -> Any:
+        # JSON knows text only: where Scrapy has bytes, text stands for its UTF-8.
+        if name == "headers" and isinstance(value, dict):
+            value = {_bytes(key): _header(values) for key, values in value.items()}
+        elif name == "body":
+            value = _bytes(value)
+        return self._checks[name](value)
+
+
+def _header(values: Any) -> Any:
+    if isinstance(values, (list, tuple)):
+        return [_bytes(value) for value in values]
+    return [_bytes(values)]
+
+
+def _bytes(value: Any) -> Any:
+    return value.encode("utf-8", "surrogateescape") if type(value) is str else value

@@ -1,0 +1,145 @@
+"""`scrapy dq adopt`: take over a scrapy-redis crawl where it is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+from scrapy.utils.conf import arglist_to_dict
+from scrapy.utils.misc import load_object
+
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_dq.adoption.takeover import Report
+
+MOST_REASONS = 5
+
+
+class Adopt(Subcommand):
+    """Takes over queue and dupefilter; start URLs stay where they are."""
+
+    name = "adopt"
+    arguments = "<spider>"
+    summary = "take over a crawl of scrapy-redis"
+    description = (
+        "Takes over the crawl that scrapy-redis has begun for a spider: the requests of its queue, and what "
+        "its dupefilter has seen. Stop its workers first. The source stays as it is; to adopt again stores "
+        "only what is missing."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
+        parser.add_argument(
+            "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
+            help="set spider argument (may be repeated), as of `scrapy crawl`",
+        )  # fmt: skip
+        parser.add_argument(
+            "--trust-pickle", action="store_true",
+            help="read pickles: as plain data only, nothing that they name is used",
+        )  # fmt: skip
+        parser.add_argument(
+            "--queue", choices=("fifo", "lifo"), default="",
+            help="how a queue that is a LIST was served (default: as SCHEDULER_QUEUE_CLASS says)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--queue-key", default="", metavar="KEY", help="the queue (default: SCHEDULER_QUEUE_KEY)"
+        )
+        parser.add_argument(
+            "--dupefilter-key", default="", metavar="KEY",
+            help="the dupefilter (default: SCHEDULER_DUPEFILTER_KEY)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--delete-source", action="store_true", help="delete queue and dupefilter once all is stored"
+        )
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        # Scrapy loads the commands whenever it starts: what they need comes when they run.
+        from scrapy_dq.adoption.source import BadSource
+        from scrapy_dq.adoption.takeover import Wishes, take_over
+        from scrapy_dq.commands.crawlers import prepared_crawler
+        from scrapy_dq.commands.display import ProgressBar, print_rows
+
+        try:
+            spider_args = arglist_to_dict(options.spargs)
+        except ValueError:
+            raise CommandError("-a takes NAME=VALUE") from None
+        crawler = prepared_crawler(settings, options.spider, spider_args)
+        wishes = Wishes(
+            options.trust_pickle, options.queue, options.queue_key, options.dupefilter_key,
+            options.delete_source,
+        )  # fmt: skip
+        try:
+            with ProgressBar() as bar:
+                report = asyncio.run(take_over(crawler, wishes, bar, bar.say))
+        except BadSource as error:
+            raise CommandError(str(error)) from error
+        print(f"Crawl {report.config.crawl!r} at {report.target}")
+        print_rows(_rows(report))
+        for line in _advice(report, crawler):
+            print(line)
+        return DONE if report.complete else FAILED
+
+
+def _rows(report: Report) -> Iterator[tuple[str, int]]:
+    tally = report.tally
+    if not report.nothing:
+        yield "requests adopted", tally.adopted
+        yield "known already", tally.known
+        yield "dead letters", tally.dead
+        yield "fingerprints", tally.fingerprints
+    if tally.no_fingerprints:
+        yield "left out, no fingerprints of scrapy-redis 0.9", tally.no_fingerprints
+    for found in report.start_urls:
+        if found.size:
+            yield f"start URLs, left in {found.key}", found.size
+
+
+def _advice(report: Report, crawler: Crawler) -> Iterator[str]:
+    """Yield what the user should know, or do next."""
+    from scrapy_dq.adoption.takeover import FITTING_ORDERS, is_fed
+    from scrapy_dq.scheduler import Scheduler
+
+    spider, settings, config = crawler.spider, crawler.settings, report.config
+    assert spider is not None
+    for reason, count in report.tally.reasons.most_common(MOST_REASONS):
+        if count > 0:
+            yield f"{count:,} dead letters: {reason}"
+    if report.nothing:
+        yield f"There is nothing to adopt: neither {report.queue.key} nor {report.dupefilter.key} is there."
+        if config.embedded:
+            yield (
+                "This project names no Redis, so its embedded one was looked at; scrapy-redis would have "
+                "used localhost:6379. -s REDIS_URL=redis://localhost:6379 looks there."
+            )
+    if report.changed:
+        yield (
+            f"{report.queue.key} changed meanwhile: a scrapy-redis worker runs. Stop it, and run this again: "
+            f"some requests are missing."
+        )
+    if report.disturbed:
+        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: something may be missing."
+    if report.tally.cut:
+        yield f"Of {report.tally.cut:,} dead letters only a part is kept: the source was not deleted."
+    if report.served and config.order not in FITTING_ORDERS[report.served]:
+        yield (
+            f"scrapy-redis served this queue {report.served}, and DQ_ORDER is {config.order.value!r}: the "
+            f"requests are served in another order."
+        )
+    if any(found.size for found in report.start_urls) and not is_fed(spider):
+        yield (
+            f"The start URLs stay there, and {type(spider).__name__} does not read them: derive it from "
+            f"scrapy_dq.RedisSpider or scrapy_dq.RedisCrawlSpider."
+        )
+    # Not issubclass(): for Scrapy anything with the methods of a scheduler is one.
+    if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:
+        yield "Set SCHEDULER and DUPEFILTER_CLASS of scrapy_dq, or its add-on, before you crawl."
+    if config.flush_on_start and not report.nothing:
+        yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was adopted. Unset it first."
+    if report.complete and not report.nothing:
+        yield f"Go on with: scrapy crawl {spider.name}"

@@ -1,0 +1,42 @@
+"""A crawler with spider and settings as `scrapy crawl` would have them, and without an engine."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from scrapy.addons import AddonManager
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from scrapy_dq.commands.subcommand import CommandError
+
+
+def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str, str]) -> Crawler:
+    """Return a crawler with its spider, its add-ons' settings and its fingerprinter.
+
+    Raises:
+        CommandError: there is no such spider, or it cannot be made.
+    """
+    AddonManager.load_pre_crawler_settings(settings)
+    loader: Any = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    try:
+        spidercls = loader.load(spider_name)
+    except KeyError:
+        names = loader.list()
+        near = difflib.get_close_matches(spider_name, names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(names)) or 'none'}"
+        raise CommandError(f"there is no spider {spider_name!r} in this project: {hint}") from None
+    crawler = Crawler(spidercls, settings)
+    try:
+        # In this order. Source: scrapy/crawler.py::Crawler.crawl
+        crawler.spider = spidercls.from_crawler(crawler, **spider_args)
+        crawler.addons.load_settings(crawler.settings)
+        fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+        crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
+    except Exception as error:
+        raise CommandError(
+            f"the spider {spider_name!r} cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    return crawler

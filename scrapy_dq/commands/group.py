@@ -1,0 +1,81 @@
+"""The group `scrapy dq`: finds the subcommand, gives it Scrapy's options, says in one line what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from scrapy.commands import ScrapyCommand
+from scrapy.exceptions import UsageError
+from scrapy.utils.log import configure_logging
+
+from scrapy_dq.commands.adopt import Adopt
+from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.settings import ConfigError
+
+SUBCOMMANDS: tuple[Subcommand, ...] = (Adopt(),)
+
+
+class Command(ScrapyCommand):
+    """The entry point."""
+
+    requires_project = True
+    # They need no reactor. Scrapy 2.13 makes a crawler process all the same.
+    requires_crawler_process = False
+
+    def syntax(self) -> str:
+        return "<command> [options]"
+
+    def short_desc(self) -> str:
+        return "Look after crawls in Redis (scrapy_dq)"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add one parser per subcommand; Scrapy's own options stand after its name."""
+        commands = parser.add_subparsers(title="Commands", metavar="<command>", dest="subcommand")
+        for subcommand in SUBCOMMANDS:
+            own = commands.add_parser(
+                subcommand.name,
+                help=subcommand.summary,
+                description=subcommand.description,
+                usage=f"scrapy dq {subcommand.name} {subcommand.arguments} [options]",
+                formatter_class=parser.formatter_class,
+                conflict_handler="resolve",
+            )
+            subcommand.add_options(own)
+            own.add_argument("--crawl", metavar="NAME", help="the name of the crawl (default: DQ_CRAWL)")
+            super().add_options(own)
+        # Without a subcommand they have their defaults: Scrapy reads them.
+        defaults = argparse.ArgumentParser()
+        super().add_options(defaults)
+        parser.set_defaults(**vars(defaults.parse_args([])))
+        self._parser = parser
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Put the options into the settings."""
+        super().process_options(args, opts)
+        if args:
+            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
+        assert self.settings is not None
+        if not (opts.loglevel or opts.logfile):
+            # The project's level is for crawls: here it would mix with what is shown.
+            self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
+        if opts.subcommand and opts.crawl:
+            self.settings.set("DQ_CRAWL", opts.crawl.replace("%", "%%"), priority="cmdline")
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Run the subcommand; without one, print the help."""
+        subcommand = next((s for s in SUBCOMMANDS if s.name == opts.subcommand), None)
+        if subcommand is None:
+            self._parser.print_help()
+            return
+        assert self.settings is not None
+        configure_logging(self.settings)
+        try:
+            self.exitcode = subcommand.run(self.settings, opts)
+        except (CommandError, ConfigError, FrontierError) as error:
+            self.exitcode = FAILED
+            print(f"scrapy dq {subcommand.name}: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            self.exitcode = FAILED
+            print(f"scrapy dq {subcommand.name}: interrupted", file=sys.stderr)

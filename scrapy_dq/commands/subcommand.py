@@ -1,0 +1,38 @@
+"""What a subcommand of `scrapy dq` is."""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from scrapy.settings import Settings
+
+DONE, FAILED, USAGE = 0, 1, 2
+"""Exit status: it is done; it could not be, and standard error says why; it was asked for wrongly."""
+
+
+class CommandError(Exception):
+    """The command cannot do what it is asked for; the message is all that is printed of it."""
+
+
+class Subcommand(ABC):
+    """One command: `scrapy dq <name>`."""
+
+    name: ClassVar[str]
+    arguments: ClassVar[str]
+    """For the usage line."""
+    summary: ClassVar[str]
+    description: ClassVar[str]
+
+    @abstractmethod
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add what Scrapy's own options, and `--crawl`, do not cover."""
+
+    @abstractmethod
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        """Do it and return the exit status.
+
+        Raises:
+            CommandError, ConfigError, FrontierError: it cannot be done.
+        """

@@ -1,0 +1,232 @@
+"""`scrapy dq` and `scrapy dq adopt` as a user runs them: what they print, and how they end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from scrapy import Request
+from scrapy_redis.dupefilter import RFPDupeFilter
+from scrapy_redis.queue import FifoQueue, PriorityQueue
+
+from scrapy_dq.frontier import keys, peek
+from support.project import Project
+from support.scrapy_redis_crawl import SCRAPY_REDIS, Ended, run_dq, run_dq_each
+from support.waiting import free_port, wait_until
+from support.worker import Worker
+
+PASSWORD = "s3cr3t-w0rd"
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Project], redis_url: str) -> Project:
+    return make_project(["http://127.0.0.1:9/"], redis_url=redis_url)
+
+
+class Named:
+    """What scrapy-redis's queue wants to know of a spider."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def push(client: redis.Redis, project: Project, requests: list[Request], queue: type = PriorityQueue) -> None:
+    theirs = queue(client, Named(project.name), f"{project.name}:requests")
+    filter_ = RFPDupeFilter(client, f"{project.name}:dupefilter")
+    for request in requests:
+        filter_.request_seen(request)
+        theirs.push(request)
+
+
+def pages(count: int) -> list[Request]:
+    return [Request(f"http://127.0.0.1:9/p/{n}") for n in range(count)]
+
+
+def test_the_group_alone_tells_of_its_commands(project: Project) -> None:
+    for done in (run_dq(project), *run_dq_each(project, [["-h"], ["--help"]])):
+        assert done.returncode == 0
+        assert "take over a crawl of scrapy-redis" in done.stdout
+        assert done.stderr == ""
+
+
+def test_a_command_tells_of_its_options(project: Project) -> None:
+    """Its own, and Scrapy's."""
+    (done,) = run_dq_each(project, [["adopt", "--help"]])
+    assert done.returncode == 0
+    for option in ("--trust-pickle", "--delete-source", "--queue ", "--crawl", "--logfile", "-s NAME=VALUE"):
+        assert option in done.stdout
+
+
+USAGE: dict[str, list[str]] = {
+    "invalid choice: 'adpot'": ["adpot"],
+    "the following arguments are required: <spider>": ["adopt"],
+    "unrecognized arguments: --no-such": ["adopt", "x", "--no-such"],
+    "unrecognized arguments: y": ["adopt", "x", "y"],
+    "invalid choice: 'random'": ["adopt", "x", "--queue", "random"],
+    "Invalid -s value": ["adopt", "x", "-s", "novalue"],
+    "expected one argument": ["adopt", "x", "-s"],
+}
+
+
+def test_what_is_asked_for_wrongly_is_told(project: Project) -> None:
+    """With exit status 2, as of Scrapy's own commands."""
+    for done, says in zip(run_dq_each(project, list(USAGE.values())), USAGE, strict=True):
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def one_line(done: Ended | subprocess.CompletedProcess[str]) -> str:
+    """Return the one line on standard error of a command that failed."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scrapy dq adopt: ")
+    assert PASSWORD not in line
+    return line
+
+
+def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) -> None:
+    """On standard error, with exit status 1, without the password; nothing is changed."""
+    push(client, project, pages(2))
+    name, away = project.name, f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
+    cases = {
+        f"did you mean {name!r}?": [name[:-1]],
+        f"there are: {name}": ["xyz"],
+        "DQ_WORKER_TTL = 'x': expected a number": [name, "-s", "DQ_WORKER_TTL=x"],
+        "DQ_TRUST_PICKLE": [name, "-s", "SCHEDULER_SERIALIZER=pickle"],
+        "it cannot be imported": [name, "-s", "SCHEDULER_SERIALIZER=no_such"],
+        "-a takes NAME=VALUE": [name, "-a", "novalue"],
+        "cannot be made: TypeError": [name, "-a", "crawler=1"],
+        "--trust-pickle": [name],
+        "leave --queue out": [name, "--queue", "fifo"],
+    }
+    found = run_dq_each(project, [["adopt", *words] for words in cases.values()])
+    for done, says in zip(found, cases, strict=True):
+        assert says in one_line(done)
+    assert "cannot be reached" in one_line(run_dq(project, "adopt", name, "-s", away))
+    assert peek(client, name).phase == "absent"
+
+
+def test_what_was_adopted_is_told(project: Project, client: redis.Redis) -> None:
+    """In lines that read well on a pipe: what there is of each, the reasons, what to do next."""
+    push(client, project, pages(1200))
+    client.zadd(
+        f"{project.name}:requests", {pickle.dumps(os.getcwd): 0, b"junk": 0, pickle.dumps(os.getpid): 0}
+    )
+    client.rpush(f"{project.name}:start_urls", "x", "y")
+    done = run_dq(
+        project, "adopt", project.name, "--trust-pickle", "-s", f"SCHEDULER={SCRAPY_REDIS['SCHEDULER']}",
+        "-s", "SCHEDULER_FLUSH_ON_START=True", "-s", "DQ_ORDER=fifo", "--delete-source",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"Deleting '{project.name}:requests' and '{project.name}:dupefilter'" in done.stderr
+    for row in (
+        "requests adopted 1,200", "known already 0", "dead letters 3", "fingerprints 1,200",
+        f"start URLs, left in {project.name}:start_urls 2",
+    ):  # fmt: skip
+        assert row in [" ".join(line.split()) for line in done.stdout.splitlines()]
+    for text in (
+        "1 dead letters: it names posix.getcwd",
+        "DQ_ORDER is 'fifo'",
+        "derive it from scrapy_dq.RedisSpider",
+        "Set SCHEDULER and DUPEFILTER_CLASS of scrapy_dq",
+        "SCHEDULER_FLUSH_ON_START is set",
+        f"Go on with: scrapy crawl {project.name}",
+    ):
+        assert text in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_name_and_arguments_are_those_of_the_crawl(project: Project, client: redis.Redis) -> None:
+    """`--crawl` names it, `-a` belongs to it: a worker that has the same resumes it without a warning."""
+    push(client, project, pages(3))
+    name = f"{project.name}-100%"
+    done = run_dq(project, "adopt", project.name, "--trust-pickle", "--crawl", name, "-a", "category=poetry")
+    assert f"Crawl {name!r} at" in done.stdout
+    assert peek(client, name).census.waiting == 3
+    settings = {"DQ_CRAWL": name.replace("%", "%%"), "CLOSESPIDER_ERRORCOUNT": 1, "RETRY_ENABLED": False}
+    worker = project.run_worker(settings=settings, args={"category": "poetry"})
+    assert "resumed run 0; 3 waiting" in worker.text
+    assert "other spider arguments" not in worker.text
+
+
+def test_nothing_to_adopt_is_no_failure(project: Project) -> None:
+    """It says where it looked."""
+    done = run_dq(project, "adopt", project.name)
+    assert done.returncode == 0
+    assert f"neither {project.name}:requests nor {project.name}:dupefilter is there" in done.stdout
+
+
+def test_in_a_terminal_a_bar_is_shown(project: Project, client: redis.Redis) -> None:
+    """On standard error: what is printed stays for a pipe."""
+    push(client, project, pages(50))
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", 0) as terminal:
+        environ = project.environ() | {"TERM": "xterm"}
+        command = project.command("dq", "adopt", project.name, "--trust-pickle")
+        done = subprocess.run(
+            command,
+            cwd=project.folder,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            timeout=60,
+            check=True,
+        )
+        os.close(theirs)
+        shown = terminal.read(100_000).decode()
+    assert "requests" in shown
+    assert "50/50" in shown
+    assert b"\x1b" not in done.stdout
+
+
+def test_other_commands_pay_nothing_for_these() -> None:
+    """Scrapy loads the group whenever it starts: it imports neither a reactor nor what draws bars."""
+    names = ("rich", "twisted.internet.reactor")
+    look = f"import sys, scrapy_dq.commands; print([n for n in {names} if n in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_an_adoption_that_is_killed_goes_on_when_it_is_run_again(
+    project: Project, client: redis.Redis
+) -> None:
+    """With SIGKILL, in the middle, twice: nothing is stored twice, nothing is missing."""
+    requests = pages(4000)
+    for request in requests[::3]:
+        request.dont_filter = True
+    push(client, project, requests, FifoQueue)
+    push(client, project, [Request("http://127.0.0.1:9/same", dont_filter=True)] * 50, FifoQueue)
+    client.lpush(f"{project.name}:requests", *[b"junk"] * 20)
+    words = ("dq", "adopt", project.name, "--trust-pickle", "--queue", "fifo")
+    waiting = 0
+    for attempt in range(2):
+        log = project.folder / f"adopt-{attempt}.log"
+        adopting = Worker(project.command(*words), project.folder, log, project.environ())
+        project.workers.append(adopting)
+        wait_until(
+            lambda w=waiting: peek(client, project.name).census.waiting > w + 500, "some are adopted", 30
+        )
+        adopting.kill()
+        waiting = peek(client, project.name).census.waiting
+        assert 0 < waiting < 4050
+    done = run_dq(project, *words[1:])
+    assert done.returncode == 0, done.stderr
+    census = peek(client, project.name).census
+    assert (census.waiting, census.dead, census.seen) == (4050, 20, 2666)
+    assert client.scard(keys.prefix(project.name) + "adopted") == 4001

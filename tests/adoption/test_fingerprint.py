@@ -1,0 +1,55 @@
+"""The fingerprint of scrapy-redis, made anew."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request
+from scrapy_redis import defaults
+from scrapy_redis.dupefilter import RFPDupeFilter
+
+from scrapy_dq import scrapy_redis
+
+THEIRS = RFPDupeFilter(Mock(), "key")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("http://example.com"),
+        Request("http://example.com/?b=2&a=1#fragment"),
+        Request("http://example.com/?a=1&b=2&a=%20+"),
+        Request("http://EXAMPLE.com:80/Ä/é?ü=ß"),
+        Request("http://example.com", method="POST", body="é"),
+        Request("http://example.com", method="PUT", body=b"\xff\0"),
+        FormRequest("http://example.com", formdata={"a": "b", "ä": ["1", "2"]}),
+        Request("data:text/plain,x"),
+    ],
+)
+def test_it_is_scrapy_rediss_own(request_: Request) -> None:
+    """Byte for byte: what that has seen is to be recognised."""
+    assert scrapy_redis.fingerprint(request_).hex() == THEIRS.request_fingerprint(request_)
+    assert len(scrapy_redis.fingerprint(request_)) == scrapy_redis.FINGERPRINT_BYTES
+
+
+@given(st.text(max_size=30), st.binary(max_size=30), st.sampled_from(["GET", "post", "Ä"]))
+def test_it_is_scrapy_rediss_own_for_any_request(path: str, body: bytes, method: str) -> None:
+    try:
+        request = Request("http://example.com/" + path, method=method, body=body)
+        theirs = THEIRS.request_fingerprint(request)
+    except ValueError:  # this text cannot be in a URL
+        return
+    assert scrapy_redis.fingerprint(request).hex() == theirs
+
+
+def test_the_keys_are_scrapy_rediss_defaults() -> None:
+    assert scrapy_redis.DEFAULTS["SCHEDULER_QUEUE_KEY"] == defaults.SCHEDULER_QUEUE_KEY
+    assert scrapy_redis.DEFAULTS["SCHEDULER_DUPEFILTER_KEY"] == defaults.SCHEDULER_DUPEFILTER_KEY
+    assert scrapy_redis.DEFAULTS["REDIS_START_URLS_KEY"] == defaults.START_URLS_KEY
+    assert scrapy_redis.key_of({}, "SCHEDULER_QUEUE_KEY", "books") == "books:requests"
+    assert scrapy_redis.key_of({}, "REDIS_START_URLS_KEY", "books") == "books:start_urls"
+    given = {"SCHEDULER_QUEUE_KEY": "q-%(spider)s"}
+    assert scrapy_redis.key_of(given, "SCHEDULER_QUEUE_KEY", "books") == "q-books"

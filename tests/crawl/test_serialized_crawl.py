@@ -1,0 +1,57 @@
+"""Crawls whose requests are stored with the project's own serializer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scrapy_dq.codec.serializer import SERIALIZED
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"SCHEDULER_SERIALIZER": "json"}, {"SCHEDULER_SERIALIZER": "pickle", "DQ_TRUST_PICKLE": True}],
+    ids=["json", "pickle"],
+)
+def test_a_crawl_with_a_serializer_of_its_own_ends_complete(
+    settings: dict[str, Any],
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """Its requests wait in Redis in that format, and each page is crawled once."""
+    site = start_site(pages=60, latency_s=0.02)
+    redis = start_redis(appendonly=True)
+    settings |= {"DQ_PARTITION_BY": "none", "DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4}
+    project = make_project([site.start_url], redis_url=redis.url, settings=settings)
+    worker = project.start_worker()
+    with redis.client() as client:
+        backlog = f"dq:{{{project.name}}}:backlog:0:"
+        element = wait_until(lambda: client.lindex(backlog, 0), "something waits", 20)
+    assert element[20] == SERIALIZED  # after its sequence and its id
+    assert worker.wait(60) == 0
+    assert worker.close_reason == "finished"
+    assert set(project.count("done").values()) == {1}
+    assert set(project.count("done")) == site.paths
+    assert worker.text.count("DQ_TRUST_PICKLE is set") == ("DQ_TRUST_PICKLE" in settings)
+    assert "dq/unencodable" not in worker.stats
+
+
+def test_pickle_that_is_not_trusted_stops_the_crawl_before_it_begins(
+    start_redis: Callable[..., RedisServer], make_project: Callable[..., Project]
+) -> None:
+    """One ERROR line that names the way out; Redis is not touched."""
+    redis = start_redis()
+    project = make_project(["http://127.0.0.1:9/"], redis_url=redis.url)
+    worker = project.run_worker(settings={"SCHEDULER_SERIALIZER": "scrapy_redis.picklecompat"})
+    (line,) = [line for line in worker.text.splitlines() if "[scrapy_dq.session] ERROR" in line]
+    assert "SCHEDULER_SERIALIZER = scrapy_redis.picklecompat: its loads() reads pickles" in line
+    assert "DQ_TRUST_PICKLE = True" in line
+    with redis.client() as client:
+        assert client.dbsize() == 0

@@ -1,0 +1,99 @@
+"""A crawl that begins under scrapy-redis, is adopted, and ends under scrapy_dq."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from scrapy.http import Response
+
+from support.project import Project
+from support.tree_site import TreeSite
+from support.tree_spider import TreeSpider, page_path
+from support.waiting import wait_until
+
+SCRAPY_REDIS = {
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    "SCHEDULER_PERSIST": "True",
+}
+"""As `-s`: what makes a project's crawl one of scrapy-redis."""
+
+
+class MeshSpider(TreeSpider):
+    """Follows every link, and links two more pages, but the root: a neighbour, and one of long ago."""
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Do as TreeSpider does, and more."""
+        yield from super().parse(response)
+        number = int(page_path(response).rpartition("/")[2])
+        yield response.follow(f"/p/{max(1, number // 2)}", self.parse)
+        yield response.follow(f"/p/{max(1, number - 1)}", self.parse, priority=number % 3)
+
+
+def interrupt_under_scrapy_redis(project: Project, site: TreeSite, queue: str, part: float) -> None:
+    """Crawl with scrapy-redis until *part* of the site is done, and stop it as Ctrl-C does."""
+    worker = project.start_worker(
+        settings=SCRAPY_REDIS | {"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{queue}"}
+    )
+    goal = int(len(site.paths) * part)
+    wait_until(lambda: len(project.count("done")) >= goal or not worker.running, f"{goal} pages", 30)
+    worker.terminate()
+    worker.wait(30)
+    assert worker.close_reason == "shutdown", worker.text[-2000:]
+
+
+def run_dq(project: Project, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run `scrapy dq *words` in the project, to its end."""
+    return subprocess.run(
+        project.command("dq", *words),
+        cwd=project.folder,
+        env=project.environ(),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+class Ended(NamedTuple):
+    """What a command has printed, and its exit status."""
+
+    stdout: str
+    stderr: str
+    returncode: int
+
+
+_RUN_EACH = """
+import contextlib, io, json, sys
+from scrapy.cmdline import execute
+found = []
+for words in json.loads(sys.argv[1]):
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    sys.argv = ["scrapy", *words]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            execute(list(sys.argv))
+        except SystemExit as end:
+            status = end.code or 0
+    found.append([out.getvalue(), err.getvalue(), status])
+print(json.dumps(found))
+"""
+
+
+def run_dq_each(project: Project, commands: Sequence[Sequence[str]]) -> list[Ended]:
+    """Run `scrapy dq` with each of *commands*, in one process: to start it takes a second."""
+    words = json.dumps([["dq", *command] for command in commands])
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN_EACH, words],
+        cwd=project.folder,
+        env=project.environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return [Ended(*ended) for ended in json.loads(done.stdout)]

@@ -1,0 +1,302 @@
+"""SCHEDULER_SERIALIZER: what is stored with it, what is read, what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import marshal
+import pickle
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import FormRequest, Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.http import JsonRequest, Response
+from scrapy.http.request import NO_CALLBACK
+from scrapy.settings import Settings
+from scrapy_redis import picklecompat
+
+from scrapy_dq.assembly import codec_of, config_of
+from scrapy_dq.codec import FORMAT, BadSerializer, CannotDecode, CannotEncode, Codec, Serializer
+from scrapy_dq.codec.formats import SERIALIZED
+from scrapy_dq.settings import ConfigError
+
+URL = "http://example.com/a?b=c"
+
+
+class BookSpider(Spider):
+    name = "books"
+
+    def parse(self, response: Response, **kwargs: Any) -> Any: ...
+
+    def parse_book(self, response: Response) -> Any: ...
+
+
+def as_json(value: Any) -> str:
+    """Dump as those do who gave scrapy-redis a serializer of JSON: it has bytes as keys, too."""
+    return json.dumps(_texts(value))
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_texts(key): _texts(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_texts(part) for part in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def serializer(dumps: Any, loads: Any) -> SimpleNamespace:
+    return SimpleNamespace(dumps=dumps, loads=loads)
+
+
+OWN_JSON = serializer(as_json, json.loads)
+ZIPPED_PICKLE = serializer(
+    lambda value: zlib.compress(pickle.dumps(value)), lambda data: pickle.loads(zlib.decompress(data))
+)
+TEXT_PICKLE = serializer(
+    lambda value: base64.b64encode(pickle.dumps(value)).decode(),
+    lambda data: pickle.loads(base64.b64decode(data)),
+)
+
+
+def either(data: bytes) -> Any:
+    """Read JSON, and pickles of a time before, as one does who changes from one to the other."""
+    return json.loads(data) if data[:1] == b"{" else pickle.loads(data)
+
+
+SAMPLE = Request("http://localhost/", headers={"Accept": "*/*"}, body=b"x").to_dict()
+SAFE = {"json": json, "own json": OWN_JSON, "marshal": marshal}
+UNPICKLING = {
+    "pickle": pickle, "picklecompat": picklecompat, "zipped": ZIPPED_PICKLE, "text": TEXT_PICKLE,
+    "read only": serializer(as_json, either),
+    "write only": serializer(pickle.dumps, lambda data: SAMPLE),
+}  # fmt: skip
+
+
+def codec(serializer: Any, spider: Spider | None = None, **options: Any) -> Codec:
+    return Codec(spider or BookSpider(), serializer=Serializer(serializer), **options)
+
+
+def stored(values: Any) -> bytes:
+    """Return the entry of *values*, as a worker with `json` reads it."""
+    return bytes((SERIALIZED,)) + json.dumps(values).encode()
+
+
+@pytest.mark.parametrize("name", [*SAFE, "pickle", "zipped"])
+def test_a_request_comes_back_from_its_serializer(name: str) -> None:
+    """Bytes as bytes, callbacks as methods; the entry is one byte, and what the serializer made."""
+    chosen = (SAFE | UNPICKLING)[name]
+    spider = BookSpider()
+    request = Request(
+        URL, spider.parse_book, "PUT", {"A": ["é", "c"]}, "body é", {"k": "v"}, {"depth": 2}, "latin-1", 7,
+        True, errback=spider.parse_book, flags=["f"], cb_kwargs={"x": [1, None]},
+    )  # fmt: skip
+    if name == "own json":
+        request = request.replace(headers={"A": "é"}, body="body é", encoding="utf-8")
+    entry = codec(chosen, spider).encode(request)
+    assert entry[0] == SERIALIZED == 4
+    again = codec(chosen, spider).decode(entry)
+    assert again.to_dict(spider=spider) == request.to_dict(spider=spider)
+    assert type(again) is Request
+
+
+def test_bytes_that_are_no_text_survive_json() -> None:
+    request = Request(URL, body=b"\xff\x00\xe9", headers={"X": b"\xfe"})
+    again = codec(json).decode(codec(json).encode(request))
+    assert (again.body, again.headers[b"X"]) == (request.body, b"\xfe")
+
+
+@pytest.mark.parametrize("request_", [FormRequest(URL, formdata={"a": "b"}), JsonRequest(URL, data={"a": 1})])
+def test_other_request_classes_come_back(request_: Request) -> None:
+    again = codec(json).decode(codec(json).encode(request_))
+    assert type(again) is type(request_)
+    assert again.to_dict() == request_.to_dict()
+
+
+def test_a_start_request_does_not_count_as_a_seed_again() -> None:
+    """As of our own entries: a retry copies its meta."""
+    again = codec(json).decode(codec(json).encode(Request(URL, meta={"is_start_request": True})))
+    assert again.meta["dq_seeded"] is True
+
+
+def test_own_entries_are_read_beside_those_of_the_serializer() -> None:
+    """A crawl whose setting was changed goes on, one way and, with a reason, not the other."""
+    ours = Codec(BookSpider()).encode(Request(URL))
+    assert ours[0] == FORMAT
+    assert codec(json).decode(ours).url == URL
+    with pytest.raises(CannotDecode, match="a SCHEDULER_SERIALIZER wrote it, and this worker has none"):
+        Codec(BookSpider()).decode(codec(json).encode(Request(URL)))
+
+
+class Local(Request):
+    attributes = (*Request.attributes, "extra")
+    extra = object()
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (Request(URL, meta={"open": object()}), "not JSON serializable"),
+        (Request(URL, lambda response: None), "is not an instance method"),
+        (Request(URL, NO_CALLBACK), "is not an instance method"),
+        (Request("file:///etc/passwd"), "the scheme 'file' is not in DQ_URL_SCHEMES"),
+        (Request(URL, body=b"x" * 2000), "more than DQ_MAX_ENTRY_BYTES = 1,500"),
+        (type("Nowhere", (Request,), {"__qualname__": "f.<locals>.Nowhere"})(URL), "finds by its name"),
+    ],
+)
+def test_what_does_not_come_back_is_not_stored(request_: Request, says: str) -> None:
+    """It stays in its worker, as anything else that cannot be stored."""
+    own = codec(json, max_bytes=1500)
+    own.encode(Request(URL))  # the first of a class is read back, the others are checked as they are
+    with pytest.raises(CannotEncode, match=says):
+        own.encode(request_)
+
+
+def test_a_hook_of_the_spider_is_no_callback() -> None:
+    """`to_dict` takes any method; what is stored has to come back as well."""
+    spider = BookSpider()
+    with pytest.raises(CannotEncode, match="callback"):
+        codec(json, spider).encode(Request(URL, spider.log))
+
+
+GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (None, "a dict should stand here"),
+        ([], "a dict should stand here"),
+        ({}, "it has no url"),
+        (GOOD | {"url": 5}, "url: a URL is a str"),
+        (GOOD | {"url": "file:///etc/passwd"}, "url: the scheme 'file'"),
+        (GOOD | {"url": "JavaScript:x"}, "url: the scheme 'javascript'"),
+        (GOOD | {"callback": "parse_gone"}, "callback: the spider 'books' has no callback 'parse_gone'"),
+        (GOOD | {"callback": "__init__"}, "callback: the spider 'books' has no callback '__init__'"),
+        (GOOD | {"errback": "settings"}, "errback: the spider 'books' has no callback 'settings'"),
+        (GOOD | {"_class": "os.system"}, "'os.system' is no imported subclass of Request"),
+        (GOOD | {"_class": 5}, "5 is no imported subclass of Request"),
+        (GOOD | {"_class": []}, "unhashable"),
+        (GOOD | {"headers": {"A": 5}}, "headers: headers are lists of bytes"),
+        (GOOD | {"headers": {"A": ["b\r\nC: d"]}}, "headers: a header contains CR"),
+        (GOOD | {"headers": ["A"]}, "headers: headers are a dict"),
+        (GOOD | {"body": 5}, "body: a bytes should stand here"),
+        (GOOD | {"body": "\ud800"}, "surrogates not allowed"),
+        (GOOD | {"meta": []}, "meta: a dict should stand here"),
+        (GOOD | {"priority": "high"}, "priority: a priority is an int"),
+        (GOOD | {"method": "GET /x HTTP/1.1\r\n"}, "method: a method is a token"),
+        (GOOD | {"encoding": "rot13"}, "rot13"),
+        (GOOD | {"no_such": 1}, "attribute 'no_such': this version does not know it"),
+        (GOOD | {"copy": 1}, "attribute 'copy'"),
+    ],
+)
+def test_what_a_serializer_returns_is_a_strangers(values: Any, says: str) -> None:
+    """It goes through the checks of our own entries: nothing is imported, and only attributes are set."""
+    with pytest.raises(CannotDecode, match=says):
+        codec(json).decode(stored(values))
+
+
+def test_what_loads_raises_is_a_reason() -> None:
+    def loads(data: bytes) -> Any:
+        if b"localhost" in data:
+            return json.loads(data)
+        raise RecursionError("too deep")
+
+    own = codec(serializer(as_json, loads))
+    with pytest.raises(CannotDecode, match="RecursionError: too deep"):
+        own.decode(own.encode(Request("http://localhost/")).replace(b"localhost", b"elsewhere"))
+    with pytest.raises(CannotDecode, match="JSONDecodeError"):
+        codec(json).decode(bytes((SERIALIZED,)) + b"{")
+    with pytest.raises(CannotDecode):
+        codec(json).decode(bytes((SERIALIZED,)))
+    with pytest.raises(CannotDecode, match="more than DQ_MAX_ENTRY_BYTES"):
+        codec(json, max_bytes=1024).decode(stored(GOOD | {"body": "x" * 1024}))
+
+
+def test_an_empty_mapping_is_a_request_of_defaults() -> None:
+    """JSON that others wrote may leave out what has a default."""
+    again = codec(json).decode(stored({"url": URL, "headers": {"A": "b"}, "meta": None}))
+    assert (again.method, again.headers[b"A"], again.meta) == ("GET", b"b", {})
+
+
+@pytest.mark.parametrize(
+    ("dumps", "loads"),
+    [
+        (lambda value: 5, json.loads),
+        (as_json, lambda data: 5),
+        (as_json, lambda data: {}),
+        (lambda value: 1 / 0, json.loads),
+        (as_json, lambda data: 1 / 0),
+    ],
+)
+def test_a_serializer_that_loses_requests_is_refused(dumps: Any, loads: Any) -> None:
+    """When it is set, not when the crawl is lost."""
+    with pytest.raises(BadSerializer, match="a plain request does not come back"):
+        Serializer(serializer(dumps, loads))
+
+
+@pytest.mark.parametrize("name", UNPICKLING)
+def test_a_serializer_that_unpickles_is_recognised(name: str) -> None:
+    """By what it does, whatever it is called."""
+    assert Serializer(UNPICKLING[name]).runs_code
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_a_serializer_of_data_is_not_taken_for_one_that_unpickles(name: str) -> None:
+    assert not Serializer(SAFE[name]).runs_code
+
+
+def made(**settings: Any) -> Codec:
+    crawler = Crawler(BookSpider, Settings(settings))
+    crawler.spider = BookSpider.from_crawler(crawler)
+    return codec_of(config_of(crawler), crawler)
+
+
+BY_PATH = {"pickle": "pickle", "picklecompat": "scrapy_redis.picklecompat"}
+"""Scrapy copies settings, and no module can be copied."""
+
+
+@pytest.mark.parametrize("name", UNPICKLING)
+def test_pickle_is_refused_unless_it_is_trusted(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The line names the setting and the reason; with DQ_TRUST_PICKLE it goes on, with one warning."""
+    given = BY_PATH.get(name, UNPICKLING[name])
+    with pytest.raises(ConfigError, match=r"^SCHEDULER_SERIALIZER = .*run code.*DQ_TRUST_PICKLE = True"):
+        made(SCHEDULER_SERIALIZER=given)
+    with caplog.at_level(logging.WARNING):
+        made(SCHEDULER_SERIALIZER=given, DQ_TRUST_PICKLE=True)
+    assert len(caplog.records) == 1
+    assert "DQ_TRUST_PICKLE is set" in caplog.text
+
+
+def test_a_serializer_is_named_by_its_path_or_given() -> None:
+    """A module as scrapy-redis takes it, or an object in one."""
+    for given in ("json", OWN_JSON, "scrapy_dq.settings.setting.json"):
+        assert made(SCHEDULER_SERIALIZER=given).encode(Request(URL))[0] == SERIALIZED
+    assert made(SCHEDULER_SERIALIZER="").encode(Request(URL))[0] == FORMAT
+    assert made(SCHEDULER_SERIALIZER=None, DQ_TRUST_PICKLE=True).encode(Request(URL))[0] == FORMAT
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("no_such_module", "with dumps.*No module named 'no_such_module'"),
+        ("no.such.module", "No module named 'no'"),
+        ("json.no_such", "No module named 'json.no_such'"),
+        ("antigravity.", "it cannot be imported"),
+        ("", None),
+        ("os", r"dumps\(\) and loads\(\) \(it has no dumps\(\)\)"),
+        (5, r"it has no dumps\(\)"),
+        (SimpleNamespace(dumps=len), r"it has no loads\(\)"),
+        (SimpleNamespace(dumps=1, loads=2), r"it has no dumps\(\)"),
+        (serializer(lambda value: 5, json.loads), "a plain request does not come back"),
+    ],
+)
+def test_what_is_no_serializer_is_refused(given: Any, says: str | None) -> None:
+    if says is None:
+        assert made(SCHEDULER_SERIALIZER=given).serializer is None
+        return
+    with pytest.raises(ConfigError, match=rf"^SCHEDULER_SERIALIZER = .*{says}"):
+        made(SCHEDULER_SERIALIZER=given)
