@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.codec.serializer import SERIALIZED
+from scrapy_dq.codec.formats import SERIALIZED
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
