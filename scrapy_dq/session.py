@@ -12,7 +12,6 @@ from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 
 from scrapy_dq import stats
-from scrapy_dq.admission import Admissions
 from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of
 from scrapy_dq.connection import Connection
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
@@ -32,7 +31,7 @@ from scrapy_dq.stats_sharing import StatsSharing
 from scrapy_dq.surroundings import data_dir, differing, need_asyncio
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
 
@@ -214,17 +213,13 @@ class Session:
 
     # What the scheduler asks.
 
-    def admissions(self) -> Admissions:
-        """Return what makes the requests of this worker new."""
-        assert self._crawler.request_fingerprinter is not None
-        fingerprint = self._crawler.request_fingerprinter.fingerprint
-        return Admissions(fingerprint, self.config.seed_once, self.config.local_seen, self.shares_seen)
-
     def filtered(self, request: Request) -> bool:
         """Tell whether a DUPEFILTER_CLASS that is not ours drops *request*; ours asks the frontier."""
         return not (self.shares_seen or request.dont_filter) and self._dupefilter.request_seen(request)
 
-    def log_duplicate(self, request: Request, spider: Spider) -> None:
+    def log_duplicate(self, request: Request) -> None:
+        spider = self._crawler.spider
+        assert spider is not None
         self._dupefilter.log(request, spider)
 
     # What the worker tells (frontier.worker.Listener).

@@ -118,12 +118,13 @@ def test_after_a_lost_outbox_nothing_is_known_and_the_worker_ends_if_it_must(
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.request_fingerprinter = RequestFingerprinter()
     scheduler = Scheduler(crawler)
-    scheduler._admissions = Admissions(lambda request: b"", True, 10, True)
-    scheduler._admissions.remember(b"fingerprint")
+    admissions = Admissions(lambda request: b"", True, 10, True)
+    admissions.remember(b"fingerprint")
+    scheduler._storing = Mock(admissions=admissions)
     session = Session.__new__(Session)
     session._scheduler, session.settlement, session.shares_seen = scheduler, Mock(), shares_seen
     session.outbox_lost(parentless)
-    assert not scheduler._admissions.known(b"fingerprint")
+    assert not admissions.known(b"fingerprint")
     assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 

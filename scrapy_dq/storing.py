@@ -1,0 +1,174 @@
+"""Requests -> puts in the outbox; and what becomes of those that cannot be stored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from operator import index
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+
+from scrapy_dq import scrapy_redis, stats
+from scrapy_dq.admission import Admissions, Admitted
+from scrapy_dq.at_work import AtWork
+from scrapy_dq.codec import CannotEncode
+from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
+from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.session import Session
+from scrapy_dq.slots import BadPartition
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+
+class Storing:
+    """Takes requests into the outbox, or keeps them local. Nothing here waits."""
+
+    def __init__(self, crawler: Crawler, session: Session, work: AtWork) -> None:
+        assert crawler.stats is not None
+        assert crawler.request_fingerprinter is not None
+        config = session.config
+        self._crawler = crawler
+        self._session = session
+        self._work = work
+        self._stats = crawler.stats
+        self._retry_backoff = config.retry_backoff
+        self.admissions = Admissions(
+            crawler.request_fingerprinter.fingerprint,
+            config.seed_once,
+            config.local_seen,
+            session.shares_seen,
+        )
+        self._fed_puts: list[Put] = []
+        self._warned_unencodable = self._warned_dead = False
+
+    def store(self, request: Request) -> bool:
+        """Take *request* into the outbox, or keep it local; False if it is known, or the run is over."""
+        local = bool(request.meta.get("dq_local"))
+        parent = self._session.settlement.parent_of(request)
+        parent_id = self._work.parent_of(request, parent)
+        if self._session.filtered(request):
+            self.count_duplicate(request)
+            return False
+        fingerprint = self.admissions.fingerprint(request)
+        if self.admissions.known(fingerprint):
+            self.count_duplicate(request)
+            return False
+        partition, due, reason = b"", AT_ONCE, ""
+        try:
+            due = due_of(request, parent, self._retry_backoff)
+            partition = self._session.slots.partition_of(request)
+        except (BadDue, BadPartition) as error:
+            reason = str(error)
+        if not local:
+            try:
+                payload = self._session.codec.encode(without_due(request))
+            except CannotEncode as error:
+                self._warn_unencodable(request, error)
+                local = True
+        if local:
+            if reason:
+                logger.warning("%s stays in this worker and is crawled at once: %s", request, reason)
+            self._keep_local(request, parent, due)
+        elif reason:
+            return self._put_dead(request, parent_id, payload, reason)
+        else:
+            admitted = self.admissions.of(request, fingerprint, parent_id, payload, self._followed(request))
+            put = _put_of(request, admitted, payload, parent_id)
+            put.partition, put.due_at, put.not_before_s = partition, due.at, due.not_before_s
+            if self._work.was_fed(request) and put.admission is Admission.ID:
+                self._fed_puts.append(put)
+            if self._session.adopted and put.admission is Admission.SEEN:
+                put.known_as = scrapy_redis.fingerprint(request)
+            if not self._session.worker.put(put):
+                return False
+            self._stats.inc_value(stats.ENQUEUED)
+            self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+        if fingerprint is not None:
+            self.admissions.remember(fingerprint)
+        return True
+
+    def store_fed(self, requests: Iterable[Request], entry_id: bytes) -> None:
+        """Store the requests that were fed with a lease, by way of the engine."""
+        assert self._crawler.engine is not None
+        self._fed_puts.clear()
+        for request in requests:
+            self._work.feed(request, entry_id)
+            self._crawler.engine.crawl(request)
+        if not self._work.local.holds(entry_id):
+            # The lease ends with the exchange that stores them, and so cannot bring them again.
+            for put in self._fed_puts:
+                put.once = True
+        self._stats.inc_value(stats.FED)
+
+    def push_local(self, request: Request, parents: set[bytes], due: Due = AT_ONCE) -> None:
+        """Keep *request* in this worker; the leases *parents* do not end before it is done."""
+        if request in self._work:
+            # A callback yielded its own request again: the engine's set holds one object only once.
+            request = request.copy()
+        # Nobody else's clock is at hand: a local request goes by that of this host.
+        due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)
+        self._work.local.push(request, parents, due_at)
+        if due_at:
+            asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._session.leases_arrived)
+        self._stats.inc_value(stats.ENQUEUED_LOCAL)
+        self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+
+    def count_duplicate(self, request: Request) -> None:
+        """Count *request* as known, and log it through the dupefilter."""
+        self._stats.inc_value(stats.DUPLICATES)
+        self._session.log_duplicate(request)
+
+    def warn_dead(self, what: str, reason: str) -> None:
+        """Say, once, that something becomes a dead letter."""
+        if not self._warned_dead or self._session.debug:
+            self._warned_dead = True
+            more = "" if self._session.debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
+            logger.warning("%s becomes a dead letter: %s%s", what, reason, more)
+
+    def _put_dead(self, request: Request, parent_id: bytes | None, payload: bytes, reason: str) -> bool:
+        """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
+        # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
+        admitted = self.admissions.unfiltered(request, parent_id, payload, self._followed(request))
+        put = _put_of(request, admitted, payload, parent_id)
+        put.reason = reason
+        self._stats.inc_value(stats.BURIED)
+        self.warn_dead(str(request), reason)
+        return self._session.worker.put(put)
+
+    def _keep_local(self, request: Request, parent: Request | None, due: Due) -> None:
+        for key in DUE_KEYS:
+            request.meta.pop(key, None)  # as of what is stored: a retry of it is due at once
+        if request.meta.get("is_start_request"):
+            request.meta["dq_seeded"] = True
+            parents: set[bytes] = set()
+        else:
+            parents = self._work.possible_parents(request, parent)
+        self.push_local(request, parents, due)
+
+    def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
+        self._stats.inc_value(stats.UNENCODABLE)
+        if not self._warned_unencodable or self._session.debug:
+            self._warned_unencodable = True
+            more = "" if self._session.debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
+            logger.warning(
+                "%s cannot be stored (%s): it stays in this worker and is not shared. %s%s counts them",
+                request,
+                error,
+                more,
+                stats.UNENCODABLE,
+            )
+
+    def _followed(self, request: Request) -> bool:
+        return self._session.settlement.followed(request)
+
+
+def _put_of(request: Request, admitted: Admitted, payload: bytes, parent_id: bytes | None) -> Put:
+    start = bool(request.meta.get("is_start_request"))
+    priority = int(index(request.priority))
+    return Put(*admitted, priority, start, payload, parent_id, request)
