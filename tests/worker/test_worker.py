@@ -194,7 +194,7 @@ async def test_capacity_0_gives_the_buffer_back(crawl: Crawl, state: State) -> N
         engine.seed()
         running = asyncio.ensure_future(engine.run())
         await until(lambda: len(entries(state(), engine.worker.id)) >= 8, "leases are buffered")
-        assert len(engine.works) == 2
+        await until(lambda: len(engine.works) == 2, "their exchange is answered")
         engine.capacity = 0
         await until(lambda: len(entries(state(), engine.worker.id)) == 2, "the buffer is given back")
         assert engine.held == {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id}
