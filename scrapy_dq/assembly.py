@@ -10,7 +10,8 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_dq.codec import BadSerializer, Codec, Serializer
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Seen, StartKeys
+from scrapy_dq.frontier.model import MAX_LEASES, Seen, StartKeys
+from scrapy_dq.frontier.worker import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.surroundings import names_of, spider_args
 
@@ -51,6 +52,18 @@ def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None
     """Return the frontier of the crawl that *config* names."""
     seen = Seen.EXPIRING if config.seen_ttl_s else Seen.EXACT
     return Frontier(client, config.crawl, config.order, config.keep_failed, seen, start_keys)
+
+
+def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:
+    """Return what a worker goes by; see `WorkerOptions`."""
+    return WorkerOptions(
+        ttl_s=config.worker_ttl_s,
+        stall_timeout_s=config.stall_timeout_s,
+        rollback_horizon_s=config.rollback_horizon_s,
+        max_attempts=config.max_attempts,
+        spill_dir=config.spill_dir,
+        most_of_a_partition=most_of_a_partition,
+    )
 
 
 def identity_of(config: Config, crawler: Crawler) -> Identity:

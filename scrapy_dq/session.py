@@ -12,13 +12,13 @@ from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 
 from scrapy_dq import stats
-from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of
+from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of, options_of
 from scrapy_dq.connection import Connection
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Status
-from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.listening import Listening
 from scrapy_dq.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError, peers
@@ -147,16 +147,8 @@ class Session:
         spider = self._crawler.spider
         assert spider is not None
         crawl = identity_of(config, self._crawler)
-        options = WorkerOptions(
-            ttl_s=config.worker_ttl_s,
-            stall_timeout_s=config.stall_timeout_s,
-            rollback_horizon_s=config.rollback_horizon_s,
-            max_attempts=config.max_attempts,
-            spill_dir=config.spill_dir,
-            most_of_a_partition=self.slots.most,
-        )
         self.worker = Worker(
-            frontier, crawl, options, self,
+            frontier, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
         )  # fmt: skip
         self.listening = Listening(self.worker, self._patience_s)

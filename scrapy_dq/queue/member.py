@@ -7,6 +7,7 @@ import logging
 import uuid
 from contextlib import suppress
 
+from scrapy_dq.assembly import options_of
 from scrapy_dq.codec import Items
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier.frontier import Frontier, Identity
@@ -19,7 +20,7 @@ from scrapy_dq.frontier.model import (
     Seen,
 )
 from scrapy_dq.frontier.overview import conventions
-from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.asks import Ask, ShutDown
 from scrapy_dq.queue.callers import Callers
@@ -125,20 +126,13 @@ class Member:
 
     async def _join(self) -> None:
         config = self._config
-        options = WorkerOptions(
-            ttl_s=config.worker_ttl_s,
-            stall_timeout_s=config.stall_timeout_s,
-            rollback_horizon_s=config.rollback_horizon_s,
-            max_attempts=config.max_attempts,
-            spill_dir=config.spill_dir,
-        )
         # No spider: it goes by what is stored, and leaves the rest to the first worker that has one.
         nobody = Identity(
             "", "", "", keep_seen=None, partition_by="", limits=None,
             order_given=self._order is not None, seen_given=False,
         )  # fmt: skip
         self.worker = self._callers.worker = Worker(
-            self._frontier, nobody, options, self,
+            self._frontier, nobody, options_of(config), self,
             connect=self._connection.blocking, capacity=lambda: self._callers.capacity,
             pace=self._callers.new_pace(),
         )  # fmt: skip
