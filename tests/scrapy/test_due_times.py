@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -301,3 +302,25 @@ def test_a_local_request_with_a_time_that_is_none_is_crawled_at_once(
     assert project.count() == {"/0?s=0": 1}
     assert "stays in this worker and is crawled at once: meta['dq_delay'] = -1" in worker.text
     assert look(project).census.dead == 0
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_the_clock_of_a_host_decides_nothing(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, days: int
+) -> None:
+    """A host whose clock is a day fast or slow crawls at the time that Redis has."""
+    site = start_site(pages=1)
+    at = time.time() + 4.0
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=spider(f'request("/at?s=0", dq_not_before={at})', 'request("/after?s=0", dq_delay=1)'),
+    )
+    wrong = f"import time\n_right = time.time\ntime.time = lambda: _right() + {days * 86_400}\n"
+    (project.folder / "sitecustomize.py").write_text(wrong)
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    assert worker.text[:10] != time.strftime("%Y-%m-%d")  # its log goes by the wrong clock
+    done = project.record.stat().st_mtime  # /at is the last page
+    assert at - EARLY_S <= done <= at + PROMPT_S
+    assert -EARLY_S <= first_hits(site)["/after?s=0"] - 1 <= PROMPT_S
