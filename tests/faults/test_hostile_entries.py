@@ -56,7 +56,8 @@ def watched(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) ->
     crawl = fault_crawl(
         fault_redis,
         site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only one that it may connect to
-        settings=watched_spider.SETTINGS,
+        # All dead letters are shown, also those of what looks as if it had been fed.
+        settings={**watched_spider.SETTINGS, "SCHEDULER_DEBUG": True},
         spider=watched_spider.SPIDER,
     )
     folder = crawl.project.folder

@@ -16,7 +16,7 @@ import redis
 
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.identity import own_identity
-from scrapy_dq.frontier.model import Admission, Block, Order, Sent, Terms
+from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Sent, Terms
 from scrapy_dq.frontier.scripts import TRANSITIONS
 from scrapy_dq.frontier.wire import pack_tally
 from support import stored
@@ -263,6 +263,14 @@ def use_everything(url: str, crawl: str) -> None:
     b.exchange(want=4)
     live.call("beats", "b", b.epoch)
     live.call("members")
+    assert live.call("adopt", b.epoch, b.run, [b"\1" * 20]) == 1
+    known = put(30, admission=Admission.SEEN)
+    known.known_as = b"\1" * 20
+    bounded = put(31)
+    bounded.most = 1
+    b.exchange(
+        known, bounded, want=1, terms=Terms(claim=Claim("list", b"", b"12345678"), forget=put(0).entry_id)
+    )
     deltas = pack_tally([("sum", "a", 1), ("sum", "b", 0.5), ("max", "c", 1)])
     assert live.call("tally", "b", b.epoch, b.run, 1, deltas) == "OK"
     b.leave()
@@ -275,5 +283,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     assert set(TRANSITIONS) == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "limit", "overview",
-        "tally",
+        "tally", "adopt",
     }  # fmt: skip
