@@ -10,6 +10,8 @@ import time
 from scrapy_dq.frontier.worker import Worker
 
 logger = logging.getLogger(__name__)
+SILENT_S = 2.0
+"""Without an exchange for so long, Redis is away: what is fed there cannot be known."""
 
 
 class Listening:
@@ -27,7 +29,7 @@ class Listening:
         self._worker = worker
         self._patience_s = patience_s
         self._timer: asyncio.TimerHandle | None = None
-        self._since = 0.0
+        self._since = self._heard = 0.0
         self._moved: tuple[int, ...] = ()
         self._was_idle = False
         self.on = patience_s > 0
@@ -44,6 +46,7 @@ class Listening:
 
     def exchanged(self) -> bool:
         """Tell whether an exchange has just brought that there is nothing to do but to listen."""
+        self._heard = time.monotonic()
         was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
         return self._was_idle and not was_idle
 
@@ -63,8 +66,9 @@ class Listening:
             return
         if not self._worker.idle:
             return  # the next time that there is nothing to do begins with idle()
-        if self._movements() != self._moved:
-            self._watch()  # there was something meanwhile, here or on another worker
+        silent = time.monotonic() - self._heard > SILENT_S
+        if silent or self._movements() != self._moved:
+            self._watch()  # there was something meanwhile, here or on another worker, or may have been
             return
         logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",
                     time.monotonic() - self._since)  # fmt: skip

@@ -146,7 +146,8 @@ class Dialogue:
     @property
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as of the last exchange, but what may be fed."""
-        return not (self.outbox or self.leases or self.seeding) and self.census.empty
+        # A start() that failed (2) yields nothing more.
+        return not (self.outbox or self.leases or self.seeding == 1) and self.census.empty
 
     @property
     def pending(self) -> bool:
@@ -267,14 +268,15 @@ class Dialogue:
             put = sent.prefix[position]
             if isinstance(put, Put) and put.fresh:
                 self._listener.put_dropped(put)
-        refused = [sent.prefix[position] for position in receipt.refused]
-        for put in refused:
+        refused = set(receipt.refused)
+        for position in receipt.refused:
+            put = sent.prefix[position]
             if isinstance(put, Put):
                 self._listener.put_refused(put)
-        for move in sent.prefix:
+        for position, move in enumerate(sent.prefix):
             self._listener.counted(type(move).__name__.lower(), 1)
             if isinstance(move, Put):
-                if not refused or move not in refused:
+                if position not in refused:
                     self._log.add(move, now)
             else:
                 self.leases.confirmed(move.entry_id)

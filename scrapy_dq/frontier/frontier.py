@@ -263,6 +263,10 @@ class Frontier:
         reply = await self._call("tally", source, epoch, run, number, deltas)
         return str(reply[0].decode())
 
+    async def census(self) -> Census:
+        """Return all counts, without being a worker of the crawl. Source: lua/overview.lua"""
+        return Census(*(await self._call("overview"))[3])
+
     async def members(self) -> list[Member]:
         """Return the registered workers. Source: lua/overview.lua"""
         return parse_members((await self._call("overview"))[4])

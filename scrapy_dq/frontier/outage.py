@@ -36,6 +36,10 @@ class Outage:
         longest: float = min(FIRST_S * 2 ** min(self._tries - 1, 10), LONGEST_S)
         return longest * random.uniform(0.7, 1.0)
 
+    def noted(self, error: Exception | None) -> None:
+        """Note how a try ended of which nothing is logged: whoever made it says so. None: it succeeded."""
+        self.reason = "" if error is None else str(error)
+
     def began(self, error: Exception) -> None:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
         self.reason = str(error)

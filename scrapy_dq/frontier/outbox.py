@@ -157,7 +157,7 @@ class Outbox:
     def _settling_only(self, moves: Collection[Move], owned: Collection[bytes]) -> list[Move]:
         kept = []
         for move in moves:
-            if isinstance(move, Put) or move.entry_id in owned:
+            if _outlives(move, owned):
                 kept.append(move)
             else:
                 self._account(move, -1)
@@ -173,3 +173,12 @@ class Outbox:
 
 def _total(moves: Collection[Move]) -> int:
     return sum(map(size_of, moves))
+
+
+def _outlives(move: Move, owned: Collection[bytes]) -> bool:
+    """Tell whether *move* is to be handed in after a rejoin that left the worker with the leases *owned*."""
+    if not isinstance(move, Put):
+        return move.entry_id in owned
+    # What is put once ends with its parent's lease: if that is somebody else's now, they put it, and forget
+    # soon after that they have.
+    return not (move.once and move.parent) or move.parent in owned

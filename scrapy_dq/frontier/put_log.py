@@ -34,6 +34,8 @@ class PutLog:
     def add(self, put: Put, confirmed_at: float) -> None:
         put.source = None
         put.fresh = False
+        if put.once and put.parent:
+            put.parent = b""  # confirmed: only this log brings it again, whoever has its parent's lease now
         put.most = 0  # it was let in; stored again, it must not be turned away
         self._puts.append((confirmed_at, put))
         self._bytes += size_of(put)

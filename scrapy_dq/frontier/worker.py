@@ -355,12 +355,16 @@ class Worker:
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await call()
-            except FrontierUnavailable:
+                answer = await call()
+            except FrontierUnavailable as error:
+                self._outage.noted(error)
                 self._listener.counted("error", 1)
                 if time.monotonic() >= deadline:
                     raise
                 await asyncio.sleep(min(self._outage.delay_s(), max(0.0, deadline - time.monotonic())))
+            else:
+                self._outage.noted(None)
+                return answer
 
     def _release_buffer(self) -> None:
         for entry_id in self._leases.empty_buffer():

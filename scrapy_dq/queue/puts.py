@@ -47,7 +47,12 @@ class Puts:
             return False
         before = len(self._sent)
         room_bytes = MAX_EXCHANGE_BYTES
-        while self._waiting and len(self._sent) < MAX_MOVES:
+        most = MAX_MOVES
+        if self._maxsize:
+            # No more than there was room for: what is refused has been sent in vain.
+            free = self._maxsize - worker.census.waiting - worker.census.delayed
+            most = min(most, before + max(1, free))
+        while self._waiting and len(self._sent) < most:
             asked = self._waiting[0]
             if not asked.puts:
                 self._waiting.popleft()

@@ -16,6 +16,7 @@ from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.asks import Ask, Get, Join, Look, ShutDown, putting
 from scrapy_dq.queue.hands import Hands
+from scrapy_dq.queue.look import look
 from scrapy_dq.queue.member import Member
 from scrapy_dq.settings import Config
 
@@ -161,7 +162,11 @@ class Queue:
 
     def qsize(self) -> int:
         """Return how many items wait now, whoever put them."""
-        census = self._await(Look(patient=False), False, None)
+        if self._member is None and not self._shut_now:
+            # To join would begin the next run of a crawl that is finished: a look must not.
+            census = look(self._config)
+        else:
+            census = self._await(Look(patient=False), False, None)
         return int(census.waiting + census.delayed)
 
     def empty(self) -> bool:
@@ -213,6 +218,8 @@ class Queue:
         if self._closed:
             raise ShutDown
         with self._starting:
+            if self._closed:  # by another thread, just now
+                raise ShutDown
             member = self._member
             if member is None:
                 member = Member(self._config, self._order, self._items, max(0, self.maxsize))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Terms
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Seen, Terms
 from scrapy_dq.frontier.put_log import PutLog
 from support.live_frontier import IDENTITY, SLOW, HandWorker, LiveFrontier, ack, put
 
@@ -95,3 +95,23 @@ def test_the_log_says_what_can_be_forgotten() -> None:
     assert list(log.forgettable) == [b"%012d" % 0]
     log.retire_all()
     assert list(log.forgettable) == [b"%012d" % 0, b"%012d" % 2]
+
+
+@pytest.mark.parametrize("seen", list(Seen))
+def test_a_program_that_begins_the_next_run_leaves_the_kept_fingerprints_alone(
+    open_frontier: OpenFrontier, seen: Seen
+) -> None:
+    """It does not know by what they were made, nor of what kind they are: that stays as it was."""
+    live = open_frontier(Order.FIFO, seen=seen)
+    kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0 if seen is Seen.EXPIRING else 0.0)
+    spider = HandWorker(live, "spider", kept)
+    spider.exchange(put(1, admission=Admission.SEEN), want=1)
+    spider.exchange(ack(1))
+    spider.leave(keep_seen=True)
+    program = HandWorker(live, "program", PROGRAM)
+    assert program.run == spider.run + 1
+    program.exchange(put(7), seeding=3)
+    with pytest.raises(FrontierRefused, match="FINGERPRINTER"):
+        HandWorker(live, "wrong", replace(kept, fingerprinter="another"))
+    again = HandWorker(live, "again", kept)
+    assert again.exchange(put(8, admission=Admission.SEEN, token=put(1).token)).dropped == (0,)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -309,3 +310,41 @@ def test_nothing_connects_before_the_first_call(make: Make, start_program: Start
         make(settings={"DQ_ORDR": "fifo"})
     with pytest.raises(ValueError, match="DQ_ORDER"):
         make(order="lifoo")
+
+
+@one_kind
+def test_a_look_begins_nothing(make: Make, crawl_name: str, client: redis.Redis) -> None:
+    """qsize(), empty() and full() join no crawl: to join one that is finished would begin its next run."""
+    q = make()
+    assert (q.qsize(), q.empty(), q.full()) == (0, True, False)
+    assert peek(client, crawl_name).phase == "absent"
+    q.put(1)
+    assert q.qsize() == 1
+    assert peek(client, crawl_name).phase == "open"
+
+
+@one_kind
+def test_a_queue_that_is_closed_during_its_first_call_joins_nothing(
+    make: Make, crawl_name: str, client: redis.Redis
+) -> None:
+    """Else a member would stay behind that nobody closes, and no run would finish."""
+    q = make()
+    lock, user = q._starting, threading.current_thread()
+
+    class Switch:
+        """A switch of threads in front of the lock."""
+
+        def __enter__(self) -> Any:
+            if threading.current_thread() is user:
+                closer = threading.Thread(target=q.close)
+                closer.start()
+                closer.join(10)
+            return lock.__enter__()
+
+        def __exit__(self, *error: Any) -> Any:
+            return lock.__exit__(*error)
+
+    q._starting = Switch()  # type: ignore[assignment]
+    with pytest.raises(ShutDown):
+        q.put(1)
+    assert peek(client, crawl_name).members == []

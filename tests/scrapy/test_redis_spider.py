@@ -292,3 +292,11 @@ def test_the_server_of_scrapy_redis_is_there(
     client.rpush(key(project), site.url("/p/8"))
     assert project.run_worker().close_reason == "finished"
     assert client.getdel(key(project) + ":seen") == site.url("/p/8").encode()
+
+
+def test_a_spider_whose_start_raises_closes_all_the_same(fed: Callable[..., Project], look: Look) -> None:
+    """The next crawl's start() has to bring back what is missing: the run is not finished."""
+    project = fed("async def start(self):", "    raise RuntimeError('no')", "    yield")
+    worker = project.run_worker(timeout_s=40)
+    assert worker.close_reason in ("start_error", "finished")  # since Scrapy 2.18; before
+    assert look(project).phase == "open"

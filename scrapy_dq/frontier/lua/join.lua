@@ -30,6 +30,10 @@ for _, field in ipairs(agree) do
   end
 end
 local function describe()
+  -- A program without a spider does not know by what the fingerprints were made that stay.
+  for _, field in ipairs(redis.call('EXISTS', key.seen) == 1 and { 'fingerprinter', 'seen_kind' } or {}) do
+    if ours[field] == '' then ours[field] = redis.call('HGET', key.meta, field) or '' end
+  end
   redis.call('HSET', key.meta, 'run_name', run_name, 'schema', ours.schema, 'order', ours.order,
     'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter, 'spider', ours.spider,
     'partition_by', ours.partition_by, 'spider_args', spider_args,

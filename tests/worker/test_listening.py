@@ -1,0 +1,95 @@
+"""How long a crawl with nothing to do stays open: what counts as having had nothing to do."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scrapy_dq import listening as module
+from scrapy_dq.frontier.model import Census
+from scrapy_dq.listening import Listening
+
+PATIENCE_S = 0.05
+
+
+class Worker(SimpleNamespace):
+    """A worker that a test says everything of."""
+
+    def __init__(self) -> None:
+        super().__init__(idle=True, census=Census(), listens=False)
+
+    def listen(self, on: bool) -> None:
+        self.listens = on
+
+
+async def after(listening: Listening, worker: Worker, seconds: float, *, silent: bool = False) -> bool:
+    """Let time pass, with exchanges unless *silent*; tell whether the worker listens still."""
+    for _ in range(round(seconds / 0.01)):
+        await asyncio.sleep(0.01)
+        if not silent:
+            listening.exchanged()
+    return bool(worker.listens)
+
+
+def run(scenario: Any) -> None:
+    asyncio.run(scenario())
+
+
+def test_it_ends_when_nothing_came_for_long_enough() -> None:
+    """From the first time that there is nothing to do, and not before."""
+
+    async def scenario() -> None:
+        worker: Any = Worker()
+        listening = Listening(worker, PATIENCE_S)
+        assert await after(listening, worker, 2 * PATIENCE_S)
+        assert listening.idle()
+        assert not await after(listening, worker, 3 * PATIENCE_S)
+        assert not listening.on
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("patience_s", [0.0, float("inf")])
+def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience_s: float) -> None:
+    """0: closes at once, as plain Scrapy. inf: stays open for ever."""
+
+    async def scenario() -> None:
+        worker: Any = Worker()
+        listening = Listening(worker, patience_s)
+        assert listening.on == bool(patience_s)
+        listening.idle()
+        assert await after(listening, worker, 2 * PATIENCE_S) == bool(patience_s)
+
+    run(scenario)
+
+
+def test_what_others_did_meanwhile_counts() -> None:
+    """Between two looks a page came and went, on another worker: the wait begins anew."""
+
+    async def scenario() -> None:
+        worker: Any = Worker()
+        listening = Listening(worker, PATIENCE_S)
+        listening.idle()
+        worker.census = Census(done=1)
+        assert await after(listening, worker, 1.5 * PATIENCE_S)
+        assert not await after(listening, worker, 3 * PATIENCE_S)
+
+    run(scenario)
+
+
+def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Redis is away nobody knows what is fed there: the wait begins when it is back."""
+    monkeypatch.setattr(module, "SILENT_S", 0.03)
+
+    async def scenario() -> None:
+        worker: Any = Worker()
+        listening = Listening(worker, PATIENCE_S)
+        listening.exchanged()
+        listening.idle()
+        assert await after(listening, worker, 6 * PATIENCE_S, silent=True)
+        assert not await after(listening, worker, 4 * PATIENCE_S)
+
+    run(scenario)
