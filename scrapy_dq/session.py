@@ -275,10 +275,12 @@ class Session:
             what = f"new run {joined.run}; {_counts(census)}"
         else:
             others = census.workers - 1
-            verb = f"joined run {joined.run} beside {others} registered workers" if others else (
-                f"resumed run {joined.run}"
-            )  # fmt: skip
-            what = f"{verb}; {_counts(census)}. SCHEDULER_FLUSH_ON_START = True starts afresh"
+            if others:
+                verb, hint = f"joined run {joined.run} beside {others} registered workers", ""
+            else:
+                verb, hint = f"resumed run {joined.run}", ". SCHEDULER_FLUSH_ON_START = True starts afresh"
+            adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
+            what = f"{verb}; {_counts(census)}{adopted}{hint}"
         logger.info("Crawl %r at %s: %s", name, self._connection.target, what)
         if joined.limits_changed:
             logger.info(

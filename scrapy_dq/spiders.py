@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.spiders import CrawlSpider
 
 from scrapy_dq.fed import request_from_data
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
 
 
 class RedisMixin:
@@ -35,6 +39,22 @@ class RedisMixin:
     server: Any = None
     """A blocking Redis client, from the opening of the spider on. Each call stops the whole crawl for a trip
     to Redis: for rare things only."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """Scrapy's way to make a spider."""
+        spider = super().from_crawler(crawler, *args, **kwargs)  # type: ignore[misc]
+        crawler.signals.connect(spider.warn_if_not_fed, signals.spider_opened)
+        return spider  # type: ignore[no-any-return]
+
+    def warn_if_not_fed(self, spider: Spider) -> None:
+        """Say that another scheduler than scrapy_dq's feeds nobody."""
+        if self.server is None:
+            spider.logger.warning(
+                "%s is fed by scrapy_dq.Scheduler, and this crawl has another one (SCHEDULER, DQ_ENABLED): "
+                "it is fed nothing",
+                type(spider).__name__,
+            )
 
     async def start(self) -> AsyncIterator[Any]:
         """Yield nothing, or what a `start_requests()` of the project's own does; `start_urls` are ignored."""

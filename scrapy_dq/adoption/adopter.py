@@ -52,6 +52,8 @@ class Tally:
     """Requests, readable or not, that the frontier had already."""
     dead: int = 0
     """Dead letters, new ones."""
+    dead_before: int = 0
+    """Dead letters that an earlier adoption has left; they are among those that are known."""
     cut: int = 0
     """Of them, those of which a part is kept."""
     reasons: Counter[str] = field(default_factory=Counter)
@@ -64,6 +66,11 @@ class Tally:
         """Count a reason of dead letters; those that come after very many others under one name."""
         known = reason in self.reasons or len(self.reasons) < MAX_REASONS
         self.reasons[reason if known else "other reasons"] += by
+
+    @property
+    def has_dead(self) -> bool:
+        """Some could not be read: their source is the only place to mend them from."""
+        return bool(self.dead or self.dead_before)
 
     @property
     def adopted(self) -> int:
@@ -219,7 +226,7 @@ class Adopter:
         self.tally.known += 1
         if put.reason:
             self.tally.dead -= 1
-            self.tally.count_reason(put.reason, -1)
+            self.tally.dead_before += 1
 
     def put_refused(self, put: Put) -> None:
         raise AssertionError("no request is put with a bound")

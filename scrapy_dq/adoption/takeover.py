@@ -121,7 +121,7 @@ async def take_over(
             )
         report.disturbed = adopter.disturbed
         report.changed = await source.mark(report.queue) != before
-        if wishes.delete_source and report.complete and not report.tally.cut:
+        if wishes.delete_source and report.complete and not report.tally.has_dead:
             keys = [found.key for found in (report.queue, report.dupefilter) if found.size]
             say(f"All of it is stored. Deleting {' and '.join(map(repr, keys))}")
             await source.delete(keys)
@@ -143,6 +143,9 @@ async def _look(source: Source, target: str, config: Config, crawler: Crawler, w
         await source.look(dupefilter_key, "set"),
         [await source.look(key, "list", "set", "zset") for key in _start_keys(settings, spider)],
     )
+    for named, found in ((wishes.queue_key, report.queue), (wishes.dupefilter_key, report.dupefilter)):
+        if named and not found.size:
+            raise BadSource(f"there is no key {named!r} at {target}: nothing was changed")
     if report.queue.size:
         report.served = _served(report.queue, settings, wishes.queue)
     return report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -79,11 +80,22 @@ class Adopt(Subcommand):
                 report = asyncio.run(take_over(crawler, wishes, bar, bar.say))
         except BadSource as error:
             raise CommandError(str(error)) from error
+        crawl_options = list(_crawl_options(options))
         print(f"Crawl {report.config.crawl!r} at {report.target}")
         print_rows(_rows(report))
-        for line in _advice(report, crawler):
+        for line in _advice(report, crawler, crawl_options):
             print(line)
-        return DONE if report.complete else FAILED
+        return DONE if report.complete and not report.nothing else FAILED
+
+
+def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the options that `scrapy crawl` needs, too, to go on with the same crawl."""
+    for argument in options.spargs:
+        yield f"-a {shlex.quote(argument)}"
+    for setting in options.set or []:
+        yield f"-s {shlex.quote(setting)}"
+    if options.crawl:
+        yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
 
 
 def _rows(report: Report) -> Iterator[tuple[str, int]]:
@@ -100,7 +112,7 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
             yield f"start URLs, left in {found.key}", found.size
 
 
-def _advice(report: Report, crawler: Crawler) -> Iterator[str]:
+def _advice(report: Report, crawler: Crawler, crawl_options: list[str]) -> Iterator[str]:
     """Yield what the user should know, or do next."""
     from scrapy_dq.adoption.takeover import FITTING_ORDERS, is_fed
     from scrapy_dq.scheduler import Scheduler
@@ -124,8 +136,15 @@ def _advice(report: Report, crawler: Crawler) -> Iterator[str]:
         )
     if report.disturbed:
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: something may be missing."
+    if report.tally.dead_before:
+        yield f"{report.tally.dead_before:,} of those known already are dead letters of an earlier adoption."
     if report.tally.cut:
-        yield f"Of {report.tally.cut:,} dead letters only a part is kept: the source was not deleted."
+        yield f"Of {report.tally.cut:,} dead letters only the beginning is kept."
+    if report.tally.has_dead:
+        yield (
+            "Dead letters could not be read as requests of this spider. If all are, is SCHEDULER_SERIALIZER "
+            "the one that wrote them? Mend the cause and run this again. The source is not deleted before."
+        )
     if report.served and config.order not in FITTING_ORDERS[report.served]:
         yield (
             f"scrapy-redis served this queue {report.served}, and DQ_ORDER is {config.order.value!r}: the "
@@ -142,4 +161,4 @@ def _advice(report: Report, crawler: Crawler) -> Iterator[str]:
     if config.flush_on_start and not report.nothing:
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was adopted. Unset it first."
     if report.complete and not report.nothing:
-        yield f"Go on with: scrapy crawl {spider.name}"
+        yield f"Go on with: {' '.join(['scrapy crawl', spider.name, *crawl_options])}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgpack
 
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import (
     Ack,
     Bury,
@@ -168,6 +169,11 @@ def refuse(reply: Any) -> None:
 
 def _wrong_type(reply: Any) -> str:
     _, key, actual, expected = (part.decode("utf-8", "replace") for part in reply)
+    if not key.startswith(keys.PREFIX):
+        return (
+            f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET and "
+            f"REDIS_START_URLS_AS_ZSET say of which type start keys are. Correct these, or the key"
+        )
     return (
         f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "
         f"Rename or delete that key, or choose another crawl name with DQ_CRAWL"

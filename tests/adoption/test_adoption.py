@@ -307,12 +307,16 @@ def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
     assert len(case.serve()) == 3
 
 
-def test_a_source_that_is_not_kept_whole_is_not_deleted(case: Case) -> None:
-    """Of a dead letter that is too large only a part is kept."""
+@pytest.mark.parametrize("bytes_", [50, 5000])
+def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> None:
+    """What cannot be read may be mended from there; also when it is found again, or kept in part only."""
     case.push(pages(1))
-    case.add(member(body=b"x" * 5000))
-    report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096}, delete_source=True)
-    assert (report.tally.cut, report.deleted) == (1, [])
+    case.add(member(body=b"x" * bytes_, callback="gone"))
+    for known in (0, 1):
+        report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096}, delete_source=True)
+        assert (report.tally.dead, report.tally.dead_before) == (1 - known, known)
+        assert report.tally.cut == (bytes_ > 4096)
+        assert report.deleted == []
     assert case.client.exists(case.queue_key)
 
 

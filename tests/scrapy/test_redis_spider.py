@@ -300,3 +300,15 @@ def test_a_spider_whose_start_raises_closes_all_the_same(fed: Callable[..., Proj
     worker = project.run_worker(timeout_s=40)
     assert worker.close_reason in ("start_error", "finished")  # since Scrapy 2.18; before
     assert look(project).phase == "open"
+
+
+def test_under_another_scheduler_it_says_that_it_is_fed_nothing(
+    fed: Callable[..., Project], client: redis.Redis, start_site: StartSite
+) -> None:
+    """DQ_ENABLED = False, or another SCHEDULER: the keys stay as they are."""
+    site, project = start_site(pages=2), fed(DQ_ENABLED=False)
+    client.rpush(key(project), site.start_url)
+    worker = project.run_worker()
+    assert "is fed by scrapy_dq.Scheduler, and this crawl has another one" in worker.text
+    assert client.llen(key(project)) == 1
+    client.delete(key(project))
