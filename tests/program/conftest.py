@@ -136,3 +136,9 @@ class Background:
             self.result = self._call()
         except BaseException as error:
             self.error = error
+
+
+def join_crawl(q: Queue) -> None:
+    """Have *q* join its crawl, in which nothing waits."""
+    with pytest.raises(queue.Empty):
+        q.get_nowait()

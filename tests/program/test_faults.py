@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from program.conftest import Background, Program
+from program.conftest import Background, Program, join_crawl
 from scrapy_dq import Queue, connection
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.outbox import Outbox
@@ -263,7 +263,7 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
     """While put() waits for Redis its process is taken for dead, the run ends, and another one begins."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
-    q.qsize()
+    join_crawl(q)
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
     (own,) = live.members()
     proxy.black_hole()
@@ -274,7 +274,7 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
     assert other.exchange().status.value == "FINISHED"
     other.leave()
     following = make()
-    assert following.qsize() == 0
+    join_crawl(following)
     proxy.pass_through()
     putting.wait(20)
     assert [following.get() for _ in range(3)] == [0, 1, 2]
@@ -285,7 +285,7 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
 def test_a_put_whose_outbox_is_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waited on disk cannot be read back: a put that was not confirmed is made once more."""
     q = make()
-    q.qsize()
+    join_crawl(q)
     prefix, lost = Outbox.prefix, []
 
     def lose_once(outbox: Outbox) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 
-from program.conftest import Background, Program
+from program.conftest import Background, Program, join_crawl
 from scrapy_dq import Queue, ShutDown
 from scrapy_dq.frontier import peek
 from support.proxy import RedisProxy
@@ -76,7 +76,8 @@ def test_nothing_is_taken_that_nobody_waits_for(make: Make, crawl_name: str, cli
 
 def test_nobody_asks_in_vain_while_something_waits(make: Make) -> None:
     """An exchange brings a process its share, which may be less than its threads ask for: they ask again."""
-    q, _other = make(), make().qsize()
+    q, other = make(), make()
+    join_crawl(other)
     for _ in range(5):
         q.put_all(range(6))
         getting = [Background(q.get_nowait) for _ in range(6)]
@@ -109,7 +110,8 @@ def test_what_an_older_exchange_saw_is_no_answer(
     """An exchange is on its way back when somebody puts an item, then a call is made: it knows of it."""
     proxy = start_proxy(redis_server.url)
     q, other = make(url=proxy.url), make()
-    assert (q.qsize(), other.qsize()) == (0, 0)
+    join_crawl(q)
+    join_crawl(other)
     proxy.set_delay(0.3)
     before, now = proxy.commands["EVALSHA"], time.monotonic()
     older = Background(q.qsize)
@@ -150,7 +152,7 @@ def test_waiting_costs_little(
     """Who waits for what others do asks less and less often, down to twice a second."""
     proxy = start_proxy(redis_server.url)
     q, other = make(1, url=proxy.url), make()
-    q.qsize()
+    join_crawl(q)
     if call != "get":
         other.put("a")
     waiting = Background({"get": q.get, "put": lambda: q.put("b"), "join": q.join}[call])
@@ -273,7 +275,7 @@ import sys
 from scrapy_dq import Queue
 record, url, crawl = sys.argv[1:]
 with Queue(crawl, url=url) as q:
-    q.qsize()
+    q.put(1), q.get(), q.task_done()
     print("waits", file=open(record, "a"))
     try:
         q.get()
