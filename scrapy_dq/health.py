@@ -93,7 +93,7 @@ def latency(median_s: float) -> Finding:
 def clock(offset_s: float) -> Finding:
     """Judge how far Redis's clock is ahead of this host's; negative: behind."""
     if abs(offset_s) < CLOCK_OFF_S:
-        return Finding("clock", OK, f"{offset_s * 1000:+.0f} ms from this host's")
+        return Finding("clock", OK, f"{round(offset_s * 1000) or 0} ms from this host's")
     return Finding(
         "clock", WARN,
         f"{offset_s:+.0f} s from this host's: times are shown, and dq_not_before is kept, by Redis's. Set "

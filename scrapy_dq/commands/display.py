@@ -93,7 +93,11 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     # Text, no markup: what is shown may be a stranger's.
-    Console(highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    with console.capture() as shown:
+        console.print(table)
+    for line in shown.get().splitlines():
+        print(line.rstrip())
 
 
 def when(at: float) -> str:

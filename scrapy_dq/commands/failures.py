@@ -51,7 +51,7 @@ class _Failures(Subcommand):
         elif options.json:
             print_json(listed)
         else:
-            _print_list(listed, self.total(census), self.of_many)
+            _print_list(listed, self.total(census), self.of_one, self.of_many)
         return DONE
 
     of_one: str
@@ -79,7 +79,7 @@ class FailedRequests(_Failures):
         "Lists the newest requests of the run that failed for good (an exception in a callback, a page that "
         "could not be downloaded), as many as DQ_KEEP_FAILED keeps, with what the worker knew of each."
     )
-    of_one, of_many = "failed request", "requests have failed"
+    of_one, of_many = "failed request", "failed requests"
 
     def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.overview import failed
@@ -147,11 +147,11 @@ def _record(found: Failed | Dead, place: looking.Place) -> dict[str, Any]:
     }
 
 
-def _print_list(listed: Sequence[dict[str, Any]], total: int, of_many: str) -> None:
+def _print_list(listed: Sequence[dict[str, Any]], total: int, of_one: str, of_many: str) -> None:
     from scrapy_dq.commands.display import print_table, when
 
     shown = "" if len(listed) == total else f"; {len(listed):,} shown"
-    print(f"{total:,} {of_many}{shown}.")
+    print(f"{total:,} {of_one if total == 1 else of_many}{shown}.")
     if listed:
         rows = [
             [each["id"], (each["url"], each["reason"], f"{when(each['at'])}, {_by(each)}")] for each in listed

@@ -61,8 +61,6 @@ def read_status(place: looking.Place, interval_s: float) -> dict[str, Any]:
     from scrapy_dq.frontier.look import largest
 
     before, began = place.overview(), time.monotonic()
-    sizes = largest(place.client, place.crawl, LARGEST)
-    memory = place.client.info("memory")
     rate = None
     overview = before
     if interval_s and before.phase == "open":
@@ -70,7 +68,8 @@ def read_status(place: looking.Place, interval_s: float) -> dict[str, Any]:
         overview, passed = place.overview(), time.monotonic() - began
         if (overview.epoch, overview.run) == (before.epoch, before.run):
             rate = max(0, _settled(overview) - _settled(before)) / passed
-    return _status(place, overview, sizes, memory, rate)
+    sizes = largest(place.client, place.crawl, LARGEST)
+    return _status(place, overview, sizes, place.client.info("memory"), rate)
 
 
 def _settled(overview: Overview) -> int:
