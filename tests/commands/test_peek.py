@@ -84,6 +84,59 @@ def test_nothing_waits(dq: Any, worker: HandWorker) -> None:
     assert dq.status == 0
 
 
+def test_a_list_that_something_else_has_the_name_of_is_passed_by(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """As a lease does."""
+    worker.exchange(put(1, partition=b"a"), put(2, partition=b"b"))
+    live.redis.delete(live.key("backlog:0:a"))
+    live.redis.set(live.key("backlog:0:a"), "foreign")
+    assert [entry.partition for entry in upcoming(live.redis, live.crawl, 10)] == ["b"]
+    live.redis.delete(live.key("backlog:0:a"))
+
+
+def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of 12 MB no more than 4 MiB and one entry are told, and not much more is read."""
+    for n in range(0, 20, 2):
+        worker.exchange(
+            put(n, payload=b"x" * 600_000), put(n + 1, payload=b"x" * 600_000, partition=b"p%d" % n)
+        )
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 20)) == 7
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 16
+
+
+def test_of_one_partition_no_more_is_read_than_is_told(live: LiveFrontier, worker: HandWorker) -> None:
+    """However many are asked for."""
+    for n in range(0, 20, 2):
+        worker.exchange(*[put(n + i, payload=b"x" * 600_000) for i in range(2)])
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 7
+
+
+def test_what_came_back_or_is_delayed_keeps_to_the_bound(live: LiveFrontier, worker: HandWorker) -> None:
+    """Together with what is in lists, and alone."""
+    large = b"x" * 600_000
+    for n in range(0, 20, 2):
+        worker.exchange(put(n, payload=large), put(n + 1, payload=large, due_in=900), want=1)
+    worker.exchange(*[release(int(entry)) for entry in list(worker.held)[:5]])
+    worker.exchange(*[release(int(entry)) for entry in worker.held])
+    worker.exchange(*[put(50 + n, payload=large) for n in range(3)])
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
+    assert live.redis.info("commandstats")["cmdstat_zrangebylex"]["calls"] <= 12
+    for name in ("rotation", "suspects", "bands"):
+        live.redis.rename(live.key(name), live.key(name + "-away")) if live.redis.exists(
+            live.key(name)
+        ) else None
+    live.redis.config_resetstat()
+    assert [entry.where for entry in upcoming(live.redis, live.crawl, 1000)] == ["delayed"] * 7
+    assert live.redis.info("commandstats")["cmdstat_zrange"]["calls"] <= 11
+    for name in ("rotation-away", "suspects-away", "bands-away"):
+        live.redis.delete(live.key(name))
+
+
 def test_a_stranger_s_bytes_are_told_and_do_nothing(dq: Any, worker: HandWorker) -> None:
     """What cannot be read is one of the entries; control characters do not reach the terminal."""
     odd = bytes((REQUEST,)) + msgpack.packb({1: "http://x/\x1b[31m\nforged", "kind": "other"})
@@ -138,7 +191,7 @@ def test_what_json_has_not_is_shown_in_its_place(name: str) -> None:
         b"\x01\xc1",
         entry_of(nested(500)),
         entry_of(ExtType(5, b"\x01")),
-        b"\x01" + b"x" * 20_000,
+        entry_of("x" * 10_000),
     ],
     ids=["empty", "no map", "no msgpack", "deep", "no instance", "large"],
 )

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.crawls import some_crawls
 from scrapy_dq.frontier.look import largest
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, numbers, put, puts
 from support.redis_server import RedisServer
 from support.waiting import free_port
@@ -95,6 +97,20 @@ def test_of_many_partitions_a_part_is_looked_at(
     assert f"of {sizes.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
 
 
+def test_of_two_runs_no_rate_is_told(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their counts begin at 0 each."""
+    worker.exchange(*puts(b"a", 10), want=3)
+    monkeypatch.setattr(time, "sleep", lambda _: live.redis.hincrby(live.key("meta"), "run", 1))
+    assert dq.found("status")["pages_per_s"] is None
+
+
+def test_what_only_a_worker_has_is_not_asked_for(dq: Any, worker: HandWorker) -> None:
+    """DQ_RUN_NAME may name Scrapyd's job."""
+    assert "phase" in dq.found("status", "--no-rate", DQ_RUN_NAME="%(job)s")
+
+
 BOUNDED = {
     "auth", "client|setinfo", "client", "ping", "info", "evalsha", "eval", "select", "type", "exists",
     "hmget",
@@ -147,6 +163,29 @@ def test_names_of_crawls_are_read_from_their_keys(live: LiveFrontier, server: Re
     assert odd.crawl in some_crawls(live.redis)
     assert some_crawls(live.redis, most_keys=0) == []
     odd.close()
+
+
+def test_the_search_for_names_ends_in_time(start_redis: Callable[..., RedisServer]) -> None:
+    """However many keys of others there are."""
+    with start_redis().client() as client:
+        client.mset({f"other-{n}": "" for n in range(5000)})
+        some_crawls(client, budget_s=0)
+        assert client.info("commandstats")["cmdstat_scan"]["calls"] == 1
+        some_crawls(client, most_keys=2000)
+        assert client.info("commandstats")["cmdstat_scan"]["calls"] == 3
+
+
+def test_a_redis_that_goes_away_meanwhile_is_told(start_redis: Callable[..., RedisServer]) -> None:
+    """By where it is, and what that means."""
+    server = start_redis()
+
+    def look() -> None:
+        with opened(Config("crawl", redis_url=server.url)) as place:
+            server.kill()
+            place.overview()
+
+    with pytest.raises(FrontierUnavailable, match=r"127\.0\.0\.1:.* Redis does not answer"):
+        look()
 
 
 def test_without_redis_one_line_tells_it(dq_at: Callable[[str], Any]) -> None:

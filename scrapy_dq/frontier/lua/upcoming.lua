@@ -2,7 +2,7 @@
 -- ARGS     count, max_bytes
 -- RETURNS  flat: where (rotation | suspects | resting | saturated | delayed), wait_ms (-1: nobody knows), partition,
 --          id, attempts, payload, ...
--- COST     O(count * log partitions), and the lists' heads once more for each round
+-- COST     O(count * log partitions), and the heads once more for each round
 -- CRASH    nothing to do
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local flat, left = {}, count
@@ -10,11 +10,14 @@ local flat, left = {}, count
 local function best_of(partition, most)
   local found = {}
   for _, set in ipairs({ key.returned, key.quarantine }) do
-    local members = redis.call('ZRANGEBYLEX', set, '[' .. partition .. '\0', '(' .. partition .. '\1', 'LIMIT', 0, most)
-    for _, member in ipairs(members) do
+    local at, bytes, from = 0, 0, '[' .. partition .. '\0'
+    while at < most and bytes < max_bytes do -- one by one: each may be large
+      local member = redis.call('ZRANGEBYLEX', set, from, '(' .. partition .. '\1', 'LIMIT', 0, 1)[1]
+      if not member then break end
       local record = string.sub(member, #partition + 2)
       found[#found + 1] = { string.sub(record, 1, 16), string.sub(record, 17, 28), string.byte(record, 29),
         string.sub(record, 30) }
+      at, bytes, from = at + 1, bytes + #member, '(' .. member
     end
   end
   local ranks = { redis.call('HGET', key.bands, partition) or nil }
@@ -61,10 +64,12 @@ for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
     end
   end
 end
-local due = left > 0 and redis.call('ZRANGE', key.delayed, 0, left - 1, 'WITHSCORES') or {}
-for i = 1, #due, 2 do
-  if max_bytes <= 0 then break end
-  local partition, payload = split(due[i], 21)
-  tell('delayed', math.max(0, tonumber(due[i + 1]) - now_ms()), partition, string.sub(due[i], 1, 12), 0, payload)
+local at = 0
+while left > 0 and max_bytes > 0 do
+  local due = redis.call('ZRANGE', key.delayed, at, at, 'WITHSCORES')
+  if not due[1] then break end
+  local partition, payload = split(due[1], 21)
+  tell('delayed', math.max(0, tonumber(due[2]) - now_ms()), partition, string.sub(due[1], 1, 12), 0, payload)
+  at = at + 1
 end
 return flat
