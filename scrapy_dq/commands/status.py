@@ -58,7 +58,7 @@ def read_status(place: looking.Place, interval_s: float) -> dict[str, Any]:
     Raises:
         CommandError: there is no such crawl.
     """
-    from scrapy_dq.frontier.look import largest
+    from scrapy_dq.frontier.look import info_of, largest
 
     before, began = place.overview(), time.monotonic()
     rate = None
@@ -69,7 +69,7 @@ def read_status(place: looking.Place, interval_s: float) -> dict[str, Any]:
         if (overview.epoch, overview.run) == (before.epoch, before.run):
             rate = max(0, _settled(overview) - _settled(before)) / passed
     sizes = largest(place.client, place.crawl, LARGEST)
-    return _status(place, overview, sizes, place.client.info("memory"), rate)
+    return _status(place, overview, sizes, info_of(place.client, "memory") or {}, rate)
 
 
 def _settled(overview: Overview) -> int:

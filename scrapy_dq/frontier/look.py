@@ -95,14 +95,14 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
     ]
 
 
-def info_of(client: Any) -> dict[str, Any] | None:
+def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
     """Return what INFO says, None if it is not allowed; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     try:
-        return dict(client.info())
+        return dict(client.info(section))
     except NoPermissionError:
         return None
 

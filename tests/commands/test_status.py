@@ -144,6 +144,25 @@ def test_commands_read_no_key_as_a_whole_and_change_nothing(
     live.close()
 
 
+def test_a_user_with_the_rights_of_a_worker_may_look(
+    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+) -> None:
+    """Those that docs/settings.md names, and even without INFO."""
+    server = start_redis(appendonly=True)
+    live = LiveFrontier(server.url, "crawl")
+    HandWorker(live, "worker").exchange(put(1))
+    rights = "~dq:* +@connection +@read +@write +@scripting +time"
+    live.redis.execute_command("ACL", "SETUSER", "crawler", "on", ">pw", *rights.split())
+    dq = dq_at(server.url.replace("redis://", "redis://crawler:pw@"))
+    for name in ("status", "workers", "peek", "failed", "dead", "doctor"):
+        dq.text(name)
+        assert dq.status == 0, name
+    assert dq.found("status", "--no-rate")["redis_memory_bytes"] is None
+    with pytest.raises(CommandError, match="did you mean"):
+        dq.text("status", "--crawl", "crowl")
+    live.close()
+
+
 def test_a_crawl_that_is_not_there_is_told_with_the_nearest(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
