@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
+from scrapy_dq import health
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import explain
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.settings import Config, ConfigError
 
 logger = logging.getLogger(__name__)
-OLDEST = (6, 2)
 ENSURE_EVERY_S = 2.0
 PATIENCE_S = 5.0
 """How long a start waits for a Redis that does not answer."""
@@ -162,18 +163,8 @@ class Connection:
     async def _check(self, client: redis.asyncio.Redis) -> None:
         try:
             info = await self._first_answer(client)
-        except (AuthenticationError, NoPermissionError) as error:
-            raise FrontierRefused(
-                f"Redis at {self.target} denies access ({error}). Check the user and password in "
-                f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
-            ) from error
-        except ResponseError as error:
-            raise FrontierRefused(f"Redis at {self.target} refuses to serve: {error}") from error
         except (RedisError, OSError, TimeoutError) as error:
-            raise FrontierRefused(
-                f"Redis at {self.target} cannot be reached ({error}). Start it, correct REDIS_URL, or leave "
-                f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
-            ) from error
+            raise refusal(error, self.target) from error
         if info is None:
             logger.warning(
                 "Redis at %s does not allow INFO: its version, eviction policy and persistence are not "
@@ -212,28 +203,50 @@ def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> 
     Raises:
         FrontierRefused: with the command or the version that mends it.
     """
-    version = str(info.get("redis_version", "0"))
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-        raise FrontierRefused(f"Redis at {target} is version {version}; 6.2 or newer is needed")
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy.startswith("allkeys"):
-        raise FrontierRefused(
-            f"Redis at {target} has maxmemory-policy {policy}: when its memory is full it would delete parts "
-            f"of the crawl. Run `redis-cli CONFIG SET maxmemory-policy noeviction`, or use another Redis"
+    for finding in health.needed(info, target, embedded=embedded):
+        if finding.level == health.BAD:
+            raise FrontierRefused(finding.text)
+        if finding.level == health.WARN:
+            logger.warning("%s", finding.text)
+
+
+def refusal(error: Exception, target: str) -> FrontierRefused:
+    """Return what to tell of a Redis that does not serve at all, and what mends it."""
+    if isinstance(error, (AuthenticationError, NoPermissionError)):
+        return FrontierRefused(
+            f"Redis at {target} denies access ({error}). Check the user and password in "
+            f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
         )
-    if policy.startswith("volatile"):
-        logger.warning(
-            "Redis at %s has maxmemory-policy %s. No key of a crawl has a TTL, so none is evicted; "
-            "noeviction would say so plainly",
-            target,
-            policy,
-        )
-    if not embedded and not int(info.get("aof_enabled", 0)):
-        logger.warning(
-            "Redis at %s has no AOF: if it stops, the crawl goes back to its last snapshot, or is gone. "
-            "Run `redis-cli CONFIG SET appendonly yes` to keep all but the last second",
-            target,
-        )
+    if isinstance(error, ResponseError):
+        return FrontierRefused(f"Redis at {target} refuses to serve: {error}")
+    return FrontierRefused(
+        f"Redis at {target} cannot be reached ({error}). Start it, correct REDIS_URL, or leave "
+        f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
+    )
+
+
+@contextmanager
+def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis, str]]:
+    """Yield a blocking client, and where Redis is; for commands that look, whatever answers.
+
+    Raises:
+        FrontierRefused: Redis does not serve, or there is no embedded one to be had.
+        FrontierUnavailable: it stopped to answer meanwhile.
+    """
+    connection = Connection(config, data_dir)
+    try:
+        asyncio.run(connection.connect())
+        with connection.blocking() as client:
+            try:
+                client.ping()
+            except (RedisError, OSError, TimeoutError) as error:
+                raise refusal(error, connection.target) from error
+            try:
+                yield client, connection.target
+            except (RedisError, OSError, TimeoutError) as error:
+                raise FrontierUnavailable(f"{connection.target}: {explain(error)}") from error
+    finally:
+        asyncio.run(connection.close())
 
 
 def place(config: Config) -> tuple[str, dict[str, Any]]:

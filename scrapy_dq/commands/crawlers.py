@@ -5,12 +5,33 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+from scrapy import Spider
 from scrapy.addons import AddonManager
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dq.commands.subcommand import CommandError
+
+
+def spider_names(settings: Settings) -> list[str]:
+    """Return the names of the project's spiders."""
+    settings = settings.copy()
+    AddonManager.load_pre_crawler_settings(settings)
+    return sorted(_loader(settings).list())
+
+
+def project_settings(settings: Settings) -> Settings:
+    """Return the settings of the project and its add-ons, without any spider's."""
+    settings = settings.copy()
+    AddonManager.load_pre_crawler_settings(settings)
+    crawler = Crawler(Spider, settings)
+    crawler.addons.load_settings(crawler.settings)
+    return crawler.settings
+
+
+def _loader(settings: Settings) -> Any:
+    return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
 
 
 def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str, str]) -> Crawler:
@@ -20,7 +41,7 @@ def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str
         CommandError: there is no such spider, or it cannot be made.
     """
     AddonManager.load_pre_crawler_settings(settings)
-    loader: Any = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    loader = _loader(settings)
     try:
         spidercls = loader.load(spider_name)
     except KeyError:

@@ -1,16 +1,24 @@
-"""What commands show: a progress bar in a terminal, a line now and then elsewhere, and rows of counts."""
+"""What commands show: a progress bar in a terminal, a line now and then elsewhere; counts, tables, JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from scrapy_dq.text import printable
 
 LINE_EVERY_S = 5.0
+LONGEST_CELL = 2000
 
 
 class ProgressBar:
@@ -59,6 +67,60 @@ class ProgressBar:
     def say(self, line: str) -> None:
         """Print a line, above the bar."""
         print(line, file=sys.stderr, flush=True) if self._bar is None else self._bar.console.print(line)
+
+
+def print_json(found: Any) -> None:
+    """Print what a program reads: one JSON value, in ASCII."""
+    print(json.dumps(found, indent=2))
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
+) -> None:
+    """Print a table that reads well without colours, too; the last column takes what room there is.
+
+    Args:
+        rows: each cell is one line, or a tuple of lines.
+        numbers: the columns that are flush right.
+    """
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        last = column == columns[-1]
+        table.add_column(
+            column, justify="right" if column in numbers else "left", no_wrap=not last,
+            overflow="fold" if last else "ellipsis",
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    # Text, no markup: what is shown may be a stranger's.
+    console = Console(highlight=False, markup=False)
+    with console.capture() as shown:
+        console.print(table)
+    for line in shown.get().splitlines():
+        print(line.rstrip())
+
+
+def when(at: float) -> str:
+    """Return a moment (seconds since 1970) in this host's time zone."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(seconds: float) -> str:
+    """Return a length of time for people."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86_400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    lines = value if isinstance(value, tuple) else (value,)
+    return "\n".join(printable(str(line), LONGEST_CELL) for line in lines)
 
 
 def print_rows(rows: Iterable[tuple[str, int]]) -> None:

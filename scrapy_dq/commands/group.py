@@ -10,11 +10,18 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_dq.commands.adopt import Adopt
+from scrapy_dq.commands.doctor import Doctor
+from scrapy_dq.commands.failures import DeadLetters, FailedRequests
+from scrapy_dq.commands.peek import Peek
+from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
+from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import ConfigError
 
-SUBCOMMANDS: tuple[Subcommand, ...] = (Adopt(),)
+SUBCOMMANDS: tuple[Subcommand, ...] = (
+    Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(), Adopt(),
+)  # fmt: skip
 
 
 class Command(ScrapyCommand):

@@ -4,11 +4,11 @@ Knows Redis; knows nothing of Scrapy.
 """
 
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.overview import Failed, Overview, failed, peek, shared_stats
+from scrapy_dq.frontier.overview import Dead, Failed, Overview, dead, failed, peek, shared_stats
 from scrapy_dq.frontier.steer import PartitionLimits, limit
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
 
 __all__ = [
-    "Failed", "Frontier", "Overview", "PartitionLimits", "Worker", "WorkerOptions", "failed", "limit", "peek",
-    "shared_stats",
+    "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Worker", "WorkerOptions", "dead", "failed",
+    "limit", "peek", "shared_stats",
 ]  # fmt: skip

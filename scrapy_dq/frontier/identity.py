@@ -32,10 +32,15 @@ def new_worker_id(identity: dict[str, Any]) -> str:
     return f"{host}-{identity['pid']}-{uuid.uuid4().hex[:12]}"
 
 
+def on_this_machine(other: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Tell whether *other* ran on this machine since it started, in this PID namespace."""
+    space = ("host", "boot", "pid_namespace")
+    return bool(own["boot"] and own["pid_namespace"]) and all(other.get(k) == own[k] for k in space)
+
+
 def certainly_dead(other: dict[str, Any], own: dict[str, Any]) -> bool:
     """Tell whether *other* ran on this machine, in this PID namespace, and its process is gone."""
-    space = ("host", "boot", "pid_namespace")
-    if not own["boot"] or not own["pid_namespace"] or any(other.get(k) != own[k] for k in space):
+    if not on_this_machine(other, own):
         return False
     pid = other.get("pid")
     if not isinstance(pid, int) or pid <= 0:

@@ -17,6 +17,8 @@ from scrapy_dq.frontier.model import Census, FrontierUnavailable, Member, Order,
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_members, refuse
 
+PART = 200
+"""So many records are read at once."""
 _NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
 
 
@@ -67,6 +69,76 @@ def _failed(record: list[Any]) -> Failed:
     entry_id, label, reason, at_ms, worker_id, attempts, _, payload = record
     texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
     return Failed(bytes(entry_id), texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), bytes(payload))
+
+
+def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
+    """Return the request that failed under this id, None if it is not among those kept; blocking.
+
+    Reads the newest first, some at a time.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    name = keys.prefix(crawl) + "failed"
+    for start in range(0, client.llen(name), PART):
+        for record in client.lrange(name, start, start + PART - 1):
+            with suppress(Exception):
+                found = _failed(msgpack.unpackb(record, raw=True))
+                if found.entry_id == entry_id:
+                    return found
+    return None
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A dead letter: an entry that cannot be served, or whose workers died too often."""
+
+    entry_id: bytes
+    reason: str
+    at: float
+    """Seconds since 1970 by the clock of Redis."""
+    worker_id: str
+    """Empty: it was no worker's yet."""
+    attempts: int
+    payload: bytes
+
+
+def dead(client: Any, crawl: str, limit: int = 100) -> list[Dead]:
+    """Return *limit* dead letters of the run; blocking.
+
+    They are stored in no order. Those that are returned are sorted, newest first. What is no record of ours
+    is left out.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    name, cursor, found = keys.prefix(crawl) + "dead", 0, dict[bytes, Dead]()
+    while len(found) < limit:
+        cursor, part = client.hscan(name, cursor, count=min(PART, limit))
+        for entry_id, record in part.items():
+            with suppress(Exception):
+                found[entry_id] = _dead(entry_id, record)
+        if not cursor:
+            break
+    return sorted(found.values(), key=lambda letter: -letter.at)[: max(0, limit)]
+
+
+def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
+    """Return the dead letter of this id, if there is one; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    record = client.hget(keys.prefix(crawl) + "dead", entry_id)
+    with suppress(Exception):
+        return None if record is None else _dead(entry_id, record)
+    return None
+
+
+def _dead(entry_id: bytes, record: bytes) -> Dead:
+    reason, at_ms, worker_id, attempts, _, payload = msgpack.unpackb(record, raw=True)
+    texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
+    return Dead(bytes(entry_id), texts[0], at_ms / 1000, texts[1], int(attempts), bytes(payload))
 
 
 def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:

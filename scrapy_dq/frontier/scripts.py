@@ -28,9 +28,13 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "flush": ("member",),
     "limit": ("limits", "block"),
     "overview": (),
+    "largest": (),
+    "upcoming": (),
     "tally": (),
 }  # fmt: skip
-TRANSITIONS = tuple(_PARTS)
+LOOKS = ("largest", "upcoming")
+"""Scripts that only read, for command lines."""
+TRANSITIONS = tuple(name for name in _PARTS if name not in LOOKS)
 
 
 @cache

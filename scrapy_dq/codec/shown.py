@@ -1,0 +1,111 @@
+"""Payloads as plain values for people and programs to look at: no class is looked up, no code is run."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from scrapy_dq.codec import formats
+from scrapy_dq.codec.attributes import KEYS
+from scrapy_dq.codec.classes import Classes, Shape
+from scrapy_dq.codec.values import Values
+from scrapy_dq.text import printable
+
+_CLASS = 0
+_NAMES = {_CLASS: "class"} | {key: name for name, key in KEYS.items()}
+_SCALARS = (type(None), bool, int, float, str)
+
+
+class _Instance:
+    """What stands for an instance of a class of the project's."""
+
+    def __init__(self, name: str, state: Any) -> None:
+        self.name = name
+        self.state = state
+
+
+class _AnyClass(Classes):
+    """Takes every name, and makes no instance of its class."""
+
+    def __init__(self) -> None:
+        super().__init__((), ())
+
+    def find(self, name: str) -> Shape:
+        """Return a shape that keeps the state beside the name."""
+        build: Callable[[Any], Any] = lambda state: _Instance(name, state)  # noqa: E731
+        return Shape(name, _Instance, lambda instance: instance.state, build)
+
+
+def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
+    """Return what a payload holds, in values that JSON has; never raises.
+
+    `kind` is request, fed, item, serialized or unreadable; a request's attributes stand beside it.
+    """
+    kind = payload[0] if payload else None
+    try:
+        if len(payload) > max_bytes:
+            raise ValueError(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")
+        if kind == formats.REQUEST:
+            return {"kind": "request"} | _request(payload[1:], max_bytes)
+        if kind == formats.PAYLOAD:
+            return {"kind": "fed", "payload": _plain(payload[1:])}
+        if kind == formats.ITEM:
+            return {"kind": "item", "item": _lifted(payload[1:], max_bytes)}
+        if kind == formats.SERIALIZED:
+            # It may be a pickle: what SCHEDULER_SERIALIZER has written is not read here.
+            return {"kind": "serialized", "payload": _plain(payload[1:])}
+        raise ValueError(f"its format is {kind}, which this version does not read")
+    except Exception as error:  # a stranger may have written it; RecursionError included
+        return {
+            "kind": "unreadable",
+            "reason": printable(str(error) or type(error).__name__),
+            "bytes": len(payload),
+        }
+
+
+def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
+    values = Values(_AnyClass(), max_bytes)
+    written = values.unpack(packed)
+    if type(written) is not dict:
+        raise ValueError("a request is a map of attributes")
+    found = {"url": "", "method": "GET", "callback": None, "priority": 0}
+    for key, value in written.items():
+        name = key if type(key) is str else _NAMES.get(key, f"attribute {key!a:.100}")
+        if name != "kind":
+            found[name] = _plain(values.lift(value))
+    return found
+
+
+def _lifted(packed: bytes, max_bytes: int) -> Any:
+    values = Values(_AnyClass(), max_bytes)
+    return _plain(values.lift(values.unpack(packed)))
+
+
+def _plain(value: Any) -> Any:
+    """Return *value* as JSON has it; bytes that are no text become {"base64": ...}."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()  # JSON has no lone surrogates
+    if isinstance(value, float) and not -1e308 < value < 1e308:
+        return str(value)
+    if isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(item) for item in value), key=repr)
+    if isinstance(value, _Instance):
+        return {"class": _plain(value.name), "state": _plain(value.state)}
+    return str(value)
+
+
+def _key(key: Any) -> str:
+    plain = _plain(key)
+    return plain if isinstance(plain, str) else str(plain)

@@ -1,0 +1,180 @@
+"""`scrapy dq failed` and `scrapy dq dead`: what went wrong for good, listed, or one of them in full."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.model import Census
+    from scrapy_dq.frontier.overview import Dead, Failed
+
+_ID = re.compile(r"[0-9a-f]{24}")
+
+
+class _Failures(Subcommand):
+    """What both have in common."""
+
+    arguments = "[<spider>] [<id>]"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "words", nargs="*", metavar="<spider> <id>",
+            help="the name of the spider; an id from the list, to see that one in full",
+        )  # fmt: skip
+        looking.add_common_options(parser)
+        looking.add_count(parser, 20)
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.display import print_json
+
+        options.spider, entry_id = _words(options.words, bool(options.crawl))
+        with looking.place_of(settings, options) as place:
+            census = place.overview().census
+            if entry_id:
+                found = self.read_one(place, bytes.fromhex(entry_id))
+                if found is None:
+                    raise CommandError(f"the crawl {place.crawl!r} keeps no {self.of_one} {entry_id}")
+            else:
+                listed = [_record(each, place) for each in self.read(place, options.count)]
+            one = _record(found, place) if entry_id and found is not None else None
+        if one is not None:
+            print_json(one) if options.json else _print_one(one)
+        elif options.json:
+            print_json(listed)
+        else:
+            _print_list(listed, self.total(census), self.of_one, self.of_many)
+        return DONE
+
+    of_one: str
+    of_many: str
+
+    @abstractmethod
+    def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
+        """Return some of them."""
+
+    @abstractmethod
+    def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
+        """Return that one."""
+
+    @abstractmethod
+    def total(self, census: Census) -> int:
+        """Return how many there are, kept or not."""
+
+
+class FailedRequests(_Failures):
+    """Reads the list of requests that failed."""
+
+    name = "failed"
+    summary = "requests that failed for good"
+    description = (
+        "Lists the newest requests of the run that failed for good (an exception in a callback, a page that "
+        "could not be downloaded), as many as DQ_KEEP_FAILED keeps, with what the worker knew of each."
+    )
+    of_one, of_many = "failed request", "failed requests"
+
+    def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
+        from scrapy_dq.frontier.overview import failed
+
+        return failed(place.client, place.crawl, count)
+
+    def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
+        from scrapy_dq.frontier.overview import failed_one
+
+        return failed_one(place.client, place.crawl, entry_id)
+
+    def total(self, census: Census) -> int:
+        return census.failed
+
+
+class DeadLetters(_Failures):
+    """Reads the dead letters."""
+
+    name = "dead"
+    summary = "dead letters"
+    description = (
+        "Lists dead letters of the run: requests whose workers died too often, and what cannot be read or "
+        "served. They are stored in no order: of many, any -n are shown, the newest of these first."
+    )
+    of_one, of_many = "dead letter", "dead letters"
+
+    def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
+        from scrapy_dq.frontier.overview import dead
+
+        return dead(place.client, place.crawl, count)
+
+    def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
+        from scrapy_dq.frontier.overview import dead_one
+
+        return dead_one(place.client, place.crawl, entry_id)
+
+    def total(self, census: Census) -> int:
+        return census.dead
+
+
+def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
+    """Return spider and id: with a crawl *named* by --crawl, the spider may be left out."""
+    if len(words) > 2:
+        raise CommandError(f"at most a spider and an id, not {len(words)} words")
+    if named and len(words) == 1 and _ID.fullmatch(words[0]):
+        return "", words[0]
+    spider, entry_id = [*words, "", ""][:2]
+    if entry_id and not _ID.fullmatch(entry_id):
+        raise CommandError(f"{entry_id!r} is no id: those of the list have 24 digits from 0 to f")
+    return spider, entry_id
+
+
+def _record(found: Failed | Dead, place: looking.Place) -> dict[str, Any]:
+    from scrapy_dq.codec.shown import shown
+
+    request = shown(found.payload, place.config.max_entry_bytes)
+    return {
+        "id": found.entry_id.hex(),
+        "url": getattr(found, "label", "") or looking.title_of(request),
+        "reason": found.reason,
+        "at": found.at,
+        "worker": found.worker_id,
+        "attempts": found.attempts,
+        "request": request,
+    }
+
+
+def _print_list(listed: Sequence[dict[str, Any]], total: int, of_one: str, of_many: str) -> None:
+    from scrapy_dq.commands.display import print_table, when
+
+    shown = "" if len(listed) == total else f"; {len(listed):,} shown"
+    print(f"{total:,} {of_one if total == 1 else of_many}{shown}.")
+    if listed:
+        rows = [
+            [each["id"], (each["url"], each["reason"], f"{when(each['at'])}, {_by(each)}")] for each in listed
+        ]
+        print_table(("id", "URL, reason, when"), rows)
+
+
+def _by(each: dict[str, Any]) -> str:
+    times = f", after {each['attempts']} crashes" if each["attempts"] else ""
+    return f"{each['worker'] or 'before any worker had it'}{times}"
+
+
+def _print_one(one: dict[str, Any]) -> None:
+    from scrapy_dq.commands.display import print_table, when
+
+    top = {name: one[name] for name in ("id", "url", "reason", "worker", "attempts")} | {
+        "when": when(one["at"])
+    }
+    rest = {f"request: {name}": value for name, value in one["request"].items()}
+    print_table(("what", "value"), [[name, _text(value)] for name, value in (top | rest).items()])
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,142 @@
+"""What the commands that look have in common: which crawl, where it is, and how it is shown."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy.settings import Settings
+from scrapy.utils.conf import arglist_to_dict
+
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier.overview import Overview, peek
+from scrapy_dq.settings import Config
+
+MOST = 1000
+"""Entries that a command shows."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A crawl that is there, and a blocking client of its Redis."""
+
+    client: Any
+    target: str
+    config: Config
+
+    @property
+    def crawl(self) -> str:
+        return self.config.crawl
+
+    def overview(self) -> Overview:
+        """Return the crawl's state now.
+
+        Raises:
+            CommandError: there is no such crawl; it names one that is.
+        """
+        found = peek(self.client, self.crawl)
+        if found.phase == "absent":
+            raise CommandError(self._absent())
+        return found
+
+    def _absent(self) -> str:
+        from scrapy_dq.frontier.crawls import some_crawls
+
+        names = some_crawls(self.client)
+        near = difflib.get_close_matches(self.crawl, names, 1)
+        if near:
+            hint = f"did you mean --crawl {near[0]!r}?"
+        elif names:
+            hint = f"there are: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+        else:
+            hint = "none was found there"
+        return f"there is no crawl {self.crawl!r} at {self.target}: {hint}"
+
+
+def add_crawl_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which crawl is meant, and how it is shown."""
+    parser.add_argument("spider", metavar="<spider>", nargs="?", default="", help="the name of the spider")
+    add_common_options(parser)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Add what all these commands have; the spider is theirs."""
+    parser.add_argument(
+        "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
+        help="set spider argument (may be repeated), where DQ_CRAWL depends on it",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_count(parser: argparse.ArgumentParser, count: int) -> None:
+    """Add how many are shown, *count* by default."""
+    parser.add_argument(
+        "-n",
+        dest="count",
+        type=_count,
+        default=count,
+        metavar="N",
+        help=f"how many at most (default: {count})",
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST}, not {text!r}")
+    return int(text)
+
+
+def title_of(request: dict[str, Any]) -> str:
+    """Return the URL of what `codec.shown` makes of a payload, or what there is in its place."""
+    kind = request["kind"]
+    if kind == "request":
+        return str(request["url"])
+    if kind == "unreadable":
+        return f"(unreadable: {request['reason']})"
+    return f"({kind}: {request.get('payload', request.get('item'))!s:.200})"
+
+
+@contextmanager
+def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]:
+    """Yield the crawl that the command line names.
+
+    Raises:
+        CommandError, ConfigError, FrontierError: it names none, or Redis does not serve.
+    """
+    if not (options.spider or options.crawl):
+        raise CommandError("name a spider, or a crawl with --crawl")
+    with opened(config_named(settings, options)) as place:
+        yield place
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[Place]:
+    """Yield the crawl of *config*, if it is there or not."""
+    from scrapy_dq.connection import opened_to_look
+    from scrapy_dq.surroundings import data_dir
+
+    with opened_to_look(config, data_dir()) as (client, target):
+        yield Place(client, target, config)
+
+
+def config_named(settings: Settings, options: argparse.Namespace) -> Config:
+    """Return the Config of the spider that is named; without one, of the project, and of crawl `--crawl`."""
+    from scrapy_dq.assembly import config_of
+    from scrapy_dq.commands.crawlers import prepared_crawler, project_settings
+
+    try:
+        spider_args = arglist_to_dict(options.spargs)
+    except ValueError:
+        raise CommandError("-a takes NAME=VALUE") from None
+    settings = settings.copy()
+    # It may depend on what only a worker has, and is nothing to one who looks.
+    settings.set("DQ_RUN_NAME", "", "cmdline")
+    if options.spider:
+        return config_of(prepared_crawler(settings, options.spider, spider_args))
+    if not options.crawl:
+        settings.set("DQ_CRAWL", "-", "cmdline")  # Redis alone is looked at
+    return Config.read(project_settings(settings), {})

@@ -1,0 +1,31 @@
+"""Which crawls there are in a Redis; for suggestions only. Nothing in this file changes a key."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import unquote
+
+from scrapy_dq.frontier.keys import PREFIX
+
+_PATTERN = f"{PREFIX}{{*}}:meta"
+_PART = 1000
+
+
+def some_crawls(client: Any, *, most_keys: int = 200_000, budget_s: float = 0.5) -> list[str]:
+    """Return the names of crawls, as many as are found within the bounds; blocking.
+
+    A Redis may hold millions of keys of others: SCAN looks at about *most_keys* of them.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    cursor, found, until = 0, set[str](), time.monotonic() + budget_s
+    for _ in range(most_keys // _PART):
+        cursor, names = client.scan(cursor, match=_PATTERN, count=_PART)
+        for name in names:
+            encoded = name.decode("utf-8", "replace").removeprefix(f"{PREFIX}{{").removesuffix("}:meta")
+            found.add(unquote(encoded))
+        if not cursor or time.monotonic() >= until:
+            break
+    return sorted(found)

@@ -1,0 +1,126 @@
+"""Looks at what waits in a crawl, from outside: bounded, read-only, and no key is read as a whole."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.errors import describe
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.scripts import Script
+
+PART = 500
+"""Partitions that one call looks at: Redis serves nobody else meanwhile."""
+MAX_UPCOMING = 1000
+MAX_BYTES = 4_194_304
+_COUNT_ONLY = Order.FIFO
+"""How the entries of a list are served makes no difference to how many they are."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much waits where."""
+
+    partitions: int
+    """How many have something waiting in lists."""
+    looked_at: int
+    largest: list[tuple[str, int]]
+    """Partition and entries, of those that were looked at; the largest first."""
+
+    @property
+    def complete(self) -> bool:
+        return self.looked_at >= self.partitions
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    """An entry that waits, and how soon it may be leased."""
+
+    entry_id: bytes
+    where: str
+    """rotation, suspects, resting, saturated or delayed."""
+    wait_s: float | None
+    """Until it may be leased; None: nobody knows."""
+    partition: str
+    attempts: int
+    payload: bytes
+
+
+def largest(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = 0.06) -> Sizes:
+    """Return the partitions in which most waits; blocking.
+
+    Args:
+        client: a `redis` client that decodes nothing.
+        most: look at no more partitions than about this.
+        budget_s: begin no further part after this.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    script, until = Script("largest", _COUNT_ONLY), time.monotonic() + budget_s
+    cursor, looked_at, found = b"0", 0, dict[bytes, int]()
+    while True:
+        cursor, partitions, looked, flat = script.call_blocking(client, keys.meta(crawl), cursor, PART, top)
+        looked_at += looked
+        found |= zip(flat[::2], flat[1::2], strict=True)
+        # A part that is read while the hash is rebuilt may tell of a partition twice.
+        if cursor == b"0" or looked_at >= most or time.monotonic() >= until:
+            break
+    ordered = sorted(found.items(), key=lambda pair: -pair[1])[:top]
+    looked_at = partitions if cursor == b"0" else min(looked_at, partitions)
+    return Sizes(partitions, looked_at, [(_text(name), count) for name, count in ordered])
+
+
+def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
+    """Return the next *count* entries, about as a worker that holds nothing would lease them; blocking.
+
+    Nothing is leased. Those that may be leased now come first, then those that wait for their partition, then
+    those that are not due. 4 MiB are the most.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    stored = client.hget(keys.meta(crawl), "order")
+    order = next((order for order in Order if order.value.encode() == stored), Order.PRIORITY_LIFO)
+    script = Script("upcoming", order)
+    flat = script.call_blocking(client, keys.meta(crawl), max(0, min(count, MAX_UPCOMING)), MAX_BYTES)
+    return [
+        Upcoming(
+            id_, where.decode(), wait_ms / 1000 if wait_ms >= 0 else None, _text(partition), attempts, payload
+        )
+        for where, wait_ms, partition, id_, attempts, payload in zip(*[iter(flat)] * 6, strict=True)
+    ]
+
+
+def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
+    """Return what INFO says, None if it is not allowed; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    try:
+        return dict(client.info(section))
+    except NoPermissionError:
+        return None
+
+
+def refused_scripts(client: Any, order: Order) -> tuple[str, bool]:
+    """Return why no script runs (empty: they do), and whether the one of an exchange is cached; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    try:
+        # As an exchange does: it asks for the time, and reads a key.
+        client.eval("redis.call('TIME') return redis.call('EXISTS', KEYS[1])", 1, keys.meta("-"))
+        (cached,) = client.script_exists(Script("exchange", order).sha)
+    except ResponseError as error:
+        return describe(error), False
+    return "", bool(cached)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

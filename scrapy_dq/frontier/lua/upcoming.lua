@@ -1,0 +1,75 @@
+-- upcoming: copies of the entries that would be leased next, by a worker that holds nothing. Changes nothing.
+-- ARGS     count, max_bytes
+-- RETURNS  flat: where (rotation | suspects | resting | saturated | delayed), wait_ms (-1: nobody knows), partition,
+--          id, attempts, payload, ...
+-- COST     O(count * log partitions), and the heads once more for each round
+-- CRASH    nothing to do
+local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
+local flat, left = {}, count
+-- The best *most* entries of a partition, from its lists and from what came back, in their order.
+local function best_of(partition, most)
+  local found = {}
+  for _, set in ipairs({ key.returned, key.quarantine }) do
+    local at, bytes, from = 0, 0, '[' .. partition .. '\0'
+    while at < most and bytes < max_bytes do -- one by one: each may be large
+      local member = redis.call('ZRANGEBYLEX', set, from, '(' .. partition .. '\1', 'LIMIT', 0, 1)[1]
+      if not member then break end
+      local record = string.sub(member, #partition + 2)
+      found[#found + 1] = { string.sub(record, 1, 16), string.sub(record, 17, 28), string.byte(record, 29),
+        string.sub(record, 30) }
+      at, bytes, from = at + 1, bytes + #member, '(' .. member
+    end
+  end
+  local ranks = { redis.call('HGET', key.bands, partition) or nil }
+  local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
+    'LIMIT', 0, most)
+  for _, member in ipairs(others) do ranks[#ranks + 1] = string.sub(member, #partition + 2) end
+  local listed, bytes = 0, 0
+  for _, band in ipairs(ranks) do
+    local rank = unpack_rank(band)
+    local newest, at = order_newest_first(rank), 0
+    while listed < most and bytes < max_bytes do
+      local element = redis.pcall('LINDEX', backlog_key(rank_text(rank), partition), newest and -1 - at or at)
+      if type(element) ~= 'string' then break end -- its end, or something else has taken its name
+      found[#found + 1] = { place_of(rank, (struct.unpack('>I8', element))), string.sub(element, 9, 20), 0,
+        string.sub(element, 21) }
+      at, listed, bytes = at + 1, listed + 1, bytes + #element
+    end
+  end
+  table.sort(found, function(a, b) return place_before(a[1], b[1]) end)
+  return found
+end
+local function tell(where, wait_ms, partition, id, attempts, payload)
+  max_bytes, left = max_bytes - #payload, left - 1
+  for _, part in ipairs({ where, wait_ms, partition, id, attempts, payload }) do flat[#flat + 1] = part end
+end
+load_state()
+for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
+  local heads = left > 0 and redis.call('ZRANGE', key[where], 0, left - 1, 'WITHSCORES') or {}
+  local told, gained = {}, true
+  while gained do -- in rounds, as a lease goes
+    gained = false
+    for i = 1, #heads, 2 do
+      local before = told[i] or 0
+      local fair = before + math.ceil(left / ((#heads - i + 1) / 2))
+      local best = left > 0 and max_bytes > 0 and best_of(heads[i], fair) or {}
+      local wait_ms = where == 'resting' and math.max(0, tonumber(heads[i + 1]) - now_ms())
+        or where == 'saturated' and -1 or 0
+      for n = before + 1, math.min(fair, #best) do
+        if max_bytes > 0 then
+          tell(where, wait_ms, heads[i], best[n][2], best[n][3], best[n][4])
+          told[i], gained = n, true
+        end
+      end
+    end
+  end
+end
+local at = 0
+while left > 0 and max_bytes > 0 do
+  local due = redis.call('ZRANGE', key.delayed, at, at, 'WITHSCORES')
+  if not due[1] then break end
+  local partition, payload = split(due[1], 21)
+  tell('delayed', math.max(0, tonumber(due[2]) - now_ms()), partition, string.sub(due[1], 1, 12), 0, payload)
+  at = at + 1
+end
+return flat

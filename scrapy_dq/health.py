@@ -1,0 +1,121 @@
+"""Whether a Redis is fit for a crawl: the rules, for workers as they start and for `scrapy dq doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OLDEST = (6, 2)
+OK, WARN, BAD = "ok", "warn", "bad"
+SLOW_S = 0.1
+"""A trip of this length is met by larger exchanges, but a worker that begins waits for several."""
+CLOCK_OFF_S = 2.0
+NEARLY_FULL = 0.9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    level: str
+    """ok, warn or bad."""
+    text: str
+    """What was found; unless it is ok, what to change, too."""
+
+
+def needed(info: Mapping[str, Any], target: str, *, embedded: bool = False) -> Iterator[Finding]:
+    """Yield what a worker needs of a Redis, from its INFO. With one that is bad, no worker starts."""
+    version = str(info.get("redis_version", "0"))
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+        yield Finding("version", BAD, f"Redis at {target} is version {version}; 6.2 or newer is needed")
+    else:
+        yield Finding("version", OK, version)
+    yield _eviction(str(info.get("maxmemory_policy", "noeviction")), target)
+    if int(info.get("aof_enabled", 0)):
+        yield Finding("persistence", OK, "AOF: at most the last second is lost if it is killed")
+    elif embedded:
+        yield Finding("persistence", OK, "none seen; the embedded Redis looks after it itself")
+    else:
+        yield Finding(
+            "persistence", WARN,
+            f"Redis at {target} has no AOF: if it stops, the crawl goes back to its last snapshot, or is "
+            f"gone. Run `redis-cli CONFIG SET appendonly yes` to keep all but the last second",
+        )  # fmt: skip
+
+
+def _eviction(policy: str, target: str) -> Finding:
+    if policy.startswith("allkeys"):
+        return Finding(
+            "eviction", BAD,
+            f"Redis at {target} has maxmemory-policy {policy}: when its memory is full it would delete parts "
+            f"of the crawl. Run `redis-cli CONFIG SET maxmemory-policy noeviction`, or use another Redis",
+        )  # fmt: skip
+    if policy.startswith("volatile"):
+        return Finding(
+            "eviction", WARN,
+            f"Redis at {target} has maxmemory-policy {policy}. No key of a crawl has a TTL, so none is "
+            f"evicted; noeviction would say so plainly",
+        )  # fmt: skip
+    return Finding("eviction", OK, policy)
+
+
+def at_work(info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield how a Redis fares now, from its INFO."""
+    if info.get("role") == "slave":
+        yield Finding("role", BAD, "a replica, which takes no writes. Name its master in REDIS_URL")
+    for part, asks in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
+        if info.get(part, "ok") != "ok":
+            yield Finding(
+                "disk", BAD, f"its last {asks} could not be written. Free some disk, and see Redis's log"
+            )
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    text = f"{size(used)} used, {f'maxmemory {size(limit)}' if limit else 'no maxmemory'}"
+    if not limit or used < NEARLY_FULL * limit:
+        yield Finding("memory", OK, text)
+    else:
+        yield Finding(
+            "memory", BAD if used >= limit else WARN,
+            f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with more, or "
+            f"free some",
+        )  # fmt: skip
+
+
+def latency(median_s: float) -> Finding:
+    """Judge a trip to Redis and back."""
+    text = f"{median_s * 1000:.2f} ms for a PING (median of 20)"
+    if median_s < SLOW_S:
+        return Finding("latency", OK, text)
+    return Finding("latency", WARN, f"{text}. Run workers nearer to Redis, or Redis nearer to them")
+
+
+def clock(offset_s: float) -> Finding:
+    """Judge how far Redis's clock is ahead of this host's; negative: behind."""
+    if abs(offset_s) < CLOCK_OFF_S:
+        return Finding("clock", OK, f"{round(offset_s * 1000) or 0} ms from this host's")
+    return Finding(
+        "clock", WARN,
+        f"{offset_s:+.0f} s from this host's: times are shown, and dq_not_before is kept, by Redis's. Set "
+        f"both by NTP",
+    )  # fmt: skip
+
+
+def scripts(refused: str, cached: bool) -> Finding:
+    """Judge whether scripts run; *refused* is what Redis says if they do not."""
+    if refused:
+        return Finding(
+            "scripts", BAD, f"Redis runs none ({refused}). Allow this user EVAL, EVALSHA and what they call"
+        )
+    return Finding(
+        "scripts", OK, "run; " + ("the exchange is cached" if cached else "the exchange is not cached yet")
+    )
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"

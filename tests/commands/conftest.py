@@ -1,0 +1,89 @@
+"""Fixtures of the tests of `scrapy dq`: a command in this process, and a crawl for it to look at."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.frontier.model import Order
+from support.live_frontier import HandWorker, LiveFrontier
+from support.redis_server import KINDS, RedisServer, find_binary
+
+PASSWORD = "s3cr3t-w0rd"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[RedisServer]:
+    """Yield one server with a password; what is looked at does not depend on its kind."""
+    kind = next((kind for kind in KINDS if find_binary(kind)), None)
+    if kind is None:
+        pytest.skip("no redis-server")
+    with RedisServer(kind, appendonly=True, password=PASSWORD) as server:
+        yield server
+
+
+@pytest.fixture
+def live(server: RedisServer, crawl_name: str) -> Iterator[LiveFrontier]:
+    """Yield a frontier that nobody else has."""
+    with closing(LiveFrontier(server.url, crawl_name, Order.PRIORITY_LIFO)) as live:
+        yield live
+
+
+@pytest.fixture
+def worker(live: LiveFrontier) -> HandWorker:
+    """Return a worker that has joined."""
+    return HandWorker(live, "worker")
+
+
+class Dq:
+    """Runs commands in this process, as the group does; `text` and `found` are what they print."""
+
+    def __init__(self, url: str, crawl: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url = url
+        self.crawl = crawl
+        self.status = 0
+        self._capsys = capsys
+
+    def text(self, name: str, *words: str, **settings: Any) -> str:
+        """Run a command on the crawl and return what it prints: in 80 columns, without colour or password."""
+        shown = self._run(name, words, settings)
+        assert "\x1b" not in shown
+        assert max(map(len, shown.splitlines())) <= 80
+        return shown
+
+    def found(self, name: str, *words: str, **settings: Any) -> Any:
+        """Run a command with --json and return what a program gets."""
+        return json.loads(self._run(name, (*words, "--json"), settings))
+
+    def _run(self, name: str, words: Sequence[str], settings: dict[str, Any]) -> str:
+        subcommand = next(each for each in SUBCOMMANDS if each.name == name)
+        parser = argparse.ArgumentParser()
+        subcommand.add_options(parser)
+        parser.add_argument("--crawl", default=self.crawl)
+        options = parser.parse_args(words)
+        given = Settings({"REDIS_URL": self.url} | settings)
+        given.set("DQ_CRAWL", options.crawl.replace("%", "%%"), "cmdline")
+        self.status = subcommand.run(given, options)
+        shown = self._capsys.readouterr()
+        assert shown.err == ""
+        assert PASSWORD not in shown.out
+        return shown.out
+
+
+@pytest.fixture
+def dq(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Dq:
+    """Return the commands, on the crawl of `live`."""
+    return Dq(server.url, live.crawl, capsys)
+
+
+@pytest.fixture
+def dq_at(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Dq]:
+    """Return a function that gives the commands on the Redis at a URL."""
+    return lambda url: Dq(url, "crawl", capsys)

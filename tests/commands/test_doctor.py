@@ -1,0 +1,89 @@
+"""`scrapy dq doctor`: what is the matter with a Redis, what to change, and the exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scrapy_dq import health
+from support.redis_server import RedisServer
+
+Dq = Callable[[str], Any]
+
+
+def levels(found: Any) -> dict[str, str]:
+    return {finding["what"]: finding["level"] for finding in found["findings"]}
+
+
+def test_a_redis_that_is_fit(dq: Any) -> None:
+    """All is ok, exit status 0; no crawl is needed."""
+    found = dq.found("doctor", "--crawl", "")
+    assert found["fit"]
+    whats = ("version", "eviction", "persistence", "memory", "latency", "clock", "scripts")
+    assert levels(found) == dict.fromkeys(whats, "ok")
+    assert dq.status == 0
+    text = dq.text("doctor", "--crawl", "")
+    assert "no maxmemory" in text
+    assert "ms for a PING" in text
+
+
+def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+    """With the command that mends it, and exit status 1; the rules are those of a worker's start."""
+    server = start_redis(maxmemory="64mb", args=["--maxmemory-policy", "allkeys-lru"])
+    dq = dq_at(server.url)
+    found = dq.found("doctor")
+    assert not found["fit"]
+    assert dq.status == 1
+    assert levels(found) | {"latency": "", "clock": ""} == {
+        "version": "ok", "eviction": "bad", "persistence": "warn", "memory": "ok", "latency": "", "clock": "",
+        "scripts": "ok",
+    }  # fmt: skip
+    text = " ".join(dq.text("doctor").split())
+    assert "CONFIG SET maxmemory-policy noeviction" in text
+    assert "CONFIG SET appendonly yes" in text
+    assert dq.status == 1
+
+
+def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+    """And one who may not use INFO: what is not known is told as that."""
+    server = start_redis(appendonly=True)
+    client = server.client()
+    client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+@all", "-eval", "-info")
+    dq = dq_at(server.url.replace("redis://", "redis://poor:pw@"))
+    found = dq.found("doctor")
+    assert levels(found)["scripts"] == "bad"
+    assert levels(found)["INFO"] == "warn"
+    assert dq.status == 1
+    client.close()
+
+
+HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, {"memory": "ok"}),
+        ({"used_memory": 95}, {"memory": "warn"}),
+        ({"used_memory": 100}, {"memory": "bad"}),
+        ({"used_memory": 100, "maxmemory": 0}, {"memory": "ok"}),
+        ({"role": "slave"}, {"role": "bad", "memory": "ok"}),
+        ({"aof_last_write_status": "err"}, {"disk": "bad", "memory": "ok"}),
+        ({"rdb_last_bgsave_status": "err"}, {"disk": "bad", "memory": "ok"}),
+    ],
+)
+def test_how_a_redis_fares(changed: dict[str, Any], expected: dict[str, str]) -> None:
+    """By its INFO."""
+    assert {f.what: f.level for f in health.at_work(HEALTHY | changed)} == expected
+
+
+def test_what_is_measured_is_judged() -> None:
+    """A distant Redis and a clock that differs are warned about."""
+    assert [health.latency(s).level for s in (0.001, 0.09, 0.11)] == ["ok", "ok", "warn"]
+    assert [health.clock(s).level for s in (0.0, -1.9, 2.5, -90)] == ["ok", "ok", "warn", "warn"]
+    assert health.scripts("NOPERM", False).level == "bad"
+    assert [health.size(n) for n in (0, 1023, 1024, 5 * 1024**3, 1024**5)] == [
+        "0 B", "1,023 B", "1.0 KiB", "5.0 GiB", "1,024.0 TiB",
+    ]  # fmt: skip

@@ -1,0 +1,112 @@
+"""`scrapy dq failed` and `dead`: lists, and one in full."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier import dead
+from scrapy_dq.frontier.model import Bury, Fail
+from support.live_frontier import HandWorker, LiveFrontier, put
+from support.stored_requests import stored
+
+COMMANDS = ("failed", "dead")
+
+
+def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
+    """Let *count* requests fail, and as many be buried."""
+    urls = {n: f"http://x.example/{n}" for n in range(begin, begin + 2 * count)}
+    worker.exchange(
+        *[put(n, payload=stored(url, cb_kwargs={"n": n})) for n, url in urls.items()], want=2 * count
+    )
+    held = sorted(worker.held)[: 2 * count]
+    worker.exchange(
+        *[Fail(entry, f"ValueError: {int(entry)}", urls[int(entry)]) for entry in held[:count]],
+        *[Bury(entry, f"died 3 times: {int(entry)}") for entry in held[count:]],
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_is_told_with_url_reason_time_worker(dq: Any, worker: HandWorker, name: str) -> None:
+    """To programs with its request, to people in lines of 80."""
+    end_badly(worker, 3)
+    found = dq.found(name)
+    number = 2 if name == "failed" else 5
+    assert len(found) == 3
+    one = next(each for each in found if each["url"] == f"http://x.example/{number}")
+    assert one["reason"] == (f"ValueError: {number}" if name == "failed" else f"died 3 times: {number}")
+    assert abs(one["at"] - time.time()) < 60
+    assert (one["worker"], one["attempts"]) == ("worker", 0)
+    assert one["request"]["callback"] == "parse_page"
+    assert one["request"]["cb_kwargs"] == {"n": number}
+    text = dq.text(name)
+    for part in (one["id"], one["url"], one["reason"], "worker", "3 "):
+        assert part in text
+    assert "shown" not in text
+    assert "; 1 shown." in dq.text(name, "-n", "1")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
+    """By the id of the list, with or without a spider before it."""
+    end_badly(worker, 2)
+    listed = dq.found(name)
+    for each in listed:
+        assert dq.found(name, each["id"]) == each
+        text = dq.text(name, each["id"])
+        for part in (each["id"], each["url"], "request: callback", "parse_page", '{"n": '):
+            assert part in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_id_that_is_none_is_told(dq: Any, worker: HandWorker, name: str) -> None:
+    """Whether it cannot be one, or is not kept."""
+    end_badly(worker, 1)
+    with pytest.raises(CommandError, match=r"keeps no .* 0{24}"):
+        dq.text(name, "0" * 24)
+    with pytest.raises(CommandError, match="'xyz' is no id"):
+        dq.text(name, "spider", "xyz")
+    with pytest.raises(CommandError, match="at most a spider and an id"):
+        dq.text(name, "spider", "0" * 24, "more")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_none_is_no_failure(dq: Any, worker: HandWorker, name: str) -> None:
+    """And a count says so."""
+    assert dq.text(name).startswith("0 ")
+    assert dq.found(name) == []
+    assert dq.status == 0
+
+
+def test_a_failed_request_is_found_far_down_the_list(dq: Any, worker: HandWorker) -> None:
+    """Which is read in parts."""
+    for begin in range(0, 900, 100):
+        end_badly(worker, 50, begin)
+    first = dq.found("failed", "-n", "1000")[-1]
+    assert dq.found("failed", first["id"]) == first
+
+
+def test_dead_letters_are_bounded_and_those_of_strangers_left_out(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """They are scanned in parts until there are enough; a record that is none is no reason to end."""
+    for begin in range(0, 1000, 200):
+        end_badly(worker, 100, begin)
+    live.redis.hset(live.key("dead"), mapping={"x": "junk", "y": b"\x93\x01\x02\x03"})
+    assert len(dead(live.redis, live.crawl, 0)) == 0
+    assert len(dead(live.redis, live.crawl, 30)) == 30
+    everything = dead(live.redis, live.crawl, 1000)
+    assert len({letter.entry_id for letter in everything}) == 500
+    assert [letter.at for letter in everything] == sorted((letter.at for letter in everything), reverse=True)
+    live.redis.hdel(live.key("dead"), "x", "y")
+
+
+def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWorker) -> None:
+    """Of a put that cannot be served."""
+    worker.exchange(put(1, reason="dq_delay = 'x' is no number", payload=stored("http://x/")))
+    assert "before any worker had it" in dq.text("dead")
+    (found,) = dq.found("dead")
+    assert (found["worker"], found["url"]) == ("", "http://x/")

@@ -1,0 +1,210 @@
+"""`scrapy dq peek`: it tells what would be leased next, in that order, and leases nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from msgpack import ExtType
+
+from scrapy_dq.codec.formats import REQUEST, SERIALIZED
+from scrapy_dq.codec.shown import shown
+from scrapy_dq.frontier.look import upcoming
+from scrapy_dq.frontier.model import Order
+from support.live_frontier import SLOW, HandWorker, LiveFrontier, limited, numbers, put, release
+from support.redis_server import RedisServer
+from support.stored_requests import stored
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("partitions", [1, 3, 30])
+def test_what_is_told_is_what_is_leased_next(
+    server: RedisServer, crawl_name: str, order: Order, partitions: int
+) -> None:
+    """In the same order: entries of several ranks, those that came back among them."""
+    live = LiveFrontier(server.url, crawl_name, order)
+    worker = HandWorker(live, "worker")
+    worker.exchange(
+        *[put(n, n % 3, start=n % 5 == 0, partition=b"p%d" % (n * n % partitions)) for n in range(60)]
+    )
+    worker.exchange(want=12)
+    worker.exchange(*[release(int(entry)) for entry in sorted(worker.held)[::2]])
+    other = HandWorker(live, "other")
+    before = live.dump()
+    for count in (1, 7, 54, 100):
+        assert len({entry.entry_id for entry in upcoming(live.redis, live.crawl, count)}) == min(count, 54)
+    assert live.dump() == before
+    told = [int(entry.entry_id) for entry in upcoming(live.redis, live.crawl, 20)]
+    leased = numbers(other.exchange(want=20))
+    assert told == leased
+    live.close()
+
+
+def test_what_waits_for_something_comes_after_what_may_be_leased(
+    dq: Any, live: LiveFrontier, server: RedisServer
+) -> None:
+    """With what it waits for."""
+    worker = HandWorker(live, "worker", limited(a=(0.0, 1), b=(100.0, 0)))
+    at = {name: stored(f"http://{name}.example/") for name in "abcd"}
+    worker.exchange(
+        put(1, partition=b"a", payload=at["a"]), put(2, partition=b"a", payload=at["a"]),
+        put(3, partition=b"b", payload=at["b"]), put(4, partition=b"b", payload=at["b"]),
+        put(5, partition=b"d", payload=at["d"], due_in=7200), want=2,
+    )  # fmt: skip
+    worker.exchange(put(6, 9, partition=b"c", payload=at["c"]))
+    found = dq.found("peek")
+    assert [entry["where"] for entry in found] == ["rotation", "saturated", "saturated", "delayed"]
+    assert [entry["request"]["url"] for entry in found][::3] == ["http://c.example/", "http://d.example/"]
+    assert found[1]["wait_s"] is None
+    assert 7000 < found[3]["wait_s"] <= 7200
+    text = dq.text("peek")
+    for part in ("for a lease", "2 h 0 min", "GET parse_page", "http://c.example/"):
+        assert part in text
+    (first,) = dq.found("peek", "-n", "1")
+    assert first == found[0]
+
+
+def test_a_partition_that_rests_is_told_with_its_time(dq: Any, live: LiveFrontier) -> None:
+    """Its delay is not over."""
+    worker = HandWorker(live, "worker", SLOW)
+    worker.exchange(*[put(n, partition=b"a", payload=stored("http://a/")) for n in range(3)], want=1)
+    worker.exchange(release(int(next(iter(worker.held)))))
+    worker.exchange()
+    (first, *_) = dq.found("peek")
+    assert first["where"] == "resting"
+    assert 90 < first["wait_s"] <= 100
+
+
+def test_nothing_waits(dq: Any, worker: HandWorker) -> None:
+    """Which is no failure."""
+    assert dq.text("peek") == "Nothing waits.\n"
+    assert dq.found("peek") == []
+    assert dq.status == 0
+
+
+def test_a_list_that_something_else_has_the_name_of_is_passed_by(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """As a lease does."""
+    worker.exchange(put(1, partition=b"a"), put(2, partition=b"b"))
+    live.redis.delete(live.key("backlog:0:a"))
+    live.redis.set(live.key("backlog:0:a"), "foreign")
+    assert [entry.partition for entry in upcoming(live.redis, live.crawl, 10)] == ["b"]
+    live.redis.delete(live.key("backlog:0:a"))
+
+
+def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of 12 MB no more than 4 MiB and one entry are told, and not much more is read."""
+    for n in range(0, 20, 2):
+        worker.exchange(
+            put(n, payload=b"x" * 600_000), put(n + 1, payload=b"x" * 600_000, partition=b"p%d" % n)
+        )
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 20)) == 7
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 16
+
+
+def test_of_one_partition_no_more_is_read_than_is_told(live: LiveFrontier, worker: HandWorker) -> None:
+    """However many are asked for."""
+    for n in range(0, 20, 2):
+        worker.exchange(*[put(n + i, payload=b"x" * 600_000) for i in range(2)])
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 7
+
+
+def test_what_came_back_or_is_delayed_keeps_to_the_bound(live: LiveFrontier, worker: HandWorker) -> None:
+    """Together with what is in lists, and alone."""
+    large = b"x" * 600_000
+    for n in range(0, 20, 2):
+        worker.exchange(put(n, payload=large), put(n + 1, payload=large, due_in=900), want=1)
+    worker.exchange(*[release(int(entry)) for entry in list(worker.held)[:5]])
+    worker.exchange(*[release(int(entry)) for entry in worker.held])
+    worker.exchange(*[put(50 + n, payload=large) for n in range(3)])
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
+    assert live.redis.info("commandstats")["cmdstat_zrangebylex"]["calls"] <= 12
+    for name in ("rotation", "suspects", "bands"):
+        live.redis.rename(live.key(name), live.key(name + "-away")) if live.redis.exists(
+            live.key(name)
+        ) else None
+    live.redis.config_resetstat()
+    assert [entry.where for entry in upcoming(live.redis, live.crawl, 1000)] == ["delayed"] * 7
+    assert live.redis.info("commandstats")["cmdstat_zrange"]["calls"] <= 11
+    for name in ("rotation-away", "suspects-away", "bands-away"):
+        live.redis.delete(live.key(name))
+
+
+def test_a_stranger_s_bytes_are_told_and_do_nothing(dq: Any, worker: HandWorker) -> None:
+    """What cannot be read is one of the entries; control characters do not reach the terminal."""
+    odd = bytes((REQUEST,)) + msgpack.packb({1: "http://x/\x1b[31m\nforged", "kind": "other"})
+    worker.exchange(*[put(n, payload=payload) for n, payload in enumerate((b"", b"\xffjunk", odd))])
+    text = dq.text("peek")
+    assert text.count("(unreadable: ") == 2
+    assert "http://x/?[31m?forged" in text
+    assert {entry["request"]["kind"] for entry in dq.found("peek")} == {"unreadable", "request"}
+
+
+def entry_of(meta: Any) -> bytes:
+    return bytes((REQUEST,)) + msgpack.packb({1: "http://x/", 8: meta})
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+SHOWN: dict[str, tuple[Callable[[], Any], Any]] = {
+    "instance": (
+        lambda: ExtType(5, msgpack.packb(["no.such:Class", {"a": 1}])),
+        {"class": "no.such:Class", "state": {"a": 1}},
+    ),
+    "instances in a set": (
+        lambda: ExtType(3, msgpack.packb([ExtType(5, msgpack.packb(["m:C", {"a": [1]}]))])),
+        [{"class": "m:C", "state": {"a": [1]}}],
+    ),
+    "bytes": (lambda: b"\xff", {"base64": "/w=="}),
+    "text in bytes": (lambda: b"text", "text"),
+    "odd keys": (lambda: {1: 2, b"\xff": 3}, {"1": 2, "{'base64': '/w=='}": 3}),
+    "infinite": (lambda: float("inf"), "inf"),
+    "tuple": (lambda: ExtType(2, msgpack.packb([1, 2])), [1, 2]),
+    "surrogate": (lambda: "a", "a"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_json_has_not_is_shown_in_its_place(name: str) -> None:
+    """Instances by the names of their classes, which are not looked up."""
+    make, expected = SHOWN[name]
+    assert shown(entry_of({"x": make()}), 10_000)["meta"] == {"x": expected}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x01",
+        b"\x01\xc1",
+        entry_of(nested(500)),
+        entry_of(ExtType(5, b"\x01")),
+        entry_of("x" * 10_000),
+    ],
+    ids=["empty", "no map", "no msgpack", "deep", "no instance", "large"],
+)
+def test_what_cannot_be_read_is_shown_with_its_reason(payload: bytes) -> None:
+    """And never raised."""
+    found = shown(payload, 10_000)
+    assert found["kind"] == "unreadable"
+    assert found["bytes"] == len(payload)
+
+
+def test_what_a_serializer_has_written_is_not_read() -> None:
+    """It may be a pickle."""
+    assert shown(bytes((SERIALIZED,)) + b"cos\nsystem\n", 1000) == {
+        "kind": "serialized",
+        "payload": "cos\nsystem\n",
+    }

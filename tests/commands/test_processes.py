@@ -1,0 +1,106 @@
+"""The commands that look, as a user runs them: `scrapy dq ...` in a project, one process each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from scrapy_dq.commands.group import SUBCOMMANDS
+from support.project import Project
+from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq, run_dq_each
+from support.tree_site import TreeSite
+from support.waiting import free_port
+
+PASSWORD = "s3cr3t-w0rd"
+LOOKS = ("status", "workers", "peek", "failed", "dead", "doctor")
+
+
+@pytest.fixture
+def project(
+    make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
+) -> Project:
+    """Return a project whose crawl was stopped after some pages; one page fails."""
+    site = start_site()
+    project = make_project(
+        ["http://127.0.0.1:9/refused", site.start_url], redis_url=server.url,
+        settings={"RETRY_ENABLED": False, "CLOSESPIDER_PAGECOUNT": 3, "CONCURRENT_REQUESTS": 1},
+    )  # fmt: skip
+    project.run_worker()
+    return project
+
+
+def test_each_command_looks_at_the_crawl_of_a_spider(project: Project) -> None:
+    """In plain lines of 80 columns, with exit status 0 and nothing on standard error."""
+    expected = {
+        "status": "failed ", "workers": "No worker is registered.", "peek": "http://127.0.0.1:",
+        "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "doctor": "ok ",
+    }  # fmt: skip
+    for name in LOOKS:
+        done = run_dq(project, name, project.name)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        assert PASSWORD not in done.stdout
+        assert expected[name] in done.stdout
+
+
+def test_what_else_a_user_may_type(project: Project) -> None:
+    """The same as JSON; by the crawl's name; without a name; wrongly."""
+    name = project.name
+    commands = [[look, name, "--json"] for look in LOOKS]
+    for done in run_dq_each(project, commands):
+        assert (done.returncode, done.stderr) == (0, "")
+        json.loads(done.stdout)
+    listed, as_json, by_name, nothing, typo, away = run_dq_each(
+        project,
+        [
+            ["status"], ["status", "--json"], ["status", "--crawl", name, "--no-rate"], ["peek"],
+            ["peek", "--crawl", name[:-1]],
+            ["doctor", "-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"],
+        ],
+    )  # fmt: skip
+    assert f"{name}: {name}" in listed.stdout
+    (crawl,) = json.loads(as_json.stdout)
+    assert (crawl["spider"], crawl["crawl"], crawl["phase"]) == (name, name, "open")
+    assert crawl["failed"] == 1
+    assert f"Crawl {name!r} at" in by_name.stdout
+    for done, says in (
+        (nothing, "scrapy dq peek: name a spider, or a crawl with --crawl"),
+        (typo, f"did you mean --crawl {name!r}?"),
+        (away, "cannot be reached"),
+    ):
+        assert done.returncode == 1
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert says in line
+        assert PASSWORD not in line
+    for words in (["peek", name, "-n", "0"], ["status", "x", "y"]):
+        (done,) = run_dq_each(project, [words])
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., Project]) -> None:
+    """It is started for the moment; a spider that cannot be made is told with the reason."""
+    broken = (
+        "import scrapy\n\n\nclass Broken(scrapy.Spider):\n    name = 'broken'\n\n"
+        "    def __init__(self, needed, **kwargs):\n        super().__init__(**kwargs)\n"
+        "\n\nclass Fine(scrapy.Spider):\n    name = 'fine'\n"
+    )
+    project = make_project(["http://127.0.0.1:9/"], spider=broken)
+    listed, looked, doctor = run_dq_each(
+        project, [["status", "--json"], ["status", "fine"], ["doctor", "--json"]]
+    )
+    broken_one, fine = json.loads(listed.stdout)
+    assert "needed" in broken_one["why"]
+    assert (fine["crawl"], fine["phase"]) == ("fine", "absent")
+    assert "there is no crawl 'fine' at unix://" in looked.stderr
+    assert "none was found there" in looked.stderr
+    assert json.loads(doctor.stdout)["fit"]
+
+
+def test_each_look_is_in_the_group() -> None:
+    """Beside those that change something."""
+    assert {subcommand.name for subcommand in SUBCOMMANDS} >= set(LOOKS)

@@ -1,0 +1,222 @@
+"""`scrapy dq status`: what it counts, its bounds, and what it says of a crawl that is not there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scrapy_dq.commands.looking import opened
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier.crawls import some_crawls
+from scrapy_dq.frontier.look import largest
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.settings import Config
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, numbers, put, puts
+from support.redis_server import RedisServer
+from support.waiting import free_port
+
+
+def test_all_counts_are_told(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """Each kind of entry under its own name, to programs and to people."""
+    worker.exchange(*puts(b"a.example", 7), put(90, due_in=900), put(91, reason="odd"), want=4)
+    first, second, third, _ = sorted(int(entry) for entry in worker.held)
+    worker.exchange(ack(first), fail(second), bury(third))
+    found = dq.found("status", "--no-rate")
+    counts = ("phase", "run", "workers", "waiting", "delayed", "in_flight", "done", "failed", "dead")
+    assert [found[name] for name in counts] == ["open", 0, 1, 3, 1, 1, 1, 1, 2]
+    assert found["pages_per_s"] is None
+    assert found["redis_memory_bytes"] > 0
+    assert found["largest_partitions"] == [{"partition": "a.example", "waiting": 3}]
+    text = dq.text("status", "--no-rate")
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    for row in (
+        "workers 1",
+        "waiting 3",
+        "delayed 1",
+        "in flight 1",
+        "done 1",
+        "failed 1",
+        "dead 2",
+        "3 a.example",
+    ):
+        assert row in rows
+    assert f"Crawl {live.crawl!r} at 127.0.0.1:" in text
+    assert "of 1:" in text
+    assert dq.status == 0
+
+
+def test_pages_are_counted_over_an_interval(
+    dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Done, failed and dead ones; what is left is told in time."""
+    worker.exchange(*puts(b"a", 100), want=30)
+    held, sleep = sorted(int(entry) for entry in worker.held), time.sleep
+
+    def crawl_meanwhile(seconds: float) -> None:
+        worker.exchange(*map(ack, held[:10]), fail(held[10]), bury(held[11]))
+        sleep(0.05)
+
+    monkeypatch.setattr(time, "sleep", crawl_meanwhile)
+    found = dq.found("status")
+    assert 12 < found["pages_per_s"] <= 12 / 0.05
+    assert found["left_s"] == pytest.approx(88 / found["pages_per_s"], abs=0.06)
+    held = held[12:]
+    assert "pages/s; " in dq.text("status")
+
+
+def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Partitions with several priorities count with all of them; a list that is none counts nothing."""
+    worker.exchange(*[put(n, n % 3, partition=b"several") for n in range(30)])
+    worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
+    sizes = largest(live.redis, live.crawl, 3)
+    assert sizes.largest[:2] == [("several", 30), ("one", 25)]
+    assert (sizes.partitions, sizes.looked_at, sizes.complete) == (22, 22, True)
+    live.redis.delete(live.key("backlog:0:one"))
+    live.redis.set(live.key("backlog:0:one"), "foreign")
+    assert dict(largest(live.redis, live.crawl, 22).largest)["one"] == 0
+    live.redis.delete(live.key("backlog:0:one"))
+
+
+def test_of_many_partitions_a_part_is_looked_at(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the output says so."""
+    for begin in range(0, 3000, 1000):
+        worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
+    sizes = largest(live.redis, live.crawl, 3, most=600)
+    assert 600 <= sizes.looked_at < 2000
+    assert (sizes.partitions, sizes.complete) == (3000, False)
+    assert largest(live.redis, live.crawl, 3, budget_s=9).complete
+    assert not largest(live.redis, live.crawl, 3, budget_s=0).complete
+    monkeypatch.setattr(largest, "__kwdefaults__", {"most": 600, "budget_s": 9})
+    assert f"of {sizes.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
+
+
+def test_of_two_runs_no_rate_is_told(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their counts begin at 0 each."""
+    worker.exchange(*puts(b"a", 10), want=3)
+    monkeypatch.setattr(time, "sleep", lambda _: live.redis.hincrby(live.key("meta"), "run", 1))
+    assert dq.found("status")["pages_per_s"] is None
+
+
+def test_what_only_a_worker_has_is_not_asked_for(dq: Any, worker: HandWorker) -> None:
+    """DQ_RUN_NAME may name Scrapyd's job."""
+    assert "phase" in dq.found("status", "--no-rate", DQ_RUN_NAME="%(job)s")
+
+
+BOUNDED = {
+    "auth", "client|setinfo", "client", "ping", "info", "evalsha", "eval", "select", "type", "exists",
+    "hmget",
+    "smembers", "hlen", "hget", "scard", "zcard", "hscan", "llen", "zrangebylex", "zrange", "lindex",
+    "lrange", "time", "script", "script|exists",
+}  # fmt: skip
+"""Commands that read no key as a whole; the set of members, whose size is that of the workers, aside."""
+
+
+def test_commands_read_no_key_as_a_whole_and_change_nothing(
+    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+) -> None:
+    """As Redis itself counts what it is asked for."""
+    server = start_redis(appendonly=True)
+    live = LiveFrontier(server.url, "crawl")
+    worker = HandWorker(live, "worker")
+    worker.exchange(
+        *[put(n, n % 3, partition=b"p%d" % (n % 40)) for n in range(400)], put(900, due_in=99), want=9
+    )
+    held = numbers(worker.exchange(want=9))
+    worker.exchange(fail(held[0]), bury(held[1]))
+    before = live.dump()
+    live.redis.config_resetstat()
+    dq = dq_at(server.url)
+    for name in ("status", "workers", "peek", "failed", "dead", "doctor"):
+        dq.text(name, *["--no-rate"] * (name == "status"))
+    called = {name.removeprefix("cmdstat_").lower() for name in live.redis.info("commandstats")}
+    assert "hscan" in called
+    assert called - {"config|resetstat", "config"} <= BOUNDED
+    assert live.dump() == before
+    live.close()
+
+
+def test_a_user_with_the_rights_of_a_worker_may_look(
+    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+) -> None:
+    """Those that docs/settings.md names, and even without INFO."""
+    server = start_redis(appendonly=True)
+    live = LiveFrontier(server.url, "crawl")
+    HandWorker(live, "worker").exchange(put(1))
+    rights = "~dq:* +@connection +@read +@write +@scripting +time"
+    live.redis.execute_command("ACL", "SETUSER", "crawler", "on", ">pw", *rights.split())
+    dq = dq_at(server.url.replace("redis://", "redis://crawler:pw@"))
+    for name in ("status", "workers", "peek", "failed", "dead", "doctor"):
+        dq.text(name)
+        assert dq.status == 0, name
+    assert dq.found("status", "--no-rate")["redis_memory_bytes"] is None
+    with pytest.raises(CommandError, match="did you mean"):
+        dq.text("status", "--crawl", "crowl")
+    live.close()
+
+
+def test_a_crawl_that_is_not_there_is_told_with_the_nearest(
+    dq: Any, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Every command of one crawl says so; its name may hold anything."""
+    for name in ("status", "workers", "peek", "failed", "dead"):
+        with pytest.raises(CommandError, match=f"did you mean --crawl '{live.crawl}'") as told:
+            dq.text(name, "--crawl", live.crawl + "x")
+        assert f"no crawl '{live.crawl}x' at 127.0.0.1:" in str(told.value)
+    with pytest.raises(CommandError, match="there are: "):
+        dq.text("status", "--crawl", "ü/{%s}:*")
+
+
+def test_names_of_crawls_are_read_from_their_keys(live: LiveFrontier, server: RedisServer) -> None:
+    """As they were given, whatever is in them; bounds are kept."""
+    odd = LiveFrontier(server.url, f"{live.crawl} ü/{{%s}}:*")
+    HandWorker(odd, "worker")
+    assert odd.crawl in some_crawls(live.redis)
+    assert some_crawls(live.redis, most_keys=0) == []
+    odd.close()
+
+
+def test_the_search_for_names_ends_in_time(start_redis: Callable[..., RedisServer]) -> None:
+    """However many keys of others there are."""
+    with start_redis().client() as client:
+        client.mset({f"other-{n}": "" for n in range(5000)})
+        some_crawls(client, budget_s=0)
+        assert client.info("commandstats")["cmdstat_scan"]["calls"] == 1
+        some_crawls(client, most_keys=2000)
+        assert client.info("commandstats")["cmdstat_scan"]["calls"] == 3
+
+
+def test_a_redis_that_goes_away_meanwhile_is_told(start_redis: Callable[..., RedisServer]) -> None:
+    """By where it is, and what that means."""
+    server = start_redis()
+
+    def look() -> None:
+        with opened(Config("crawl", redis_url=server.url)) as place:
+            server.kill()
+            place.overview()
+
+    with pytest.raises(FrontierUnavailable, match=r"127\.0\.0\.1:.* Redis does not answer"):
+        look()
+
+
+def test_without_redis_one_line_tells_it(dq_at: Callable[[str], Any]) -> None:
+    """With what to do, without the password."""
+    with pytest.raises(FrontierRefused, match="cannot be reached") as told:
+        dq_at(f"redis://:s3cr3t-w0rd@127.0.0.1:{free_port()}/0").text("status")
+    assert "s3cr3t" not in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_wrong_password_is_told_without_it(dq_at: Callable[[str], Any], server: RedisServer) -> None:
+    """As a worker tells it."""
+    with pytest.raises(FrontierRefused, match="denies access") as told:
+        dq_at(server.url.replace("s3cr3t-w0rd", "wr0ng-w0rd")).text("status")
+    assert "w0rd" not in str(told.value)

@@ -1,0 +1,23 @@
+"""Requests as a crawl stores them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scrapy import Request, Spider
+
+from scrapy_dq.codec import Codec
+
+
+class LookSpider(Spider):
+    """Whose requests wait."""
+
+    name = "look"
+
+    def parse_page(self, response: Any) -> None: ...
+
+
+def stored(url: str, **attributes: Any) -> bytes:
+    """Return a stored request."""
+    spider = LookSpider()
+    return Codec(spider).encode(Request(url, spider.parse_page, **attributes))
