@@ -241,6 +241,11 @@ class Engine:
         return set(self.works)
 
 
+def held_by(state: dict[str, Any], worker_id: str) -> set[bytes]:
+    """Return the ids of what a worker has in flight, by a stored state."""
+    return {entry_id for entry_id, entry in state["entries"].items() if entry[0] == worker_id}
+
+
 def entries(state: dict[str, Any], where: str) -> dict[int, tuple[str, int, bool, bytes]]:
     """Return the entries in one place of a stored state, by number."""
     return {int(entry[3]): entry for entry in state["entries"].values() if entry[0] == where}

@@ -23,7 +23,7 @@ from scrapy_dq.frontier.wire import NO_TERMS, pack_moves
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary
-from worker.engine import ORDER, Crawl, Engine, entries, until
+from worker.engine import ORDER, Crawl, Engine, entries, held_by, until
 
 State = Callable[[], dict[str, Any]]
 NAMED_RUN = Identity("fingerprinter", "spider", "{}", run_name="nightly")
@@ -197,7 +197,7 @@ async def test_capacity_0_gives_the_buffer_back(crawl: Crawl, state: State) -> N
         await until(lambda: len(engine.works) == 2, "their exchange is answered")
         engine.capacity = 0
         await until(lambda: len(entries(state(), engine.worker.id)) == 2, "the buffer is given back")
-        assert engine.held == {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id}
+        await until(lambda: engine.held == held_by(state(), engine.worker.id), "the answer is read")
         assert not any(attempts for _, attempts, _, _ in state()["entries"].values())
         engine.capacity = 2
         engine.may_end.set()
@@ -484,7 +484,7 @@ async def test_what_is_released_while_a_rejoin_is_under_way_is_given_back(
         engine.capacity = 0
         await until(lambda: engine.counts["rejoin"], "it knows it")
         await until(lambda: len(entries(state(), engine.worker.id)) == 2, "the buffer is given back")
-        assert engine.held == {i for i, entry in state()["entries"].items() if entry[0] == engine.worker.id}
+        await until(lambda: engine.held == held_by(state(), engine.worker.id), "the answer is read")
         engine.capacity = 2
         engine.may_end.set()
         await running
