@@ -63,8 +63,7 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     with capsys.disabled():
         print(f"\n{len(gaps)} gaps: {gaps[0]:.3f} to {gaps[-1]:.3f} s, median {gaps[len(gaps) // 2]:.3f} s")
     assert gaps[0] >= 0.3
-    # Measured where requests arrive: on a busy machine one is now and then late, and the next one is not.
-    assert sum(gap >= 0.45 for gap in gaps) >= 0.95 * len(gaps)
+    assert sum(gap >= 0.45 for gap in gaps) >= 0.99 * len(gaps)
     assert gaps[len(gaps) // 2] >= 0.5
     # The root of a domain links to all its pages: from its second request on each has a backlog.
     assert gaps[-1] <= 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -312,3 +313,34 @@ def test_under_another_scheduler_it_says_that_it_is_fed_nothing(
     assert "is fed by scrapy_dq.Scheduler, and this crawl has another one" in worker.text
     assert client.llen(key(project)) == 1
     client.delete(key(project))
+
+
+def test_a_worker_that_dies_over_a_payload_gives_it_back(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+) -> None:
+    """Killed while it makes a request of it: the claim is in flight, and the next worker takes it."""
+    site = start_site(pages=9)
+    project = fed(
+        "def make_request_from_data(self, data):",
+        "    import os, pathlib, signal",
+        "    if not pathlib.Path('died').exists():",
+        "        pathlib.Path('died').touch()",
+        "        os.kill(os.getpid(), signal.SIGKILL)",
+        "    return super().make_request_from_data(data)",
+    )
+    client.rpush(key(project), *(site.url(f"/p/{k}") for k in (6, 7, 8)))
+    assert project.start_worker().wait(20) == -signal.SIGKILL
+    assert not client.exists(key(project))  # all three were claimed
+    assert look(project).census.in_flight == 3
+    assert project.run_worker().close_reason == "finished"
+    assert site.hits()["/p/6"] == site.hits()["/p/7"] == site.hits()["/p/8"] == 1
+
+
+def test_an_idle_spider_asks_redis_twice_a_second(
+    fed: Callable[..., Project], client: redis.Redis, look: Look
+) -> None:
+    """It is told of nothing that comes: it looks, with the exchanges that it makes anyway, and seldom."""
+    project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
+    worker = project.run_worker()
+    # The first pauses are shorter, 20 ms and then twice as long each time; from 0.5 s on they are 0.4 to 0.5.
+    assert 10 <= worker.stats["dq/exchanges"] <= 5 / 0.4 + 8
