@@ -94,7 +94,8 @@ class Put:
     start: bool
     payload: bytes
     parent: bytes | None = None
-    """Entry id of the lease whose callback yielded it; None when nobody holds one for it."""
+    """Entry id of the lease whose callback yielded it; None when nobody holds one for it; empty when that
+    does not matter any more: `once`, and confirmed."""
     source: Any = field(default=None, repr=False, compare=False)
     """What the caller wants back if the put is dropped as a duplicate; never sent, may be gone by then."""
     partition: bytes = b""
@@ -110,7 +111,8 @@ class Put:
     most: int = 0
     """Refused if so many wait already, of all entries; only with Admission.ID. 0: never."""
     once: bool = field(default=False, compare=False)
-    """Its id is a random one: nobody but this worker's own log can repeat it. Only with Admission.ID."""
+    """Nobody but this worker's own log can repeat it: its id is a random one, or the lease that it came with
+    ends with it. Its token is forgotten once the log has retired it. Only with Admission.ID."""
     fresh: bool = field(default=True, compare=False)
     """Never confirmed before: if it is known, it is a duplicate. A put of the log is known to itself."""
 

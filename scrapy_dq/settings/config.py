@@ -10,7 +10,7 @@ from typing import Any
 
 from scrapy_dq.frontier.model import Limits, Order
 from scrapy_dq.settings.peers import order_of_queue
-from scrapy_dq.settings.redis_place import names_redis, settle
+from scrapy_dq.settings.redis_place import name_place, names_redis
 from scrapy_dq.settings.setting import (
     ConfigError,
     Setting,
@@ -226,7 +226,7 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
             value = _order_of(settings) if setting.name == "DQ_ORDER" else setting.default
         values[setting.field] = setting.parse(setting, value)
     if "redis_url" in values:
-        settle(settings, values, _BY_NAME["REDIS_PORT"])
+        name_place(settings, values, _BY_NAME["REDIS_PORT"])
     return values
 
 

@@ -18,7 +18,7 @@ def names_redis(params: Mapping[str, Any]) -> bool:
     return any(params.get(name) for name in _NAMES_REDIS)
 
 
-def settle(given: Mapping[str, Any], values: dict[str, Any], port: Setting) -> None:
+def name_place(given: Mapping[str, Any], values: dict[str, Any], port: Setting) -> None:
     """Make *values* say where Redis is, as scrapy-redis would: a setting wins over one of REDIS_PARAMS.
 
     A port or a database without a host is one of this machine.

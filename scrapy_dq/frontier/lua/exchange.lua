@@ -15,7 +15,7 @@
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
-local PUT, ACK, RELEASE, BURY, FAIL, SENT = 1, 2, 3, 4, 5, 1
+local ACK, RELEASE, BURY, FAIL, SENT = 2, 3, 4, 5, 1
 
 load_state()
 local answer = stale(epoch, run)

@@ -5,6 +5,7 @@
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
+local PUT = 1 -- what an exchange calls this move
 local KNOWN, FULL = 1, 2
 local admit = {
   seen_add,
@@ -60,7 +61,7 @@ end
 local function rank_puts(moves)
   local ranks, checked = {}, {}
   for i, move in ipairs(moves) do
-    if move[1] == 1 then
+    if move[1] == PUT then
       ranks[i] = order_rank(move[5], move[6])
       local list = backlog_key(rank_text(ranks[i]), move[8])
       local wrong = not checked[list] and wrong_list(ranks[i], move[8])
