@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 
 from scrapy_dq.frontier.worker import Worker
 
@@ -21,11 +22,13 @@ class Listening:
     time; when the last one has, the run is finished, and all close.
     """
 
-    def __init__(self, worker: Worker, patience_s: float) -> None:
+    def __init__(self, worker: Worker, patience_s: float, paused: Callable[[], bool]) -> None:
         """
         Args:
             patience_s: seconds without anything to do; 0: not to listen at all; inf: for ever.
+            paused: tells whether this worker takes nothing now, though something may be there.
         """
+        self._paused = paused
         self._worker = worker
         self._patience_s = patience_s
         self._timer: asyncio.TimerHandle | None = None
@@ -67,7 +70,7 @@ class Listening:
         if not self._worker.idle:
             return  # the next time that there is nothing to do begins with idle()
         silent = time.monotonic() - self._heard > SILENT_S
-        if silent or self._movements() != self._moved:
+        if silent or self._paused() or self._movements() != self._moved:
             self._watch()  # there was something meanwhile, here or on another worker, or may have been
             return
         logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",

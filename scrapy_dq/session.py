@@ -151,7 +151,7 @@ class Session:
             frontier, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
         )  # fmt: skip
-        self.listening = Listening(self.worker, self._patience_s)
+        self.listening = Listening(self.worker, self._patience_s, lambda: self.settlement.paused)
         joined = await self.worker.start(uuid.uuid4().hex)
         self.opened = True
         self.adopted = joined.adopted

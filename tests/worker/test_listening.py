@@ -19,7 +19,10 @@ class Worker(SimpleNamespace):
     """A worker that a test says everything of."""
 
     def __init__(self) -> None:
-        super().__init__(idle=True, census=Census(), listens=False)
+        super().__init__(idle=True, census=Census(), listens=False, pause=False)
+
+    def paused(self) -> bool:
+        return bool(self.pause)
 
     def listen(self, on: bool) -> None:
         self.listens = on
@@ -43,7 +46,7 @@ def test_it_ends_when_nothing_came_for_long_enough() -> None:
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, PATIENCE_S)
+        listening = Listening(worker, PATIENCE_S, worker.paused)
         assert await after(listening, worker, 2 * PATIENCE_S)
         assert listening.idle()
         assert not await after(listening, worker, 3 * PATIENCE_S)
@@ -58,7 +61,7 @@ def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, patience_s)
+        listening = Listening(worker, patience_s, worker.paused)
         assert listening.on == bool(patience_s)
         listening.idle()
         assert await after(listening, worker, 2 * PATIENCE_S) == bool(patience_s)
@@ -71,7 +74,7 @@ def test_what_others_did_meanwhile_counts() -> None:
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, PATIENCE_S)
+        listening = Listening(worker, PATIENCE_S, worker.paused)
         listening.idle()
         worker.census = Census(done=1)
         assert await after(listening, worker, 1.5 * PATIENCE_S)
@@ -86,10 +89,26 @@ def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, PATIENCE_S)
+        listening = Listening(worker, PATIENCE_S, worker.paused)
         listening.exchanged()
         listening.idle()
         assert await after(listening, worker, 6 * PATIENCE_S, silent=True)
+        assert not await after(listening, worker, 4 * PATIENCE_S)
+
+    run(scenario)
+
+
+def test_a_pause_is_no_idleness() -> None:
+    """While the engine is paused nothing is taken of what is fed: the wait begins when it goes on."""
+
+    async def scenario() -> None:
+        worker: Any = Worker()
+        listening = Listening(worker, PATIENCE_S, worker.paused)
+        listening.exchanged()
+        listening.idle()
+        worker.pause = True
+        assert await after(listening, worker, 6 * PATIENCE_S)
+        worker.pause = False
         assert not await after(listening, worker, 4 * PATIENCE_S)
 
     run(scenario)
