@@ -8,6 +8,7 @@ import pytest
 
 from scrapy_dq.frontier import put_log as module
 from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.frontier.outbox import Outbox
 from scrapy_dq.frontier.put_log import PutLog
 
 
@@ -57,3 +58,25 @@ def test_the_log_is_bounded_and_says_so_once(
     assert "DQ_ROLLBACK_HORIZON" in record.getMessage()
     log.add(put(30, payload=b"x" * 100), 0.0)  # what was taken does not count any more
     assert len(log.take()) == 1
+
+
+def test_a_logged_put_outlives_its_parents_lease_however_often_it_is_replayed() -> None:
+    """It was confirmed, and its parent is done: nobody else brings it if Redis has forgotten it, twice even."""
+    log, outbox = PutLog(10), Outbox()
+    fed = put(1)
+    fed.once, fed.parent = True, b"lease of it."
+    log.add(fed, 0.0)
+    outbox.replay(log.take(), ())  # a Redis that came back older
+    outbox.replay(log.take(), ())  # and older once more, before the first exchange
+    assert outbox.prefix() == [fed]
+
+
+def test_a_put_that_ends_with_its_parents_lease_is_dropped_with_it() -> None:
+    """Unconfirmed: who has the lease now puts it, and another put of it would be a second one."""
+    outbox, fed = Outbox(), put(1)
+    fed.once, fed.parent = True, b"lease of it."
+    outbox.append(fed)
+    outbox.replay([], (b"lease of it.",))
+    assert outbox.prefix() == [fed]
+    outbox.replay([], ())
+    assert (outbox.prefix(), len(outbox), outbox.puts) == ([], 0, 0)
