@@ -61,7 +61,7 @@ def test_the_log_is_bounded_and_says_so_once(
 
 
 def test_a_logged_put_outlives_its_parents_lease_however_often_it_is_replayed() -> None:
-    """It was confirmed, and its parent is done: nobody else brings it if Redis has forgotten it, twice even."""
+    """It was confirmed, its parent is done: nobody else brings it if Redis has forgotten it, even twice."""
     log, outbox = PutLog(10), Outbox()
     fed = put(1)
     fed.once, fed.parent = True, b"lease of it."
