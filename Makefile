@@ -14,7 +14,7 @@ test: $(INSTALLED)
 	$(RUN) -m pytest -m "not soak" --durations=15
 
 soak: $(INSTALLED)
-	$(RUN) -m pytest -m soak --durations=0
+	$(RUN) -m pytest -m soak --every-redis --durations=0
 
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)

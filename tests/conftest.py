@@ -16,9 +16,27 @@ from support.redis_server import KINDS, RedisServer, find_binary
 from support.tree_site import TreeSite
 
 
-@pytest.fixture(scope="session", params=KINDS)
+ON_EVERY_KIND = ("frontier", "open")
+"""Folders whose tests run on every kind of Redis: what depends on its version is the Lua. The others take one."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-redis", action="store_true",
+        help="run all tests, not those of the frontier alone, on every kind of redis-server that is here",
+    )  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "redis_server" in metafunc.fixturenames:
+        found = [kind for kind in KINDS if find_binary(kind)] or list(KINDS)
+        every = metafunc.config.getoption("--every-redis") or metafunc.definition.path.parent.name in ON_EVERY_KIND
+        metafunc.parametrize("redis_server", found if every else found[:1], indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """Yield one running server per kind, with an AOF, shared by the whole session.
+    """Yield one running server, with an AOF, shared by the whole session.
 
     A test keeps to its own `crawl_name` and flushes nothing; to harm a server, take `start_redis`.
     """
