@@ -15,9 +15,8 @@ from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary
 from support.tree_site import TreeSite
 
-
 ON_EVERY_KIND = ("frontier", "open")
-"""Folders whose tests run on every kind of Redis: what depends on its version is the Lua. The others take one."""
+"""Folders whose tests run on every kind of Redis: what depends on its version is the Lua."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "redis_server" in metafunc.fixturenames:
         found = [kind for kind in KINDS if find_binary(kind)] or list(KINDS)
-        every = metafunc.config.getoption("--every-redis") or metafunc.definition.path.parent.name in ON_EVERY_KIND
+        every = (
+            metafunc.config.getoption("--every-redis")
+            or metafunc.definition.path.parent.name in ON_EVERY_KIND
+        )
         metafunc.parametrize("redis_server", found if every else found[:1], indirect=True, scope="session")
 
 

