@@ -17,7 +17,7 @@ from scrapy_dq.connection import Connection
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, FrontierError, Joined, Put, Status
+from scrapy_dq.frontier.model import Census, FrontierError, Hold, Joined, Put, Status, Words
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.listening import Listening
 from scrapy_dq.retry_after import RetryAfter
@@ -56,6 +56,13 @@ _COUNTERS = {
     "release": stats.RELEASED,
     "bury": stats.BURIED,
     "fail": stats.FAILED,
+}
+
+
+_HOLDS = {
+    Hold.NONE: "resumed",
+    Hold.PAUSED: "paused; nothing is sent until somebody says `scrapy dq resume`",
+    Hold.DRAINING: "draining; what is leased is finished, and no more until somebody says `scrapy dq resume`",
 }
 
 
@@ -151,7 +158,9 @@ class Session:
             frontier, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
         )  # fmt: skip
-        self.listening = Listening(self.worker, self._patience_s, lambda: self.settlement.paused)
+        self.listening = Listening(
+            self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold
+        )
         joined = await self.worker.start(uuid.uuid4().hex)
         self.opened = True
         self.adopted = joined.adopted
@@ -240,6 +249,16 @@ class Session:
         if parentless or not self.shares_seen:
             self.settlement.close_spider("outbox_lost")
 
+    def told(self, before: Words, words: Words) -> None:
+        if words.forgets != before.forgets:
+            self._scheduler.forget_sent()
+        if words.hold is not before.hold:
+            logger.info("Crawl %r: %s", self.config.crawl, _HOLDS[words.hold])
+            self.settlement.wake()
+        if words.stops > before.stops:
+            logger.info("Crawl %r: all its workers are asked to stop", self.config.crawl)
+            self.settlement.close_spider("stopped")
+
     def counted(self, what: str, amount: float) -> None:
         if what in _COUNTERS:
             self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
@@ -282,6 +301,8 @@ class Session:
             adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
             what = f"{verb}; {_counts(census)}{adopted}{hint}"
         logger.info("Crawl %r at %s: %s", name, self._connection.target, what)
+        if joined.words.hold:
+            logger.warning("Crawl %r is %s", name, _HOLDS[joined.words.hold])
         if joined.limits_changed:
             logger.info(
                 "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS are not what this run went by: "

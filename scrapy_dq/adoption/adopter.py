@@ -25,7 +25,7 @@ from scrapy_dq.frontier.dialogue import Dialogue
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.heartbeat import Heartbeat
 from scrapy_dq.frontier.identity import own_identity
-from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Put, Status
+from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Put, Status, Words
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -237,6 +237,7 @@ class Adopter:
     def leases_arrived(self) -> None: ...
     def run_finished(self) -> None: ...
     def frontier_lost(self) -> None: ...
+    def told(self, before: Words, words: Words) -> None: ...
     def counted(self, what: str, amount: float) -> None: ...
 
 

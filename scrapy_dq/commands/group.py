@@ -14,13 +14,15 @@ from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.peek import Peek
 from scrapy_dq.commands.status import Status
+from scrapy_dq.commands.steering import Drain, Pause, Resume, Stop
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import ConfigError
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(), Adopt(),
+    Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(),
+    Pause(), Drain(), Resume(), Stop(), Adopt(),
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from scrapy_dq.frontier.model import (
     Block,
     Census,
     Claim,
+    Hold,
     Joined,
     Move,
     Note,
@@ -34,6 +35,7 @@ from scrapy_dq.frontier.model import (
     Release,
     Status,
     Terms,
+    Words,
 )
 from scrapy_dq.frontier.outbox import Outbox
 from scrapy_dq.frontier.put_log import PutLog
@@ -59,6 +61,9 @@ class Listener(Protocol):
         Those whose parent has a lease come again; if some have none (*parentless*), only the next
         crawl's start() brings them back.
         """
+
+    def told(self, before: Words, words: Words) -> None:
+        """All workers were told something, by somebody outside; what holds is obeyed already."""
 
     def counted(self, what: str, amount: float) -> None:
         """*what*: exchange, seconds, error, rejoin, reclaim, or a move's name once it is confirmed."""
@@ -116,6 +121,7 @@ class Dialogue:
         self.listening = False
         """More may be fed at any time: the run is not to be finished, whatever is left of it."""
         self.census = Census()
+        self.words = Words()
         self.outbox = Outbox(spill_dir)
         self.leases = Leases(limit)
         self.notes: list[Note] = []
@@ -163,6 +169,7 @@ class Dialogue:
         """Register; see Frontier.join."""
         joined = await self._frontier.join(self.id, self._identity, new_epoch, self._crawl)
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
+        self.words = joined.words
         self.finished = self.over = joined.status is Status.FINISHED
         return joined
 
@@ -225,6 +232,7 @@ class Dialogue:
             self._begin_rejoin()
         elif receipt.applied:
             self._accept(sent, receipt)
+            self._hear(receipt.words)
             if receipt.status is Status.FINISHED and not self.outbox:
                 self._finish()
             return sent.want, len(receipt.leases)
@@ -234,6 +242,7 @@ class Dialogue:
             # The run ended without us: what is in the buffer was reclaimed, and done by others.
             self.leases.keep(())
             self._finish()
+            self._hear(receipt.words)
         return 0, 0
 
     def _freeze(self, want: int, terms: Terms) -> _Sent:
@@ -294,9 +303,22 @@ class Dialogue:
         elif not self.pending:
             self._listener.run_finished()
 
+    def _hear(self, words: Words | None) -> None:
+        if words is None:
+            return
+        before, self.words = self.words, words
+        # What is buffered was leased under other limits; a late answer may bring leases to one that pauses.
+        if words.hold is Hold.PAUSED or words.limitings != before.limitings:
+            self._give_back(self.leases.empty_buffer())
+        if words != before:
+            self._listener.told(before, words)
+
     def withdraw(self, partition: bytes) -> None:
         """Give back what is in the buffer of a partition that is to be left alone."""
-        for entry_id in self.leases.withdraw(partition):
+        self._give_back(self.leases.withdraw(partition))
+
+    def _give_back(self, entry_ids: Iterable[bytes]) -> None:
+        for entry_id in entry_ids:
             if self.leases.settle(Release(entry_id)):
                 self.outbox.append(Release(entry_id))
 

@@ -44,6 +44,7 @@ from scrapy_dq.frontier.wire import (
     parse_limit,
     parse_members,
     parse_receipt,
+    parse_words,
     refuse,
 )
 
@@ -112,7 +113,7 @@ class Frontier:
             crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
             crawl.partition_by, ms(crawl.seen_ttl_s), pack_limits(crawl.limits) if crawl.limits else b"",
         )  # fmt: skip
-        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted = reply
+        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words = reply
         return Joined(
             Status(status.decode()),
             epoch.decode(),
@@ -122,6 +123,7 @@ class Frontier:
             spider_args.decode("utf-8", "replace"),
             bool(limits_changed),
             bool(adopted),
+            parse_words(words),
         )
 
     async def rejoin(
@@ -273,10 +275,10 @@ class Frontier:
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
         """Count up this worker's heartbeat and return everyone's; empty if LOST. Source: lua/beat.lua"""
-        return parse_beats(await self._call("beat", worker_id, epoch))
+        return parse_beats(await self._call("beat", worker_id, epoch))[0]
 
-    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> dict[str, int]:
-        """As `beats`, on a `redis` client of the heartbeat thread."""
+    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+        """As `beats`, on a `redis` client of the heartbeat thread; with `Words.count`."""
         try:
             return parse_beats(self._scripts["beat"].call_blocking(client, self._keys[0], worker_id, epoch))
         except (RedisError, OSError) as error:

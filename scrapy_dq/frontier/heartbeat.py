@@ -67,7 +67,8 @@ class Heartbeat:
     """Beats from a thread with a connection of its own, so that a slow callback is not taken for death.
 
     It stops beating while the event loop has not run for `stall_timeout_s`: a worker that hangs for
-    ever must lose its leases. `observed(silent, dead)` is called on the event loop.
+    ever must lose its leases. `observed(silent, dead)` and `told(words)`, when all workers were told
+    something, are called on the event loop.
     """
 
     def __init__(
@@ -78,12 +79,15 @@ class Heartbeat:
         ttl_s: float,
         stall_timeout_s: float,
         observed: Callable[[list[str], list[str]], None],
+        told: Callable[[int], None] = lambda words: None,
     ) -> None:
         self._frontier = frontier
         self._connect = connect
         self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
         self._stall_timeout_s = stall_timeout_s
         self._observed = observed
+        self._told = told
+        self._words = 0
         self._observer = Observer(ttl_s, self._interval_s)
         self._stalled = False
         self._stop = threading.Event()
@@ -145,7 +149,7 @@ class Heartbeat:
         self._stalled = False
         worker_id, epoch = self._worker
         try:
-            beats = self._frontier.beats_blocking(client, worker_id, epoch)
+            beats, words = self._frontier.beats_blocking(client, worker_id, epoch)
         except FrontierUnavailable:
             self._observer.missed()
             return
@@ -156,5 +160,10 @@ class Heartbeat:
             return
         beats.pop(worker_id, None)
         silent, dead = self._observer.observe(beats, time.monotonic())
-        if silent and not self._stop.is_set():
+        if self._stop.is_set():
+            return
+        if words != self._words:
+            self._words = words
+            self._loop.call_soon_threadsafe(self._told, words)
+        if silent:
             self._loop.call_soon_threadsafe(self._observed, silent, dead)

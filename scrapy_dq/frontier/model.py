@@ -289,6 +289,31 @@ class Census:
         return bool(self.delayed) and not (self.waiting or self.in_flight or self.seeding)
 
 
+class Hold(str, Enum):
+    """Why no worker of a crawl gets a lease, though something may wait."""
+
+    NONE = ""
+    PAUSED = "paused"
+    """What is buffered goes back; what downloads is finished."""
+    DRAINING = "draining"
+    """All that is leased is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What all workers of a crawl were told from outside: how often, and what holds now."""
+
+    count: int = 0
+    """Of everything that was ever said; a heartbeat knows it, too."""
+    stops: int = 0
+    """To close; this is for those that were members then."""
+    forgets: int = 0
+    """That some fingerprints are not seen any more."""
+    limitings: int = 0
+    """That a partition has other limits."""
+    hold: Hold = Hold.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """The answer to an exchange."""
@@ -307,6 +332,8 @@ class Receipt:
     """A key that something else has taken the name of, in words; nothing of it is served."""
     refused: tuple[int, ...] = ()
     """Positions of puts for which there were too many already (`Put.most`)."""
+    words: Words | None = None
+    """None: nothing was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +350,7 @@ class Joined:
     """Other limits than this worker's were in force until now."""
     adopted: bool = False
     """What another scheduler had seen was adopted: `Put.known_as` is looked up."""
+    words: Words = Words()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import explain
-from scrapy_dq.frontier.model import Census, FrontierUnavailable, Member, Order, Seen
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order, Seen
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_members, refuse
 
@@ -32,6 +32,7 @@ class Overview:
     run: int
     census: Census
     members: list[Member]
+    hold: Hold = Hold.NONE
 
 
 @dataclass(frozen=True)
@@ -188,5 +189,6 @@ def peek(client: Any, crawl: str) -> Overview:
     """
     reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl))
     refuse(reply)
-    phase, epoch, run, counts, members = reply
-    return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), parse_members(members))
+    phase, epoch, run, counts, members, hold = reply
+    found = parse_members(members)
+    return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), found, Hold(hold.decode()))

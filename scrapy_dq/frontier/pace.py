@@ -31,6 +31,7 @@ class Pace:
         self._rate = 0.0
         self._next_due_at = float("inf")
         self._quiet = False
+        self._called = False
 
     @property
     def ahead(self) -> int:
@@ -55,8 +56,13 @@ class Pace:
         """Note that a partition can take more than when it was asked for."""
         self._fruitless = 0
 
+    def called(self) -> None:
+        """Note that there is something to hear: the next exchange is due at once."""
+        self._called = True
+
     def answered(self, began: float, now: float) -> None:
         """Note a round trip, from *began* to *now*; moves that stay behind linger from here."""
+        self._called = False
         trip_s = now - began
         self._round_trip_s = 0.8 * self._round_trip_s + 0.2 * trip_s if self._round_trip_s else trip_s
         passed = max(now - self._answered_at, 1e-3)
@@ -91,7 +97,7 @@ class Pace:
     def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
         """Return when the next exchange is due, in monotonic seconds; 0 for at once."""
         starving = self.hungry and want > 0 and not self._fruitless
-        if full or (starving and (moves or waiting)):
+        if self._called or full or (starving and (moves or waiting)):
             return 0.0
         pause = IDLE_LONGEST_S
         if want:

@@ -27,6 +27,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "beat": (),
     "flush": ("member",),
     "limit": ("limits", "block"),
+    "steer": (),
     "overview": (),
     "largest": (),
     "upcoming": (),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Order, fits_a_partition
+from scrapy_dq.frontier.model import Hold, Order, fits_a_partition
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import limit_args, parse_limit, refuse
 
@@ -56,3 +57,32 @@ def limit(
     refuse(reply)
     found = parse_limit(reply)
     return None if found is None else PartitionLimits(*found)
+
+
+class Word(str, Enum):
+    """What can be said to all workers of a crawl."""
+
+    PAUSE = "pause"
+    DRAIN = "drain"
+    RESUME = "resume"
+    STOP = "stop"
+
+
+def steer(client: Any, crawl: str, word: Word) -> Hold | None:
+    """Say *word* to all workers; each hears it within two seconds, if it hears anything. Blocking.
+
+    `Hold` says what pause and drain do; they hold until the run is finished, or `resume`. To stop is said to
+    those that are registered now: they close as on SIGTERM.
+
+    Args:
+        client: a `redis` client that decodes nothing, say from `scrapy_dq.connection.connect_url`.
+    Returns:
+        What holds now; None: there is no such crawl.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+        FrontierRefused: a key of the crawl has a foreign type.
+    Source: lua/steer.lua
+    """
+    reply = Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), word.value)
+    refuse(reply)
+    return None if reply[0] != b"OK" else Hold(reply[2].decode())

@@ -16,6 +16,7 @@ from scrapy_dq.frontier.model import (
     Census,
     Fail,
     FrontierRefused,
+    Hold,
     Lease,
     Limits,
     Member,
@@ -26,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Sent,
     Status,
     Terms,
+    Words,
     clamped,
 )
 
@@ -116,7 +118,7 @@ def parse_receipt(reply: list[Any]) -> Receipt:
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
-    _, applied, positions, counts, flat, next_due_ms, blocked, wrong = reply
+    _, applied, positions, counts, flat, next_due_ms, blocked, wrong, words = reply
     dropped = positions.split(b",") if positions else []
     now = time.monotonic()
     return Receipt(
@@ -132,7 +134,17 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         tuple(blocked),
         _wrong_type(wrong) if wrong else "",
         tuple(int(i[1:]) for i in dropped if i[:1] == b"~"),
+        parse_words(words),
     )
+
+
+def parse_words(packed: bytes) -> Words:
+    """Read what state.lua makes of what was told."""
+    if not packed:
+        return Words()
+    *counts, hold = packed.decode().split(" ")
+    count, stops, forgets, limitings = map(int, counts)
+    return Words(count, stops, forgets, limitings, Hold(hold))
 
 
 def parse_members(flat: list[Any]) -> list[Member]:
@@ -142,17 +154,18 @@ def parse_members(flat: list[Any]) -> list[Member]:
         try:
             identity = json.loads(flat[i + 1])
         except ValueError:
-            identity = {}
+            identity = None
+        identity = identity if isinstance(identity, dict) else {}  # a stranger may have written it
         found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3], flat[i + 4]))
     return found
 
 
-def parse_beats(reply: list[Any]) -> dict[str, int]:
-    """Read lua/beat.lua's answer."""
+def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
+    """Read lua/beat.lua's answer: everyone's beats, and `Words.count`."""
     if reply[0] != b"OK":
-        return {}
+        return {}, 0
     flat = reply[1]
-    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
 
 
 def refuse(reply: Any) -> None:

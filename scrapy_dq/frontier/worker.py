@@ -27,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Fail,
     FrontierError,
     FrontierUnavailable,
+    Hold,
     Joined,
     Lease,
     Move,
@@ -109,6 +110,7 @@ class Worker:
             observed=lambda silent, dead: self._reclaimer.observed(
                 self.id, self.epoch, self.run, silent, dead
             ),
+            told=self._told,
         )
 
     @property
@@ -163,6 +165,11 @@ class Worker:
     def lost(self) -> bool:
         """The frontier is gone; the crawl cannot go on."""
         return self._dialogue.lost
+
+    @property
+    def on_hold(self) -> bool:
+        """No worker of the crawl gets a lease, because somebody said so."""
+        return self._dialogue.words.hold is not Hold.NONE
 
     @property
     def idle(self) -> bool:
@@ -255,6 +262,12 @@ class Worker:
     def kick(self) -> None:
         """Ask the pace anew when the next exchange is due."""
         self._kick.set()
+
+    def _told(self, words: int) -> None:
+        # The heartbeat's call. An exchange brings what it was; one that looks in often has it already.
+        if words != self._dialogue.words.count:
+            self._pace.called()
+            self._kick.set()
 
     def _note(self, note: Note) -> None:
         # Only in here: while it is not told, other workers wait for it, or should.
@@ -413,7 +426,7 @@ class Worker:
                 await asyncio.wait_for(self._kick.wait(), pause)
 
     def _wants(self) -> int:
-        capacity = 0 if self._closing.is_set() else self._capacity()
+        capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()
         leases = self._leases
         return self._pace.want(capacity, leases.running, leases.buffered, leases.usable)
 

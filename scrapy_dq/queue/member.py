@@ -18,6 +18,7 @@ from scrapy_dq.frontier.model import (
     Order,
     Put,
     Seen,
+    Words,
 )
 from scrapy_dq.frontier.overview import conventions
 from scrapy_dq.frontier.worker import Worker
@@ -213,6 +214,9 @@ class Member:
 
     def outbox_lost(self, parentless: bool) -> None:
         self._start_over()
+
+    def told(self, before: Words, words: Words) -> None:
+        pass  # a program is no crawler: it closes when it wants to
 
     def counted(self, what: str, amount: float) -> None:
         if what == "exchange":

@@ -177,7 +177,7 @@ def test_redis_that_forgot_the_scripts_is_given_them_again(live: LiveFrontier, w
     live.redis.script_flush()
     assert peek(live.redis, live.crawl).census == Census(waiting=1, in_flight=1, workers=1)
     live.redis.script_flush()
-    assert live.frontier.beats_blocking(live.redis, "worker", worker.epoch) == {"worker": 1}
+    assert live.frontier.beats_blocking(live.redis, "worker", worker.epoch) == ({"worker": 1}, 0)
 
 
 def test_no_redis_is_unavailable(redis_server: RedisServer, start_redis: Callable[..., RedisServer]) -> None:

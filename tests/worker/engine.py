@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.worker import Worker, WorkerOptions
 from scrapy_dq.settings import Config
 
@@ -113,6 +113,7 @@ class Engine:
         self.dropped: list[Put] = []
         self.counts: Counter[str] = Counter()
         self.told_lost = self.told_finished = 0
+        self.words: list[Words] = []
         self._join = join
         self._identity = identity
         self._limit = limit
@@ -231,6 +232,9 @@ class Engine:
 
     def outbox_lost(self, parentless: bool) -> None:
         self.counts["outbox lost, parentless" if parentless else "outbox lost"] += 1
+
+    def told(self, before: Words, words: Words) -> None:
+        self.words.append(words)
 
     def counted(self, what: str, amount: float) -> None:
         self.counts[what] += amount  # type: ignore[assignment]

@@ -6,8 +6,8 @@
 --          admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason, known_as, most]
 --          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
---          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing)
---          | LOST | RESYNC | FINISHED
+--          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing), words
+--          (steer.lua) | LOST | RESYNC | FINISHED
 -- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
@@ -26,7 +26,8 @@ local last_seq = tonumber(me[1])
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
   local leases = repeat_grants(worker_id, me[5])
-  return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, next_due_ms(), {}, {} }
+  return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, next_due_ms(), {}, {},
+    words() }
 end
 
 moves = cmsgpack.unpack(moves)
@@ -35,7 +36,7 @@ if state.phase == 'finished' then
   if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
   local puts = false
   for _, move in ipairs(moves) do puts = puts or move[1] == PUT end
-  if not puts then return { 'FINISHED', 0, '', census(), {}, -1, {}, {} } end
+  if not puts then return { 'FINISHED', 0, '', census(), {}, -1, {}, {}, words() } end
 end
 if not last_seq or me[2] == '1' then return { 'RESYNC' } end
 if seq ~= last_seq + 1 then return { 'RESYNC' } end
@@ -69,6 +70,7 @@ if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 seen_tidy()
 begin_grants(worker_id, max_bytes)
+if state.hold ~= '' then want, claims = 0, false end
 if want > 0 and state.waiting > 0 then
   -- Nobody takes more than its share of a backlog that is smaller than what all workers would buffer.
   local share = math.ceil(state.waiting / redis.call('SCARD', key.members))
@@ -83,4 +85,4 @@ local others_seeding = finish_if_done()
 save_partitions()
 save_state()
 return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), grants.flat,
-  next_due_ms(), blocked_among(here, ahead), wrong_lists }
+  next_due_ms(), blocked_among(here, ahead), wrong_lists, words() }

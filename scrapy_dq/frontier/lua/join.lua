@@ -4,7 +4,7 @@
 --          limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty: as
 --          they are)
 -- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args,
---          limits_changed, adopted (1: another scheduler's fingerprints are there)
+--          limits_changed, adopted (1: another scheduler's fingerprints are there), words (steer.lua)
 --          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(1); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
@@ -51,7 +51,7 @@ if not state.epoch then
   state.epoch, state.phase = new_epoch, 'open'
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   if run_name ~= '' and run_name == redis.call('HGET', key.meta, 'run_name') then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0 }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0, words() }
   end
   next_run(keeps_seen(keep_seen))
   describe()
@@ -73,4 +73,4 @@ end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then register(worker_id, identity) end
 save_state()
 return { 'OK', state.epoch, state.run, resumed, census(), redis.call('HGET', key.meta, 'spider_args'),
-  limits_changed, redis.call('EXISTS', key.adopted) }
+  limits_changed, redis.call('EXISTS', key.adopted), words() }

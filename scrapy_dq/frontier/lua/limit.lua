@@ -12,7 +12,8 @@ local function changed(own, given)
   if given == -2 then return nil end
   return given >= 0 and given or own
 end
-if delay_ms ~= -1 or concurrency ~= -1 then
+local given = delay_ms ~= -1 or concurrency ~= -1
+if given then
   begin_to_limit()
   local own_delay, own_concurrency = own_limits(partition)
   set_own_limits(partition, changed(own_delay, delay_ms), changed(own_concurrency, concurrency))
@@ -28,5 +29,7 @@ end
 if block_ms > 0 then block(partition, block_ms) end
 classify(partition, 0)
 save_state()
+-- What workers hold in their buffers was leased under other limits.
+if given then tell('limitings') end
 local blocked = tonumber(redis.call('ZSCORE', key.blocked, partition) or now_ms())
 return { 'OK', delay_ms, concurrency, math.max(0, blocked - now_ms()) }

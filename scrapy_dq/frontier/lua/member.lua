@@ -39,7 +39,8 @@ local function next_run(keep_seen)
   clear_run(keep_seen)
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
-  state.failed = 0
+  state.failed, state.hold = 0, ''
+  redis.call('HDEL', key.meta, 'hold')
   -- Nothing is in flight: what limits there are can be counted from here on.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1
   redis.call('HSET', key.meta, 'run', state.run, 'limited', state.limited and 1 or 0)

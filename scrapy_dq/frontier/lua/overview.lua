@@ -1,6 +1,7 @@
 -- overview: phase, census and members, in one atomic look. Changes nothing.
 -- ARGS     none
--- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat)
+-- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat),
+--          hold (empty, paused, draining)
 --          or WRONG_TYPE, key, actual, expected
 -- COST     O(workers)
 -- CRASH    nothing to do
@@ -16,4 +17,4 @@ for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
   members[#members + 1] = redis.call('HLEN', in_flight_key(id))
   members[#members + 1] = tonumber(redis.call('HGET', key.beats, id) or 0)
 end
-return { state.phase or 'absent', state.epoch or '', state.run, census(seeding), members }
+return { state.phase or 'absent', state.epoch or '', state.run, census(seeding), members, state.hold or '' }

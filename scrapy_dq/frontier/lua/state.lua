@@ -8,7 +8,7 @@ local function load_state()
   local s = redis.call('HMGET', key.meta,
     'epoch', 'run', 'phase', 'sequence', 'waiting', 'in_flight', 'done', 'failed', 'turn', 'clock', 'offset',
     'delay_ms', 'concurrency', 'seen_since', 'limited',
-    'seen_kind')
+    'seen_kind', 'words', 'stops', 'forgets', 'limitings', 'hold')
   local function number(i) return tonumber(s[i] or 0) end
   state = {
     epoch = s[1], run = number(2), phase = s[3], sequence = number(4), waiting = number(5),
@@ -16,12 +16,22 @@ local function load_state()
     offset = number(11), delay_ms = number(12), concurrency = number(13), seen_since = number(14),
     limited = s[15] == '1', -- whether this run has, or had, any limit: else nothing is counted by partition
     seen_kind = s[16],
+    hold = s[21] or '', -- paused, draining, or nothing: nothing is leased while it is there
+    -- How often workers were told what; most crawls are never told anything.
+    told = s[17] and table.concat({ s[17], number(18), number(19), number(20) }, ' '),
   }
 end
 local function save_state()
   redis.call('HSET', key.meta, 'phase', state.phase, 'sequence', state.sequence, 'waiting', state.waiting,
     'in_flight', state.in_flight, 'done', state.done, 'failed', state.failed, 'turn', state.turn,
     'clock', state.clock, 'offset', state.offset)
+end
+-- What a worker hears: nothing, or the counters told, stops, forgets, limitings, and what holds.
+local function words() return state.told and state.told .. ' ' .. state.hold or '' end
+-- Tells all workers: each hears it with its next exchange, and what it was by the counter that is raised.
+local function tell(counter)
+  if counter then redis.call('HINCRBY', key.meta, counter, 1) end
+  redis.call('HINCRBY', key.meta, 'words', 1)
 end
 -- A script has no roll-back: a key of a wrong type must be found before the first write.
 local function is_wrong(name, expected)

@@ -1,0 +1,112 @@
+"""`scrapy dq pause`, `drain`, `resume`, `stop`: what they say, and what workers do within two seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scrapy_dq.commands.subcommand import DONE, CommandError
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.model import Census
+from support.live_frontier import HandWorker, put
+from support.project import Project
+from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+SOON_S = 2.0
+
+
+def test_they_say_whom_it_was_told(dq: Any, worker: HandWorker) -> None:
+    """How many workers, and how much they hold; with --json what holds now."""
+    worker.exchange(put(1), put(2), want=1)
+    name = f"Crawl {dq.crawl!r}: "
+    assert dq.text("pause") == f"{name}paused. 1 worker, 1 in flight.\n"
+    assert dq.found("drain") == {
+        "crawl": dq.crawl, "phase": "open", "hold": "draining", "obeyed": True, "workers": 1, "in_flight": 1,
+    }  # fmt: skip
+    assert dq.text("resume") == f"{name}goes on. 1 worker, 1 in flight.\n"
+    assert dq.text("stop") == f"{name}stopping. 1 worker, 1 in flight.\n"
+    assert worker.exchange().words.stops == 1
+    worker.leave()
+    assert dq.text("stop", "--wait") == f"{name}stopping. No worker is registered.\nAll workers are gone.\n"
+    assert dq.status == DONE
+
+
+def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
+    """After the seconds given: exit status 1, and what is left."""
+    worker.exchange(put(1), want=1)
+    for word in ("pause", "drain", "stop"):
+        began = time.monotonic()
+        with pytest.raises(CommandError, match=r"said, but after 0\.2 s there are 1 in flight and 1 workers"):
+            dq.text(word, "--wait", "0.2")
+        assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
+    """The next one would not be on hold: said, instead of a word that nobody obeys."""
+    worker.exchange()
+    for word in ("pause", "drain"):
+        with pytest.raises(CommandError, match="the run is finished: there is nothing to hold up"):
+            dq.text(word)
+    assert "goes on" in dq.text("resume")
+
+
+@pytest.mark.parametrize("word", ["pause", "drain", "resume", "stop"])
+def test_a_crawl_that_is_not_there_is_named(dq: Any, word: str) -> None:
+    with pytest.raises(CommandError, match="there is no crawl"):
+        dq.text(word)
+
+
+def test_all_workers_of_a_crawl_obey_within_two_seconds(
+    make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
+) -> None:
+    """Paused, drained and stopped by commands, and resumed: each page is crawled once."""
+    site = start_site(pages=400, latency_s=0.3)
+    project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 8})
+
+    def done() -> int:
+        return len(project.count("done"))
+
+    def census() -> Census:
+        with connect_url(server.url) as client:
+            return peek(client, project.name).census
+
+    workers = project.start_workers(2)
+    wait_until(lambda: done() >= 20 and census().workers == 2, "both at work", 30)
+    paused = run_dq(project, "pause", project.name, "--wait", "2")
+    assert (paused.returncode, paused.stderr) == (0, "")
+    assert paused.stdout.startswith(f"Crawl {project.name!r}: paused. 2 workers, ")
+    assert paused.stdout.endswith("Nothing is in flight.\n")
+    before = done()
+    time.sleep(0.7)
+    assert done() == before
+    resumed = run_dq(project, "resume", project.name)
+    assert resumed.returncode == 0
+    wait_until(lambda: done() >= before + 8, "the crawl goes on", 10)
+    drained = run_dq(project, "drain", project.name, "--wait", "2")
+    assert (drained.returncode, drained.stderr) == (0, "")
+    held, before = census(), done()
+    assert (held.in_flight, held.workers) == (0, 2)
+    assert held.waiting > 0
+    stopped = run_dq(project, "stop", project.name, "--wait", "2")
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert project.wait() == ["stopped", "stopped"]
+    for worker in workers:
+        assert worker.text.count("paused; nothing is sent") == 1
+        assert worker.text.count("resumed") == 1
+        assert worker.text.count("all its workers are asked to stop") == 1
+
+    last = project.start_worker()
+    last.wait_for_log("WARNING: Crawl")
+    assert "draining" in last.text
+    assert done() == before
+    site.set_latency(0)
+    run_dq(project, "resume", project.name)
+    assert project.wait()[-1] == "finished"
+    assert project.count("done") == dict.fromkeys(site.paths, 1)

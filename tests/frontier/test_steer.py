@@ -1,0 +1,126 @@
+"""What all workers are told from outside: who hears it, and what is leased meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scrapy_dq.frontier.model import (
+    LISTENING,
+    Claim,
+    FrontierRefused,
+    Hold,
+    Order,
+    StartKeys,
+    Status,
+    Terms,
+    Words,
+)
+from scrapy_dq.frontier.overview import peek
+from scrapy_dq.frontier.steer import Word, limit, steer
+from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, put, puts
+
+HOLDS = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING}
+
+
+def say(live: LiveFrontier, word: Word) -> Hold | None:
+    return steer(live.redis, live.crawl, word)
+
+
+@pytest.mark.parametrize("word", HOLDS)
+def test_nothing_is_leased_until_it_is_resumed(live: LiveFrontier, worker: HandWorker, word: Word) -> None:
+    """What is put and acked is stored meanwhile; each exchange says what holds."""
+    worker.exchange(*puts(b"", 4), want=1)
+    assert say(live, word) is HOLDS[word]
+    held = worker.exchange(ack(0), put(4), want=9)
+    assert (held.applied, held.leases, held.census.waiting, held.census.done) == (True, (), 4, 1)
+    assert held.words == Words(1, hold=HOLDS[word])
+    assert peek(live.redis, live.crawl).hold is HOLDS[word]
+    assert say(live, Word.RESUME) is Hold.NONE
+    resumed = worker.exchange(want=9)
+    assert (numbers(resumed), resumed.words) == ([1, 2, 3, 4], Words(2))
+    assert peek(live.redis, live.crawl).hold is Hold.NONE
+
+
+def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> None:
+    """What others feed stays in its key while the crawl is on hold."""
+    fed = LiveFrontier(redis_server.url, live.crawl, start_keys=StartKeys("list", (live.key("fed"),), b"\0"))  # type: ignore[attr-defined]
+    try:
+        fed.redis.rpush(live.key("fed"), "http://localhost/1")
+        worker = HandWorker(fed, "worker")
+        say(fed, Word.PAUSE)
+        terms = Terms(claim=Claim("list", b"\0", b"12345678"))
+        assert worker.exchange(want=5, seeding=LISTENING, terms=terms).leases == ()
+        assert fed.redis.llen(live.key("fed")) == 1
+        say(fed, Word.RESUME)
+        assert len(worker.exchange(want=5, seeding=LISTENING, terms=terms).leases) == 1
+    finally:
+        fed.close()
+
+
+def test_an_answer_that_was_lost_is_the_same_and_says_what_holds_now(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Leases of before stay leases; the word is heard all the same."""
+    worker.exchange(*puts(b"", 3), want=2)
+    say(live, Word.PAUSE)
+    again = worker.send(worker.last)
+    assert (numbers(again), again.words) == ([0, 1], Words(1, hold=Hold.PAUSED))
+
+
+def test_who_joins_later_hears_what_holds_and_what_was_said_before(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """A stop is for those that were members: a later worker sees that it came before it."""
+    assert worker.joined.words == Words()
+    say(live, Word.STOP)
+    say(live, Word.DRAIN)
+    later = HandWorker(live, "later")
+    assert later.joined.words == Words(2, stops=1, hold=Hold.DRAINING)
+    assert worker.exchange().words == later.exchange().words == later.joined.words
+
+
+def test_a_finished_run_is_told_too_and_the_next_one_is_not_on_hold(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """A worker that is kept open after the end hears a stop; to be on hold ends with the run."""
+    say(live, Word.PAUSE)
+    assert worker.exchange().status is Status.FINISHED
+    say(live, Word.STOP)
+    told = worker.exchange()
+    assert (told.applied, told.words) == (False, Words(2, stops=1, hold=Hold.PAUSED))
+    worker.leave()
+    assert HandWorker(live, "next").joined.words == Words(2, stops=1)
+
+
+def test_other_limits_are_told(live: LiveFrontier, worker: HandWorker) -> None:
+    """What buffers hold was leased under other ones; a block, or a mere look, tells by itself."""
+    limit(live.redis, live.crawl, "a", delay_s=1)
+    limit(live.redis, live.crawl, "a", block_s=1)
+    limit(live.redis, live.crawl, "a")
+    assert worker.exchange().words == Words(1, limitings=1)
+
+
+def test_a_heartbeat_knows_how_often_something_was_said(live: LiveFrontier, worker: HandWorker) -> None:
+    """Nothing, then each word and each limit: by this a worker that looks in rarely hears in time."""
+    counts = []
+    for word in (None, Word.PAUSE, Word.RESUME, Word.STOP):
+        if word:
+            say(live, word)
+        counts.append(live.frontier.beats_blocking(live.redis, "worker", worker.epoch)[1])
+    assert counts == [0, 1, 2, 3]
+
+
+def test_of_a_crawl_that_is_not_there_nothing_is_made(live: LiveFrontier) -> None:
+    assert say(live, Word.PAUSE) is None
+    assert live.key_names() == set()
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_foreign_type_is_refused(open_frontier: Callable[..., LiveFrontier], order: Order) -> None:
+    """As by every other call; nothing is changed."""
+    live = open_frontier(order)
+    live.redis.set(live.key("meta"), "text")
+    with pytest.raises(FrontierRefused, match="something else uses this name"):
+        say(live, Word.PAUSE)

@@ -1,0 +1,96 @@
+"""What a worker does when all are told something: within two seconds, by exchanges that it makes anyway."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import redis
+
+from scrapy_dq.frontier.model import Hold
+from scrapy_dq.frontier.steer import Word, limit, steer
+from worker.engine import Crawl, Engine, until
+
+SOON_S = 2.0
+
+
+async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, client: redis.Redis) -> None:
+    """What is at work is acked, all else waits in Redis; after `resume` the rest is done, each once."""
+    crawl.size = 12
+    async with Engine(crawl, concurrency=2) as engine:
+        engine.may_end.clear()
+        engine.seed(range(12))
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: len(engine.held) == 2, "two at work")
+        await until(lambda: engine.worker.census.in_flight >= 3, "something in the buffer")
+        said_at = time.monotonic()
+        steer(client, crawl.name, Word.PAUSE)
+        await until(lambda: engine.words, "the word", SOON_S)
+        await until(lambda: engine.worker.census.in_flight == 2, "the buffer given back", SOON_S)
+        assert time.monotonic() - said_at < SOON_S
+        engine.may_end.set()
+        await until(lambda: engine.worker.census.in_flight == 0, "what was at work acked")
+        done = sum(crawl.done.values())
+        assert engine.worker.take() is None
+        assert engine.worker.on_hold
+        await asyncio.sleep(0.05)
+        assert sum(crawl.done.values()) == done
+        steer(client, crawl.name, Word.RESUME)
+        await running
+        assert [words.hold for words in engine.words] == [Hold.PAUSED, Hold.NONE]
+    assert crawl.done == crawl.once
+
+
+async def test_draining_finishes_what_is_leased(crawl: Crawl, client: redis.Redis) -> None:
+    """The buffer is worked off; then nothing is in flight and the rest waits."""
+    crawl.size = 12
+    async with Engine(crawl, concurrency=2) as engine:
+        engine.may_end.clear()
+        engine.seed(range(12))
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.worker.census.in_flight >= 3, "something in the buffer")
+        leased = engine.worker.census.in_flight
+        before = sum(crawl.done.values())
+        steer(client, crawl.name, Word.DRAIN)
+        await until(lambda: engine.words, "the word", SOON_S)
+        engine.may_end.set()
+        await until(lambda: engine.worker.census.in_flight == 0, "nothing in flight")
+        assert sum(crawl.done.values()) >= before + leased
+        assert engine.worker.census.waiting > 0
+        running.cancel()
+
+
+async def test_a_quiet_worker_hears_it_by_its_heartbeat(crawl: Crawl, client: redis.Redis) -> None:
+    """With only delayed entries left it looks in every ten seconds; what is said brings one look more."""
+    async with Engine(crawl) as engine:
+        engine.put(1, after_s=60.0)
+        engine.seed(())
+        await until(lambda: engine.worker.census.only_delayed, "nothing but what is delayed")
+        await asyncio.sleep(0.1)
+        exchanges = engine.counts["exchange"]
+        said_at = time.monotonic()
+        steer(client, crawl.name, Word.STOP)
+        await until(lambda: engine.words, "the word", SOON_S)
+        assert time.monotonic() - said_at < SOON_S
+        assert engine.words[-1].stops == 1
+        await asyncio.sleep(0.1)
+        assert engine.counts["exchange"] == exchanges + 1
+
+
+async def test_other_limits_hold_for_what_is_buffered(crawl: Crawl, client: redis.Redis) -> None:
+    """The buffer goes back, to be leased under the new delay: after it no more than one is sent."""
+    crawl.size = 12
+    async with Engine(crawl, concurrency=2) as engine:
+        engine.may_end.clear()
+        engine.seed(range(12))
+        running = asyncio.ensure_future(engine.run())
+        await until(lambda: engine.worker.census.in_flight >= 3, "something in the buffer")
+        limit(client, crawl.name, "", delay_s=30)
+        await until(lambda: engine.words, "the word", SOON_S)
+        await until(lambda: engine.worker.census.in_flight <= 3, "the buffer given back", SOON_S)
+        sent = len(crawl.sent)
+        engine.may_end.set()
+        await until(lambda: not engine.works, "what was at work done")
+        await asyncio.sleep(0.2)
+        assert len(crawl.sent) <= sent + 1
+        running.cancel()
