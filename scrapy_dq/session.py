@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import time
 import uuid
 from typing import TYPE_CHECKING, Protocol
@@ -199,6 +200,8 @@ class Session:
         try:
             if self.opened:
                 await self._leave()
+                if reason == "finished":
+                    self._mention_failures()
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
@@ -315,6 +318,18 @@ class Session:
                 "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
                 ", ".join(names),
             )
+
+    def _mention_failures(self) -> None:
+        census, crawl = self.worker.census, shlex.quote(self.config.crawl)
+        for count, what, command, level in (
+            (census.failed, "failed for good", "failed", logging.INFO),
+            (census.dead, "became dead letters", "dead", logging.WARNING),
+        ):
+            if count:
+                logger.log(
+                    level, "Of this run's requests, %d %s: `scrapy dq %s --crawl %s` lists them", count, what,
+                    command, crawl,
+                )  # fmt: skip
 
     def _watch_progress(self, since: float, done: int) -> None:
         interval_s = self.config.log_interval_s

@@ -90,10 +90,12 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
         assert worker.text.count("becomes a dead letter") == len(HOSTILE)
         assert worker.stats["dq/buried"] == len(HOSTILE)
         assert look(project).census.dead == len(HOSTILE)
-        told = reasons(project)
-        assert all(told)
+        told = f"requests, {len(HOSTILE)} became dead letters: `scrapy dq dead --crawl {project.name}`"
+        assert worker.text.count(told) == 1
+        given = reasons(project)
+        assert all(given)
         for case, (_, part) in HOSTILE.items():
-            assert any(part in reason for reason in told), case
+            assert any(part in reason for reason in given), case
 
 
 # Requests that decode, but for which something in Scrapy raises; each names a page that would be fetched.

@@ -140,6 +140,8 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     assert all(one.label.encode() in one.payload for one in kept)
     # One more than are kept: the local child, which has no lease, is only counted.
     assert worker.stats["dq/failed"] == len(FAILED) + 1
+    told = f"INFO: Of this run's requests, {len(FAILED)} failed for good: `scrapy dq failed --crawl "
+    assert worker.text.count(told) == 1
     assert project.count() == {"/fine?s=0": 1, "/child?s=0": 1, "/handled": 1}
 
 

@@ -1,0 +1,59 @@
+"""What a session does with what all workers are told: its memory, the engine, the log."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from scrapy_dq.frontier.model import Hold, Words
+from scrapy_dq.session import Session
+
+
+@pytest.fixture
+def session() -> Session:
+    """Return a session whose surroundings only note what is asked of them."""
+    session = Session.__new__(Session)
+    session.config = SimpleNamespace(crawl="books")  # type: ignore[assignment]
+    session.settlement = Mock()
+    session._scheduler = Mock()
+    return session
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "forgets", "closes"),
+    [
+        (Words(), Words(1, forgets=1), 1, 0),
+        (Words(), Words(1, stops=1), 0, 1),
+        (Words(3, stops=2, forgets=1), Words(4, stops=3, forgets=1), 0, 1),
+        (Words(3, stops=2, forgets=1), Words(1, stops=1), 1, 0),
+        (Words(1, limitings=1), Words(2, limitings=2), 0, 0),
+    ],
+    ids=["forget", "stop", "a second stop", "a Redis that came back older", "other limits"],
+)
+def test_it_forgets_and_closes_when_it_is_told(
+    session: Session, before: Words, words: Words, forgets: int, closes: int
+) -> None:
+    """What was said before it joined is not for it; a counter that fell back asks for nothing."""
+    session.told(before, words)
+    assert session._scheduler.forget_sent.call_count == forgets
+    assert session.settlement.close_spider.call_count == closes  # type: ignore[attr-defined]
+    if closes:
+        session.settlement.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]
+
+
+def test_a_hold_is_logged_once_and_its_end_wakes_the_engine(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another word while it holds is no news of it."""
+    caplog.set_level(logging.INFO)
+    held = Words(1, hold=Hold.PAUSED)
+    session.told(Words(), held)
+    session.told(held, Words(2, forgets=1, hold=Hold.PAUSED))
+    session.told(Words(2, forgets=1, hold=Hold.PAUSED), Words(3, forgets=1))
+    first, last = caplog.messages
+    assert first.startswith("Crawl 'books': paused; nothing is sent until")
+    assert last == "Crawl 'books': resumed"
+    assert session.settlement.wake.call_count == 2  # type: ignore[attr-defined]
