@@ -11,7 +11,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.codec import BadSerializer, Codec, Serializer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Seen, StartKeys
-from scrapy_dq.frontier.worker import WorkerOptions
+from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.surroundings import names_of, spider_args
 

@@ -226,7 +226,7 @@ class Session:
         assert spider is not None
         self._dupefilter.log(request, spider)
 
-    # What the worker tells (frontier.worker.Listener).
+    # What the worker tells (frontier.dialogue.Listener).
 
     def leases_arrived(self) -> None:
         self.settlement.wake()

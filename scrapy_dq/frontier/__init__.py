@@ -5,8 +5,9 @@ Knows Redis; knows nothing of Scrapy.
 
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.overview import Dead, Failed, Overview, dead, failed, peek, shared_stats
+from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.frontier.steer import PartitionLimits, limit
-from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.frontier.worker import Worker
 
 __all__ = [
     "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Worker", "WorkerOptions", "dead", "failed",

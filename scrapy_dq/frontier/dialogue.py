@@ -1,6 +1,6 @@
 """A worker's half of the protocol: what it sends, and what each answer changes.
 
-Knows no pace and starts no task: `frontier/worker.py` decides when to speak. docs/design.md has the protocol;
+Knows no pace and starts no task: `frontier/speaker.py` decides when. docs/design.md has the protocol;
 lua/exchange.lua and lua/rejoin.lua are its other half.
 """
 
@@ -309,13 +309,17 @@ class Dialogue:
         before, self.words = self.words, words
         # What is buffered was leased under other limits; a late answer may bring leases to one that pauses.
         if words.hold is Hold.PAUSED or words.limitings != before.limitings:
-            self._give_back(self.leases.empty_buffer())
+            self.empty_buffer()
         if words != before:
             self._listener.told(before, words)
 
     def withdraw(self, partition: bytes) -> None:
         """Give back what is in the buffer of a partition that is to be left alone."""
         self._give_back(self.leases.withdraw(partition))
+
+    def empty_buffer(self) -> None:
+        """Give back all that is in the buffer."""
+        self._give_back(self.leases.empty_buffer())
 
     def _give_back(self, entry_ids: Iterable[bytes]) -> None:
         for entry_id in entry_ids:

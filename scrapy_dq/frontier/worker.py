@@ -1,23 +1,14 @@
-"""A worker: what its owner calls, and the coroutine that speaks with the frontier at the right pace.
-
-The owner's side (put, take, ack, ...) never waits; all network I/O happens in `_speak_on` and in the
-heartbeat's thread.
-"""
+"""A worker: what its owner calls. Only `start` and `stop` wait; `frontier/speaker.py` speaks."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
-from scrapy_dq.frontier.dialogue import Dialogue, Listener
+from scrapy_dq.frontier.dialogue import Listener
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.heartbeat import Heartbeat
-from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
     Ack,
@@ -25,9 +16,6 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Fail,
-    FrontierError,
-    FrontierUnavailable,
-    Hold,
     Joined,
     Lease,
     Move,
@@ -35,32 +23,12 @@ from scrapy_dq.frontier.model import (
     Put,
     Release,
     Sent,
-    Status,
 )
-from scrapy_dq.frontier.outage import Outage
 from scrapy_dq.frontier.pace import Pace
-from scrapy_dq.frontier.reclaim import Reclaimer
+from scrapy_dq.frontier.speaker import Speaker, WorkerOptions
 
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
 OUTGOING_S = 0.02
 """From telling a request to go out until it is out: the event loop may have other work before that."""
-JOIN_PATIENCE_S = 5.0
-"""How long a start that gets no answer is repeated before it gives up."""
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """Times in seconds; docs/settings.md says what each is for."""
-
-    ttl_s: float = 30.0
-    stall_timeout_s: float = 300.0
-    rollback_horizon_s: float = 10.0
-    max_attempts: int = 3
-    most_of_a_partition: int = MAX_LEASES
-    """How many leases of one partition can run here at once."""
-    spill_dir: str = ""
-    """Folder for moves that are more than memory should hold; "": the system's for temporary files."""
 
 
 class Worker:
@@ -85,33 +53,15 @@ class Worker:
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
             pace: when to speak, and for how many leases; None: as a crawl does.
         """
-        identity = own_identity()
         self._listener = listener
-        self._capacity = capacity
-        self._dialogue = Dialogue(
-            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
-        )
+        self._speaker = Speaker(
+            frontier, crawl, options, listener, connect=connect, capacity=capacity, limit=limit,
+            pace=pace or Pace(),
+        )  # fmt: skip
+        self._dialogue = self._speaker.dialogue
         self._leases = self._dialogue.leases
-        self._most = options.most_of_a_partition
-        self._pace = pace or Pace()
-        self._outage = Outage()
-        self._kick = asyncio.Event()
-        self._closing = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._pace = self._speaker.pace
         self._timer: asyncio.TimerHandle | None = None
-        self._reclaimer = Reclaimer(
-            frontier, identity, options.max_attempts, lambda n: listener.counted("reclaim", n)
-        )
-        self._heartbeat = Heartbeat(
-            frontier,
-            connect,
-            ttl_s=options.ttl_s,
-            stall_timeout_s=options.stall_timeout_s,
-            observed=lambda silent, dead: self._reclaimer.observed(
-                self.id, self.epoch, self.run, silent, dead
-            ),
-            told=self._told,
-        )
 
     @property
     def id(self) -> str:
@@ -154,7 +104,7 @@ class Worker:
     @property
     def outage(self) -> str:
         """Why Redis gives no usable answer now, in a sentence without a full stop; empty: it does."""
-        return self._outage.reason
+        return self._speaker.outage.reason
 
     @property
     def over(self) -> bool:
@@ -169,7 +119,7 @@ class Worker:
     @property
     def on_hold(self) -> bool:
         """No worker of the crawl gets a lease, because somebody said so."""
-        return self._dialogue.words.hold is not Hold.NONE
+        return self._speaker.on_hold
 
     @property
     def idle(self) -> bool:
@@ -198,14 +148,14 @@ class Worker:
         if lease is not None:
             self._pace.taken()
             if not self._leases.has_buffered:
-                self._kick.set()
+                self._speaker.kick()
             return lease
         send_at = self._leases.next_send_at(now)
         if send_at is not None:
             self._wake_at(send_at - now)
         if not self._pace.hungry:
             self._pace.hungry = True
-            self._kick.set()
+            self._speaker.kick()
         return None
 
     def sent(self, entry_id: bytes) -> None:
@@ -224,7 +174,7 @@ class Worker:
         if self._pace.hungry:
             # What was asked for in vain, for want of room, is backed off from: now there is some.
             self._pace.room_appeared()
-            self._kick.set()
+            self._speaker.kick()
 
     def block(self, partition: bytes, seconds: float) -> None:
         """Have all workers leave a partition alone: its site asked for it."""
@@ -251,29 +201,23 @@ class Worker:
         """Note that `start()` is exhausted, or raised."""
         if self._dialogue.seeding == 1:
             self._dialogue.seeding = 2 if failed else 0
-            self._kick.set()
+            self._speaker.kick()
 
     def listen(self, on: bool) -> None:
         """Keep the run open for what others may feed, though nothing of it is left; or not any more."""
         if self._dialogue.listening != on:
             self._dialogue.listening = on
-            self._kick.set()
+            self._speaker.kick()
 
     def kick(self) -> None:
         """Ask the pace anew when the next exchange is due."""
-        self._kick.set()
-
-    def _told(self, words: int) -> None:
-        # The heartbeat's call. An exchange brings what it was; one that looks in often has it already.
-        if words != self._dialogue.words.count:
-            self._pace.called()
-            self._kick.set()
+        self._speaker.kick()
 
     def _note(self, note: Note) -> None:
         # Only in here: while it is not told, other workers wait for it, or should.
         self._dialogue.notes.append(note)
         self._pace.first_move()
-        self._kick.set()
+        self._speaker.kick()
 
     def _wake_at(self, pause_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -300,7 +244,7 @@ class Worker:
         if first:
             self._pace.first_move()
         if first or self._pace.hungry or outbox.full:
-            self._kick.set()
+            self._speaker.kick()
 
     # Joining and leaving.
 
@@ -310,141 +254,13 @@ class Worker:
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started.
         """
-        # Idempotent by its id: a reply that a busy Redis is late with is no reason to refuse.
-        deadline = time.monotonic() + JOIN_PATIENCE_S
-        joined = await self._until(deadline, lambda: self._dialogue.join(new_epoch))
-        if joined.status is Status.FINISHED:
-            return joined
-        with suppress(FrontierError):  # the heartbeat does it again; to raise would leave a ghost behind
-            await self._reclaimer.reclaim_local(self.epoch, self.run)
-        self._heartbeat.start(self.id, self.epoch)
-        self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.id}")
-        return joined
+        return await self._speaker.start(new_epoch)
 
     async def stop(self, deadline_s: float) -> None:
         """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
 
         What could not be handed in stays in flight under this worker's id, and is run again.
         """
-        deadline = time.monotonic() + deadline_s
-        self._closing.set()
-        self._kick.set()
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is None:
-            return
-        await self._task
-        dialogue = self._dialogue
-        try:
-            self._release_buffer()
-            while dialogue.unsaid and not (dialogue.lost or dialogue.over):
-                await self._until(deadline, self._speak)
-                if dialogue.unsaid and time.monotonic() >= deadline:
-                    raise FrontierUnavailable("Redis takes too long for what this worker has found")
-            if not (dialogue.lost or dialogue.over):
-                dialogue.retire_log()
-                applied = -1
-                while dialogue.forgets and dialogue.applied > applied and time.monotonic() < deadline:
-                    applied = dialogue.applied
-                    await self._until(deadline, self._speak)
-            if not dialogue.lost:
-                await self._until(deadline, dialogue.leave)
-        except FrontierError as error:
-            logger.error(
-                "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost of what "
-                "came from pages: they are in flight under worker %s and will be run again. %d requests came "
-                "from start() or engine.crawl(): the next crawl's start() has to bring them back",
-                error,
-                deadline_s,
-                len(dialogue.outbox),
-                self.id,
-                dialogue.outbox.parentless,
-            )
-        finally:
-            self._heartbeat.stop()
-            self._reclaimer.cancel()
-            dialogue.outbox.clear()
-
-    async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                answer = await call()
-            except FrontierUnavailable as error:
-                self._outage.noted(error)
-                self._listener.counted("error", 1)
-                if time.monotonic() >= deadline:
-                    raise
-                await asyncio.sleep(min(self._outage.delay_s(), max(0.0, deadline - time.monotonic())))
-            else:
-                self._outage.noted(None)
-                return answer
-
-    def _release_buffer(self) -> None:
-        for entry_id in self._leases.empty_buffer():
-            self.release(entry_id)
-
-    # Speaking.
-
-    async def _speak_on(self) -> None:
-        while not (self._closing.is_set() or self._dialogue.lost or self._dialogue.over):
-            began = time.monotonic()
-            try:
-                await self._until_due()
-                if self._closing.is_set():
-                    break
-                if self._capacity() <= 0:
-                    self._release_buffer()
-                await self._speak()
-            except FrontierError as error:
-                # A callback that blocks the loop makes every timeout late: the answer may have been there.
-                blocked = self._heartbeat.blocked_since(began)
-                if not blocked:
-                    self._outage.began(error)
-                self._listener.counted("error", 1)
-                if not blocked:
-                    await self._rest()
-            except Exception:
-                # Never end silently: without this coroutine the crawl would hang for ever.
-                logger.exception("Unexpected error in an exchange; trying again")
-                await self._rest()
-
-    async def _rest(self) -> None:
-        """Wait before the next try; closing ends it."""
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), self._outage.delay_s())
-
-    async def _until_due(self) -> None:
-        outbox = self._dialogue.outbox
-        while not self._closing.is_set():
-            moves = len(outbox) + len(self._dialogue.notes)
-            due = self._pace.due_at(self._wants(), moves, outbox.full, self.census.waiting)
-            pause = due - time.monotonic()
-            if pause <= 0:
-                return
-            self._kick.clear()
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._kick.wait(), pause)
-
-    def _wants(self) -> int:
-        capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()
-        leases = self._leases
-        return self._pace.want(capacity, leases.running, leases.buffered, leases.usable)
-
-    async def _speak(self) -> None:
-        began, registered, kept = time.monotonic(), self.id, len(self._dialogue.outbox)
-        pace, dialogue = self._pace, self._dialogue
-        most = self._most + pace.ahead
-        wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most)
-        now = time.monotonic()
-        # Others that seed are counted only while nothing waits; what is fed comes without a word.
-        quiet = dialogue.census.only_delayed and not (
-            dialogue.seeding or dialogue.listening or dialogue.outbox
-        )
-        pace.expect(dialogue.next_due_s, quiet=quiet)
-        self._pace.answered(began, now)
-        self._pace.granted(wanted, granted)
-        self._outage.ended(kept)
-        self._listener.counted("exchange", 1)
-        self._listener.counted("seconds", now - began)
-        if self.id != registered:
-            self._heartbeat.start(self.id, self.epoch)
+        await self._speaker.stop(deadline_s)

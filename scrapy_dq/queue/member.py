@@ -192,7 +192,7 @@ class Member:
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # What the worker tells (frontier.worker.Listener).
+    # What the worker tells (frontier.dialogue.Listener).
 
     def leases_arrived(self) -> None:
         self._callers.serve()

@@ -40,6 +40,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
+from scrapy_dq.frontier.steer import Word, steer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support.live_frontier import LiveFrontier
 from support.redis_server import RedisServer
@@ -252,6 +253,11 @@ class FrontierMachine(RuleBasedStateMachine):
         found = (answer[0] / UNIT_S, answer[1], round(answer[2] / UNIT_S))
         assert found == self.reference.limit(partition, delay_s, concurrency, block_s)
 
+    @rule(word=st.sampled_from((*Word, Word.RESUME, Word.RESUME, Word.RESUME)))
+    def steer(self, word: Word) -> None:
+        """Someone tells all workers something."""
+        assert steer(self.live.redis, self.live.crawl, word) == self.reference.steer(word)
+
     # What goes wrong
 
     @rule(
@@ -299,6 +305,7 @@ class FrontierMachine(RuleBasedStateMachine):
     @rule()
     def finish(self) -> None:
         """The workers crawl on until nothing is left, and see that nobody else is there: nothing is stuck."""
+        self.steer(Word.RESUME)
         for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
             for worker_id in set(self.reference.members) - {actor.worker_id for actor in self.actors}:
                 self.reclaim(worker_id, 20, 3)
@@ -345,6 +352,7 @@ class FrontierMachine(RuleBasedStateMachine):
         assert (overview.phase, overview.epoch, overview.run) == (
             reference.phase, reference.epoch or "", reference.run,
         )  # fmt: skip
+        assert overview.hold == reference.words.hold
         assert overview.census == reference.census(reference.count_seeding())
         assert sorted(overview.members, key=lambda member: member.worker_id) == [
             Member(worker_id, worker.identity, worker.fenced, len(worker.leases), worker.beats)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -15,6 +16,7 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Fail,
+    Hold,
     Joined,
     Lease,
     Move,
@@ -27,7 +29,9 @@ from scrapy_dq.frontier.model import (
     Sent,
     Status,
     Terms,
+    Words,
 )
+from scrapy_dq.frontier.steer import Word
 from support.reference_partitions import UNIT_S, Entry, Partitions, Worker, units
 
 NO_TERMS = Terms()
@@ -51,13 +55,14 @@ class ReferenceFrontier(Partitions):
         self._clear_run()
         self.run, self.phase, self.done, self.dead, self.failed = 0, "absent", 0, {}, []
         self.crawl = Identity("", "", "")
+        self.words = Words()
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
         if not resumed and self.phase == "finished":
             if crawl.run_name and crawl.run_name == self.crawl.run_name:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
-                return Joined(Status.FINISHED, *args)
+                return Joined(Status.FINISHED, *args, words=self.words)
             self._next_run(crawl.keep_seen)
             self.crawl = crawl
         elif not resumed:
@@ -67,7 +72,7 @@ class ReferenceFrontier(Partitions):
             self.set_limits(crawl.limits)
         self.members.setdefault(worker_id, Worker(identity))
         known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
-        return Joined(Status.OK, *known, limits_changed)
+        return Joined(Status.OK, *known, limits_changed, words=self.words)
 
     def exchange(
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,
@@ -81,7 +86,7 @@ class ReferenceFrontier(Partitions):
         if not me or seq != me.last_seq + 1:
             return Receipt(Status.RESYNC)
         if self.phase == "finished" and not any(isinstance(move, Put) for move in moves):
-            return Receipt(Status.FINISHED, False, (), self.census())
+            return Receipt(Status.FINISHED, False, (), self.census(), words=self.words)
         if me.fenced or held != len(me.leases):
             return Receipt(Status.RESYNC)
         new = [isinstance(move, Put) and self._put(move) for move in moves]
@@ -99,6 +104,8 @@ class ReferenceFrontier(Partitions):
         self.wake(ahead)
         self.classify_touched(ahead)
         me.last_seq, me.seeding = seq, seeding
+        if self.words.hold:
+            want = 0
         self.lease(me, min(want, ceil(len(self.backlog) / len(self.members))), ahead, terms)
         if self.backlog:
             return self._receipt(me, self.census(), terms)
@@ -185,6 +192,25 @@ class ReferenceFrontier(Partitions):
         vars(self).update(vars(ReferenceFrontier(self.order, self.wall_s)))
         return set(), Census(gone.waiting, gone.in_flight, seen=gone.seen)
 
+    def limit(
+        self, partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
+    ) -> tuple[int, int, int]:
+        if delay_s is not None or concurrency is not None:
+            told = self.words
+            self.words = replace(told, count=told.count + 1, limitings=told.limitings + 1)
+        return super().limit(partition, delay_s, concurrency, block_s)
+
+    def steer(self, word: Word) -> Hold | None:
+        if self.epoch is None:
+            return None
+        told = self.words
+        if word is Word.STOP:
+            self.words = replace(told, count=told.count + 1, stops=told.stops + 1)
+        else:
+            hold = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING, Word.RESUME: Hold.NONE}[word]
+            self.words = replace(told, count=told.count + 1, hold=hold)
+        return self.words.hold
+
     def serving(self) -> list[bytes]:
         """Return the ids of the backlog, first to be leased first."""
         return sorted(self.backlog, key=lambda entry_id: self.backlog[entry_id].place)
@@ -216,6 +242,7 @@ class ReferenceFrontier(Partitions):
         self.run, self.phase, self.done = self.run + 1, "open", 0
         self.dead, self.failed = {}, []
         self.limited = bool(self.delay or self.concurrency or self.own)
+        self.words = replace(self.words, hold=Hold.NONE)
 
     def _put(self, put: Put) -> bool:
         if put.token in self.tokens[put.admission]:
@@ -286,7 +313,7 @@ class ReferenceFrontier(Partitions):
         soon = self.clock + (units(terms.ahead_s) or 0)
         blocked = tuple(p for p in terms.here if self.blocked.get(p, 0) > soon)
         next_due_s = None if due is None else due * UNIT_S
-        return Receipt(status, True, me.dropped, census, leases, next_due_s, blocked)
+        return Receipt(status, True, me.dropped, census, leases, next_due_s, blocked, words=self.words)
 
     def _wait_s(self, at: int | None) -> float | None:
         return None if at is None else (at - self.clock) * UNIT_S

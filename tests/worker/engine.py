@@ -17,7 +17,8 @@ from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
-from scrapy_dq.frontier.worker import Worker, WorkerOptions
+from scrapy_dq.frontier.speaker import WorkerOptions
+from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.settings import Config
 
 ORDER = Order.FIFO
@@ -214,7 +215,7 @@ class Engine:
         self.worker.downloaded(entry_id)
         self._wake.set()
 
-    # frontier.worker.Listener
+    # frontier.dialogue.Listener
 
     def leases_arrived(self) -> None:
         self._wake.set()

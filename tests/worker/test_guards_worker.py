@@ -79,11 +79,11 @@ class Beating:
         self.looks = 0
         self.fails_at = 0
 
-    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> dict[str, int]:
+    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
         self.looks += 1
         if self.looks == self.fails_at:
             raise ValueError("an answer that nobody expects")
-        return {worker_id: self.looks, "silent": 1}
+        return {worker_id: self.looks, "silent": 1}, 0
 
 
 async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptureFixture) -> None:
