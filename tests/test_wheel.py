@@ -24,10 +24,10 @@ from itertools import product
 
 import scrapy_dq
 from scrapy_dq.frontier.model import Order, Seen
-from scrapy_dq.frontier.scripts import LOOKS, TRANSITIONS, Script
+from scrapy_dq.frontier.scripts import BY_HAND, LOOKS, TRANSITIONS, Script
 
 assert scrapy_dq.__file__.startswith(sys.argv[1]), scrapy_dq.__file__
-for transition in (*TRANSITIONS, *LOOKS):
+for transition in (*TRANSITIONS, *LOOKS, *BY_HAND):
     for order, seen in product(Order, Seen):
         assert Script(transition, order, seen).source
 print(*sorted(path.name for path in files("scrapy_dq.frontier").joinpath("lua").iterdir()))

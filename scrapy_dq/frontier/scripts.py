@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "order_{order}", "state", "politeness", "entry", "partition")
+_BASE = ("keys", "order_{order}", "state", "words", "politeness", "entry", "partition")
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits"),
     "rejoin": ("release", "member"),
@@ -35,7 +35,9 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 LOOKS = ("largest", "upcoming")
 """Scripts that only read, for command lines."""
-TRANSITIONS = tuple(name for name in _PARTS if name not in LOOKS)
+BY_HAND = ("steer",)
+"""Scripts that change something, for command lines alone."""
+TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND))
 
 
 @cache

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Census, Receipt, Status
+from scrapy_dq.frontier.model import Admission, Census, Receipt, Status, Words
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, put, release
 
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
@@ -100,7 +100,7 @@ def test_each_worker_learns_it_by_its_own_exchange(worker: HandWorker, other: Ha
     other.exchange()
     worker.exchange()
     receipt = other.exchange(want=5)
-    assert receipt == Receipt(FINISHED, False, (), Census(workers=2))
+    assert receipt == Receipt(FINISHED, False, (), Census(workers=2), words=Words())
 
 
 def test_the_repeat_of_the_finishing_exchange_is_finished(worker: HandWorker) -> None:

@@ -14,7 +14,8 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.look import largest, upcoming
 from scrapy_dq.frontier.model import FrontierUnavailable, Order, Seen
-from scrapy_dq.frontier.scripts import LOOKS, TRANSITIONS, source
+from scrapy_dq.frontier.scripts import BY_HAND, LOOKS, TRANSITIONS, source
+from scrapy_dq.frontier.steer import Word, steer
 from support.redis_server import RedisServer
 
 LUA = {
@@ -83,7 +84,7 @@ def test_the_only_key_names_in_lua_are_made_in_one_file() -> None:
             assert "prefix" not in re.sub(r"--.*", "", text)
 
 
-@pytest.mark.parametrize("name", TRANSITIONS + LOOKS)
+@pytest.mark.parametrize("name", TRANSITIONS + LOOKS + BY_HAND)
 def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
     """ARGV[1] to ARGV[n] are all used, where n names stand after ARGS; names of locals agree."""
     code = re.sub(r"--.*", "", LUA[name])
@@ -127,9 +128,10 @@ def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -
     assert len(args) == len(stated_args(SCRIPT_OF.get(method, method)))
 
 
-LOOK_CALLS: dict[str, Any] = {
+BLOCKING_CALLS: dict[str, Any] = {
     "largest": lambda client: largest(client, "a crawl", 10),
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
+    "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
 }
 
 
@@ -144,12 +146,12 @@ class _NoReplyToLooks(_NoReply):
         return b"fifo"
 
 
-@pytest.mark.parametrize("name", LOOKS)
-def test_a_look_passes_the_arguments_that_its_script_states(name: str) -> None:
+@pytest.mark.parametrize("name", [*LOOKS, *BY_HAND])
+def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) -> None:
     """As a transition does."""
     client = _NoReplyToLooks()
     with pytest.raises(redis.ConnectionError):
-        LOOK_CALLS[name](client)
+        BLOCKING_CALLS[name](client)
     ((_, count, key, *args),) = client.sent
     assert (count, key) == (1, keys.meta("a crawl"))
     assert len(args) == len(stated_args(name))
@@ -187,6 +189,9 @@ def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> N
 def test_every_lua_file_is_part_of_a_script() -> None:
     """No dead Lua."""
     everything = "\n".join(
-        source(name, order, seen) for name in TRANSITIONS + LOOKS for order in Order for seen in Seen
+        source(name, order, seen)
+        for name in TRANSITIONS + LOOKS + BY_HAND
+        for order in Order
+        for seen in Seen
     )
     assert [name for name, text in LUA.items() if text not in everything] == []

@@ -26,13 +26,6 @@ local function save_state()
     'in_flight', state.in_flight, 'done', state.done, 'failed', state.failed, 'turn', state.turn,
     'clock', state.clock, 'offset', state.offset)
 end
--- What a worker hears: nothing, or the counters told, stops, forgets, limitings, and what holds.
-local function words() return state.told and state.told .. ' ' .. state.hold or '' end
--- Tells all workers: each hears it with its next exchange, and what it was by the counter that is raised.
-local function tell(counter)
-  if counter then redis.call('HINCRBY', key.meta, counter, 1) end
-  redis.call('HINCRBY', key.meta, 'words', 1)
-end
 -- A script has no roll-back: a key of a wrong type must be found before the first write.
 local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
