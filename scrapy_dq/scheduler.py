@@ -124,6 +124,8 @@ class Scheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """Return the next leased or local request; None if there is none at the moment."""
+        if self._session.paused:
+            return None
         request = self._work.local.pop()
         until = time.monotonic() + EXPANDING_S
         while request is None:

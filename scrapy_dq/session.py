@@ -106,6 +106,8 @@ class Session:
         self.codec = codec_of(config, crawler)
         self.adopted = False
         """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
+        self.paused = False
+        """All workers were told to pause: nothing is handed to the engine, what is local neither."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Session:
@@ -165,6 +167,7 @@ class Session:
         joined = await self.worker.start(uuid.uuid4().hex)
         self.opened = True
         self.adopted = joined.adopted
+        self.paused = joined.words.hold is Hold.PAUSED
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._dupefilter.open()
         self._listen()
@@ -256,6 +259,7 @@ class Session:
         if words.forgets != before.forgets:
             self._scheduler.forget_sent()
         if words.hold is not before.hold:
+            self.paused = words.hold is Hold.PAUSED
             logger.info("Crawl %r: %s", self.config.crawl, _HOLDS[words.hold])
             self.settlement.wake()
         if words.stops > before.stops:

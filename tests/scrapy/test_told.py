@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Hold, Words
+from scrapy_dq.frontier.steer import Word, steer
 from scrapy_dq.session import Session
+from support.live_frontier import HandWorker, LiveFrontier
+from support.project import Project
 
 
 @pytest.fixture
@@ -51,9 +59,46 @@ def test_a_hold_is_logged_once_and_its_end_wakes_the_engine(
     caplog.set_level(logging.INFO)
     held = Words(1, hold=Hold.PAUSED)
     session.told(Words(), held)
+    assert session.paused
     session.told(held, Words(2, forgets=1, hold=Hold.PAUSED))
     session.told(Words(2, forgets=1, hold=Hold.PAUSED), Words(3, forgets=1))
     first, last = caplog.messages
     assert first.startswith("Crawl 'books': paused; nothing is sent until")
     assert last == "Crawl 'books': resumed"
+    assert not session.paused
     assert session.settlement.wake.call_count == 2  # type: ignore[attr-defined]
+
+
+# What start() yields cannot be stored: it stays in this worker.
+LOCAL = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        for number in range(3):
+            yield scrapy.Request(f"data:,{number}", lambda response: self.record("done", response.text))
+"""
+
+
+def test_what_is_local_waits_for_the_end_of_a_pause_too(
+    redis_url: str, make_project: Callable[..., Project]
+) -> None:
+    """Nothing at all is sent; then all of it is."""
+    project = make_project([], redis_url=redis_url, spider=LOCAL, settings={"DQ_PARTITION_BY": "none"})
+    with connect_url(redis_url) as client, closing(LiveFrontier(redis_url, project.name)) as live:
+        first = HandWorker(live, "first", Identity("", "", ""))
+        first.exchange(seeding=1)
+        steer(client, project.name, Word.PAUSE)
+        worker = project.start_worker()
+        worker.wait_for_log("paused; nothing is sent")
+        worker.wait_for_log("stays in this worker")
+        time.sleep(0.7)
+        assert project.count("done") == {}
+        first.leave()
+        steer(client, project.name, Word.RESUME)
+        assert project.wait() == ["finished"]
+    assert project.count("done") == {"0": 1, "1": 1, "2": 1}
