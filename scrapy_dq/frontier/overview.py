@@ -190,3 +190,12 @@ def peek(client: Any, crawl: str) -> Overview:
     refuse(reply)
     phase, epoch, run, counts, members = reply
     return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), parse_members(members))
+
+
+def run_name(client: Any, crawl: str) -> str:
+    """Return the DQ_RUN_NAME of the run, "" if it has none; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    return (client.hget(keys.meta(crawl), "run_name") or b"").decode("utf-8", "replace")
