@@ -93,7 +93,7 @@ class CrawlView:
         for column in ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts"):
             rows.add_column(column, justify="right", no_wrap=True)
         rows.add_column("state", ratio=1, no_wrap=True, overflow="ellipsis")
-        rates = [post.rate() for post in crew.posts]
+        rates = [post.rate for post in crew.posts]
         for post, rate in zip(crew.posts, rates, strict=True):
             rows.add_row(
                 str(post.number), str(post.process.pid) if post.process else "", f"{rate:,.1f}",
@@ -138,7 +138,7 @@ def _counts(crew: Crew) -> str:
 
 def _line(crew: Crew) -> str:
     done, total = _progress(crew)
-    rate = sum(post.rate() for post in crew.posts)
+    rate = sum(post.rate for post in crew.posts)
     errors = sum(post.errors for post in crew.posts)
     alive = sum(post.process is not None for post in crew.posts)
     return (

@@ -90,6 +90,7 @@ class Crew:
             while any(post.process or post.due for post in self.posts):
                 for post in self.posts:
                     self._attend(post)
+                    post.sample()
                 self._pass_on(stops.count)
                 self._view.show(self)
                 time.sleep(TICK_S)

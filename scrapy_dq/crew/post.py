@@ -30,7 +30,7 @@ class Post:
         self.restarts = 0
         self._before = (0, 0, 0)
         self._deaths = 0
-        self._samples: deque[tuple[float, int]] = deque()
+        self._samples = deque([(time.monotonic(), 0)])
 
     @property
     def pages(self) -> int:
@@ -44,14 +44,18 @@ class Post:
     def errors(self) -> int:
         return self._before[2] + (self.process.errors if self.process else 0)
 
+    @property
     def rate(self) -> float:
-        """Return pages per second, of the last seconds; to be asked again and again."""
-        now, pages = time.monotonic(), self.pages
-        self._samples.append((now, pages))
+        """Pages per second, of the last seconds."""
+        (since, before), (now, pages) = self._samples[0], self._samples[-1]
+        return (pages - before) / (now - since) if now > since else 0.0
+
+    def sample(self) -> None:
+        """Note how far it is; `rate` is made of it."""
+        now = time.monotonic()
+        self._samples.append((now, self.pages))
         while now - self._samples[0][0] > RATE_OVER_S:
             self._samples.popleft()
-        since, before = self._samples[0]
-        return (pages - before) / (now - since) if now > since else 0.0
 
     def take_leave(self, process: WorkerProcess) -> None:
         """Its process has ended."""
