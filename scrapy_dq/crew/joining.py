@@ -15,6 +15,10 @@ from scrapy_dq.crew.formats import JOINERS, Sources
 from scrapy_dq.crew.parts import PartsFolder, Run, run_of
 
 
+SHOWN_BYTES = 64 << 20
+"""What takes longer than a moment."""
+
+
 class Bar(Protocol):
     """Shows how far it is; see commands/display.py."""
 
@@ -98,11 +102,14 @@ class Joining:
         appended = folder.target.exists() and (not self.feed.overwrite or resumed)
         before = folder.target if appended else None
         sizes = [path.stat().st_size for path in ([before] if before else []) + parts]
-        bar.begin(f"bytes of {folder.target.name}", sum(sizes))
+        shown = sum(sizes) >= SHOWN_BYTES
+        if shown:
+            bar.begin(f"bytes of {folder.target.name}", sum(sizes))
 
         def read(count: int) -> None:
             stopped()
-            bar.advance(count)
+            if shown:
+                bar.advance(count)
 
         with folder.joined.open("wb") as out:
             items = JOINERS[self.feed.format](out, Sources(before, parts, self.feed.options, read))
