@@ -51,7 +51,8 @@ def shop(project: Path, latency_s: float, visits: Path) -> Iterator[str]:
     log = project / "site.log"
     with log.open("wb") as output:
         site = subprocess.Popen(
-            [sys.executable, "-m", "bookshop.site", "--port", "0", "--latency", str(latency_s), "--log", visits],
+            [sys.executable, "-m", "bookshop.site", "--port", "0", "--latency", str(latency_s),
+             "--log", visits],
             cwd=project, stdout=output, stderr=output,
         )  # fmt: skip
     try:
@@ -73,8 +74,8 @@ def crawl(latency_s: float, workers: int, repetition: int) -> Crawl:
         shutil.copytree(ROOT / "example_project", project, ignore=shutil.ignore_patterns(".*", "items"))
         with shop(project, latency_s, visits) as url:
             done = subprocess.run(
-                [sys.executable, "-m", "scrapy", "dq", "crawl", "books", "-w", str(workers), "-o", "books.jsonl",
-                 "-s", "FEEDS={}", "-s", f"REDIS_URL={redis.url}", "--json"],
+                [sys.executable, "-m", "scrapy", "dq", "crawl", "books", "-w", str(workers),
+                 "-o", "books.jsonl", "-s", "FEEDS={}", "-s", f"REDIS_URL={redis.url}", "--json"],
                 cwd=project, env=os.environ | {"BOOKSHOP_URL": url}, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, timeout=LONGEST_S, check=True,
             )  # fmt: skip

@@ -2,8 +2,8 @@
 
     python example_project/demo.py
 
-It runs `scrapy dq crawl books -w 3 -o books.jsonl`. Everything is on this machine and in a temporary folder: the
-bookshop, the workers and their embedded Redis.
+It runs `scrapy dq crawl books -w 3 -o books.jsonl`. Everything is on this machine and in a temporary
+folder: the bookshop, the workers and their embedded Redis.
 """
 
 from __future__ import annotations

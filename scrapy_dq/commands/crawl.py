@@ -103,11 +103,11 @@ class Crawl(Subcommand):
             for feed in feeds:
                 stack.enter_context(feed.held())
             client, target = stack.enter_context(opened(config, data_dir()))
-            more: dict[str, Any] = {"LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False"}
+            more: dict[str, Any] = {
+                "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler)
+            }  # fmt: skip
             if not config.run_name:
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
-            if crawler.settings["FEEDS"]:
-                more["FEED_STORAGES"] = storages(crawler)
             folder = (options.log_dir or data_dir() / "logs").absolute()
             logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl)
             stops = stack.enter_context(Stops().counted())
@@ -210,4 +210,6 @@ def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
 
 def _common(logs: list[Path]) -> str:
     """Return where the logs are, in one name."""
-    return str(logs[0]) if len(logs) == 1 else f"{logs[0]}, ..."
+    from scrapy_dq.commands.display import short
+
+    return short(logs[0]) if len(logs) == 1 else f"{short(logs[0])}, ..."

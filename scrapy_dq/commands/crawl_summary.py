@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.commands.display import print_json, print_table
+from scrapy_dq.commands.display import print_json, print_table, short
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.crew import Crew
@@ -84,7 +84,7 @@ class Summary:
         )  # fmt: skip
         print_table((*numbers, "end"), rows, numbers=numbers)
         for feed in self._joined:
-            print(f"{feed.path}: {feed.items:,} items{' appended' if feed.appended else ''}")
+            print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
         for line in self._unjoined:
             print(line)
         if not crew.finished:

@@ -94,8 +94,10 @@ class Crew:
                 self._pass_on(stops.count)
                 self._view.show(self)
                 time.sleep(TICK_S)
+        except BaseException:
+            self._abandon()
+            raise
         finally:
-            # Whatever went wrong here: this tells the workers.
             os.close(self._life)
             os.close(self._lifeline)
         self.took_s = time.monotonic() - self.began
@@ -104,8 +106,13 @@ class Crew:
             self._say("No worker is left, and the run is not finished.")
 
     def _start(self, post: Post) -> None:
-        post.process = WorkerProcess(post.number, self._command, post.log, self._lifeline, self._parts)
         post.due = 0.0
+        try:
+            post.process = WorkerProcess(post.number, self._command, post.log, self._lifeline, self._parts)
+        except OSError as error:
+            post.state = "cannot be started"
+            self._say(f"{post.name} cannot be started: {error}")
+            return
         self._say(f"{post.name} started, pid {post.process.pid}")
 
     def _attend(self, post: Post) -> None:
@@ -184,6 +191,15 @@ class Crew:
                 if post.process:
                     self._say(f"{post.name} does not stop: killed")
             self._signal(processes, signal.SIGKILL)
+
+    def _abandon(self) -> None:
+        """Something is wrong with this program: leave no worker behind."""
+        processes = [post.process for post in self.posts if post.process]
+        self._signal(processes, signal.SIGTERM)
+        deadline = time.monotonic() + self._grace_s + AFTER_GRACE_S
+        while any(process.status is None for process in processes) and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+        self._signal(processes, signal.SIGKILL)
 
     @staticmethod
     def _signal(processes: list[WorkerProcess], number: signal.Signals) -> None:

@@ -14,7 +14,6 @@ from scrapy_dq.crew.feed_plan import JoinedFeed
 from scrapy_dq.crew.formats import JOINERS, Sources
 from scrapy_dq.crew.parts import PartsFolder, Run, run_of
 
-
 SHOWN_BYTES = 64 << 20
 """What takes longer than a moment."""
 
@@ -86,7 +85,7 @@ class Joining:
             stopped()
 
         parts = folder.finished_parts(waiting)
-        others = [part for part in parts if run_of(part) != run]
+        others = [part for part in parts if not _of(part, run)]
         resumed = folder.holds == run
         if self.feed.overwrite and others:
             self._say(f"{folder.target}: left out what {len(others)} workers of earlier runs had written")
@@ -117,3 +116,9 @@ class Joining:
             os.fsync(out.fileno())
         folder.replace(parts, None if finished else run)
         return Joined(folder.target, items, appended)
+
+
+def _of(part: Path, run: Run) -> bool:
+    """Tell whether a part is of the crew's run, or of one that its workers have begun since."""
+    found = run_of(part)
+    return found.epoch == run.epoch and found.number >= run.number

@@ -71,9 +71,9 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
     assert {item["path"] for item in found} == here.site.paths
     assert_tidy(here)
     assert "run 0 is finished" in crew.out
-    assert f"{here.feed}: 60 items\n" in crew.out
+    assert "\nitems.jsonl: 60 items\n" in crew.out
     assert "\x1b" not in crew.out + crew.err
-    table = [line for line in crew.out.splitlines() if not line.startswith(("Crawl", "/"))]
+    table = [line for line in crew.out.splitlines() if not line.startswith("Crawl")]
     assert max(map(len, table)) <= LONGEST_LINE
     assert re.search(r"^ +all .* 60 +60 ", crew.out, re.MULTILINE)
 
@@ -133,7 +133,7 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
     here.site.set_latency(0.02)
     following = here.crew("-w", "2", "-O", "items.jsonl")
     assert following.wait() == 0
-    assert f"{here.feed}: " in following.out
+    assert "items appended" in following.out
     assert repeats(here) == 0
     assert_tidy(here)
 
