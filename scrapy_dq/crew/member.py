@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
 ERRORS_A_SECOND = 5
 LONGEST_ERROR = 300
-AFTER_GRACE_S = 5.0
+AFTER_GRACE_S = 3.0
 """A worker that is told to stop and still runs so long after its grace is told again, then killed."""
 
 

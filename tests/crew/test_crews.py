@@ -98,7 +98,7 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     scene: Callable[..., Scene], redis_server: RedisServer
 ) -> None:
     """By themselves, within the grace; the next one joins their parts with its own."""
-    here = scene(pages=120, latency_s=0.3)
+    here = scene(pages=80, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
     killed_at = time.monotonic()
@@ -119,10 +119,10 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
     scene: Callable[..., Scene], redis_server: RedisServer
 ) -> None:
     """Exit status 1; what is done is in the feed, also with -O, and no page is crawled twice."""
-    here = scene(pages=100, latency_s=0.3)
+    here = scene(pages=60, latency_s=0.3)
     here.feed.write_text("of an earlier crawl\n")
     crew = here.crew("-w", "2", "-O", "items.jsonl")
-    wait_until(lambda: here.done() >= 20, "some pages are done", 30)
+    wait_until(lambda: here.done() >= 12, "some pages are done", 30)
     crew.interrupt()
     assert crew.wait(10) == 1
     assert not any(map(alive, crew.pids))
@@ -194,9 +194,12 @@ def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
 
 
 def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene]) -> None:
-    """One that is started again when the run is over, or comes late, finds it finished."""
+    """It finds the crew's run finished, and closes."""
     here = scene(pages=3)
-    crew = here.crew("-w", "3", "-o", "items.jsonl")
+    late = "import os, time\n\ntime.sleep(2 * ('\"number\": 2' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
+    spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
+    spider.write_text(late + spider.read_text())
+    crew = here.crew("-w", "2", "-o", "items.jsonl")
     assert crew.wait() == 0
     assert here.project.count("done") == dict.fromkeys(here.site.paths, 1)
     assert "run 0 is finished" in crew.out

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dq.crew import formats
@@ -111,6 +111,7 @@ def test_json_arrays_become_one(join: JoinText) -> None:
         join("json", "[]", before="nonsense")
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.lists(st.dictionaries(st.sampled_from("abc"), st.text(max_size=4)), max_size=4), max_size=3),
     st.data(),
