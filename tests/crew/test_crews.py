@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from crew.conftest import Scene
 from scrapy_dq.connection import connect_url
@@ -43,6 +45,16 @@ def repeats(scene: Scene) -> int:
 def assert_tidy(scene: Scene) -> None:
     """Nothing is left beside a feed of a run that is finished."""
     assert not scene.feed.with_name("items.jsonl.parts").exists()
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether anybody holds a lock on a file."""
+    with path.open("rb+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def start_and_wait(scene: Scene, *words: str, part: float = 0.2) -> CrewProcess:
@@ -100,6 +112,8 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     """By themselves, within the grace; the next one joins their parts with its own."""
     here = scene(pages=80, latency_s=0.3)
     crew = start_and_wait(here)
+    # Who joins the parts would wait for the workers, though their parent is gone.
+    assert is_locked(here.feed.with_name("items.jsonl.parts") / "workers.lock")
     crew.kill()
     killed_at = time.monotonic()
     wait_for_ends(crew.pids, 5)
