@@ -1,19 +1,39 @@
-"""A feed storage for local files that a kill -9 cannot empty."""
+"""A feed storage for local files that a kill -9 cannot empty, and that a crew's workers can share."""
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from scrapy import Spider
 from scrapy.extensions.feedexport import FileFeedStorage
+
+from scrapy_dq.crew.member import own_member
+from scrapy_dq.crew.parts import write_lock
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
 
 
 class UnbufferedFileFeedStorage(FileFeedStorage):
     """Scrapy's local feed storage, but each item is written to the file as soon as it is exported.
 
     Scrapy's own keeps up to a buffer of items in the process, which a kill -9 takes with it, while
-    their requests are acknowledged. Give each worker a file of its own with `%(dq_worker)s`.
+    their requests are acknowledged. Give each worker a file of its own with `%(dq_worker)s`. A worker of
+    `scrapy dq crawl` writes a part of its own, in place of a feed that is joined at the end.
     """
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
+        """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
+        storage = cls(uri, feed_options=feed_options)
+        member = own_member()
+        part = member.part(crawler, feed_options) if member else None
+        if part is not None:
+            storage.path, storage.write_mode = str(part), "ab"
+            # For the life of this process: it may write until its end, and nobody removes a part before.
+            write_lock(part.parent)
+        return storage
 
     def open(self, spider: Spider) -> IO[bytes]:
         """Open for appending (or truncated, with `overwrite`), without a buffer."""

@@ -20,6 +20,7 @@ ADDONS = {"scrapy_dq.Addon": 500}
 DQ_WORKER_TTL = 5
 
 # One file per worker; the add-on writes each item at once, so that a SIGKILL takes no finished item with it.
+# (`scrapy dq crawl books -o books.jsonl` makes one file of what all its workers find.)
 FEEDS = {"items/%(name)s-%(dq_worker)s.jsonl": {"format": "jsonlines"}}
 
 # The site is our own and on this machine. For any other, ask for its robots.txt and take your time:
@@ -28,10 +29,6 @@ BOOKSHOP_URL = os.environ.get("BOOKSHOP_URL", "http://127.0.0.1:8000/")
 ROBOTSTXT_OBEY = False
 CONCURRENT_REQUESTS = 16
 CONCURRENT_REQUESTS_PER_DOMAIN = 16
-
-# A folder for the record of processed pages (bookshop/pages.py); none is kept without it.
-BOOKSHOP_PAGES = os.environ.get("BOOKSHOP_PAGES", "")
-SPIDER_MIDDLEWARES = {"bookshop.pages.PageRecord": 900}
 
 LOG_LEVEL = "INFO"
 TELNETCONSOLE_ENABLED = False

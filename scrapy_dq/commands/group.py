@@ -10,6 +10,7 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_dq.commands.adopt import Adopt
+from scrapy_dq.commands.crawl import Crawl
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.peek import Peek
@@ -21,7 +22,7 @@ from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import ConfigError
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(),
+    Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(),
     Pause(), Drain(), Resume(), Stop(), Adopt(),
 )  # fmt: skip
 

@@ -192,3 +192,12 @@ def peek(client: Any, crawl: str) -> Overview:
     phase, epoch, run, counts, members, hold = reply
     found = parse_members(members)
     return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), found, Hold(hold.decode()))
+
+
+def run_name(client: Any, crawl: str) -> str:
+    """Return the DQ_RUN_NAME of the run, "" if it has none; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    return (client.hget(keys.meta(crawl), "run_name") or b"").decode("utf-8", "replace")

@@ -1,0 +1,215 @@
+"""`scrapy dq crawl`: one crawl with several worker processes on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
+from scrapy.utils.conf import arglist_to_dict, feed_process_params_from_cli
+from scrapy.utils.misc import load_object
+
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_dq.crew.joining import Joined, Joining
+    from scrapy_dq.crew.parts import Run
+    from scrapy_dq.crew.stops import Stops
+    from scrapy_dq.settings import Config
+
+MOST_WORKERS = 1000
+RESTARTS = 10
+
+
+class Crawl(Subcommand):
+    """Starts workers, shows them at work, starts those again that die, and joins what they have written."""
+
+    name = "crawl"
+    arguments = "<spider>"
+    summary = "crawl with several workers on this machine"
+    description = (
+        "Crawls with N worker processes, shows how far it is, starts workers again that die, and joins the "
+        "feeds that each writes into the one that was asked for. Ctrl-C stops gracefully, a second one at "
+        "once; the same command goes on. Exit status: 0, the run is finished; 1, it is not."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
+        cores = own_cores()
+        parser.add_argument(
+            "-w", "--workers", type=_count, default=cores, metavar="N",
+            help=f"worker processes (default: one per core, here {cores})",
+        )  # fmt: skip
+        parser.add_argument(
+            "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
+            help="set spider argument (may be repeated), as of `scrapy crawl`",
+        )  # fmt: skip
+        parser.add_argument(
+            "-o", "--output", action="append", metavar="FILE",
+            help="append items to the end of FILE (jsonlines, csv, json), as of `scrapy crawl`",
+        )  # fmt: skip
+        parser.add_argument(
+            "-O", "--overwrite-output", action="append", metavar="FILE",
+            help="write items to FILE, in place of what is there; a run that goes on appends its own",
+        )  # fmt: skip
+        parser.add_argument(
+            "--restarts", type=_restarts, default=RESTARTS, metavar="N",
+            help=f"how many workers that die are started again, all together (default: {RESTARTS})",
+        )  # fmt: skip
+        parser.add_argument(
+            "--log-dir", type=Path, metavar="DIR",
+            help="a log per worker goes there (default: logs/<crawl> in the data directory of scrapy_dq)",
+        )  # fmt: skip
+        parser.add_argument("--json", action="store_true", help="print the summary as JSON, for programs")
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.crew.errors import CrewError
+
+        try:
+            return self._run(settings, options)
+        except CrewError as error:
+            raise CommandError(str(error)) from error
+
+    def _run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.assembly import codec_of, config_of
+        from scrapy_dq.commands.crawl_summary import Summary
+        from scrapy_dq.commands.crawl_view import CrawlView
+        from scrapy_dq.commands.crawlers import prepared_crawler
+        from scrapy_dq.crew.crew import Crew
+        from scrapy_dq.crew.feed_plan import plan_feeds, storages
+        from scrapy_dq.crew.joining import Joining
+        from scrapy_dq.crew.launch import command_of, log_paths
+        from scrapy_dq.crew.lookout import Lookout
+        from scrapy_dq.crew.redis_place import opened, run_name_for
+        from scrapy_dq.crew.stops import Stops
+        from scrapy_dq.surroundings import data_dir
+
+        if os.name != "posix":
+            raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
+        _set_feeds(settings, options)
+        crawler = prepared_crawler(settings, options.spider, _spider_args(options))
+        config = config_of(crawler)
+        _need_our_scheduler(crawler, config)
+        codec_of(config, crawler)
+        with ExitStack() as stack:
+            view = CrawlView(config.crawl)
+            feeds = [Joining(feed, view.say) for feed in plan_feeds(crawler)]
+            for feed in feeds:
+                stack.enter_context(feed.held())
+            client, target = stack.enter_context(opened(config, data_dir()))
+            more: dict[str, Any] = {
+                "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler)
+            }  # fmt: skip
+            if not config.run_name:
+                more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
+            folder = (options.log_dir or data_dir() / "logs").absolute()
+            logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl)
+            stops = stack.enter_context(Stops().counted())
+            lookout = stack.enter_context(Lookout(client, config.crawl).looking())
+            crew = Crew(
+                command_of(options.spider, options, more), logs,
+                {feed.feed.uri: str(feed.folder) for feed in feeds},
+                restarts=options.restarts, grace_s=config.shutdown_grace_s, lookout=lookout, view=view,
+            )  # fmt: skip
+            view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers; logs: {_common(logs)}")
+            with view:
+                crew.work(stops)
+            joined, unjoined = _join(feeds, crew.run, crew.finished, stops)
+            summary = Summary(crew, config.crawl, target, joined, unjoined, options)
+        summary.print_json() if options.json else summary.print()
+        return DONE if crew.finished and not unjoined else FAILED
+
+
+def _join(
+    feeds: list[Joining], run: Run | None, finished: bool, stops: Stops
+) -> tuple[list[Joined], list[str]]:
+    """Join all feeds; return them, and why others could not be."""
+    from scrapy_dq.commands.display import ProgressBar
+    from scrapy_dq.crew.errors import CrewError, Interrupted
+
+    joined, unjoined = [], []
+    asked = stops.count
+
+    def stopped() -> None:
+        if stops.count > asked:
+            raise Interrupted
+
+    for feed in feeds if run else ():
+        assert run is not None
+        with ProgressBar() as bar:
+            try:
+                found = feed.join(run, finished, bar, stopped)
+                joined += [found] if found else []
+            except CrewError as error:
+                unjoined.append(str(error))
+            except Interrupted:
+                unjoined.append(
+                    f"{feed.feed.target} is not joined: interrupted. Its parts stay in {feed.folder}; the "
+                    f"next `scrapy dq crawl` with this feed joins them"
+                )
+    return joined, unjoined
+
+
+def own_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_WORKERS):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST_WORKERS}, not {text!r}")
+    return int(text)
+
+
+def _restarts(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, not {text!r}")
+    return int(text)
+
+
+def _spider_args(options: argparse.Namespace) -> dict[str, str]:
+    try:
+        return arglist_to_dict(options.spargs)
+    except ValueError:
+        raise CommandError("-a takes NAME=VALUE") from None
+
+
+def _set_feeds(settings: Settings, options: argparse.Namespace) -> None:
+    """Put -o and -O into the settings, as `scrapy crawl` does."""
+    if not (options.output or options.overwrite_output):
+        return
+    try:
+        feeds = feed_process_params_from_cli(
+            settings, options.output or [], overwrite_output=options.overwrite_output
+        )
+    except UsageError as error:
+        raise CommandError(str(error)) from None
+    settings.set("FEEDS", feeds, "cmdline")
+
+
+def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
+    from scrapy_dq.scheduler import Scheduler
+
+    if not config.enabled:
+        raise CommandError("DQ_ENABLED = False: without scrapy_dq each worker would crawl all of it")
+    # Not issubclass(): for Scrapy anything with the methods of a scheduler is one.
+    if Scheduler not in load_object(crawler.settings["SCHEDULER"]).__mro__:
+        raise CommandError(
+            "this spider's SCHEDULER is not that of scrapy_dq, so each worker would crawl all of it. Set "
+            'ADDONS = {"scrapy_dq.Addon": 500}, or SCHEDULER = "scrapy_dq.Scheduler"'
+        )
+
+
+def _common(logs: list[Path]) -> str:
+    """Return where the logs are, in one name."""
+    from scrapy_dq.commands.display import short
+
+    return short(logs[0]) if len(logs) == 1 else f"{short(logs[0])}, ..."

@@ -1,0 +1,115 @@
+"""What `scrapy dq crawl` prints at its end: how it ended, what each worker did, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.commands.display import print_json, print_table, short
+
+if TYPE_CHECKING:
+    from scrapy_dq.crew.crew import Crew
+    from scrapy_dq.crew.joining import Joined
+
+_SECRET = re.compile(r"(REDIS_(URL|PARAMS))=.*(@|password).*", re.DOTALL)
+
+
+class Summary:
+    """The end of a crew."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        crawl: str,
+        target: str,
+        joined: list[Joined],
+        unjoined: list[str],
+        options: argparse.Namespace,
+    ) -> None:
+        self._crew = crew
+        self._crawl = crawl
+        self._target = target
+        self._joined = joined
+        self._unjoined = unjoined
+        self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
+
+    def print_json(self) -> None:
+        """Print what a program reads."""
+        print_json(self._found())
+
+    def _found(self) -> dict[str, Any]:
+        crew = self._crew
+        rows: list[dict[str, Any]] = [
+            {
+                "worker": post.number, "pages": post.pages, "items": post.items, "errors": post.errors,
+                "restarts": post.restarts, "end": post.state, "log": str(post.log),
+            }
+            for post in crew.posts
+        ]  # fmt: skip
+        totals = {name: sum(row[name] for row in rows) for name in ("pages", "items", "errors", "restarts")}
+        return {
+            "crawl": self._crawl,
+            "redis": self._target,
+            "run": crew.run.number if crew.run else None,
+            "finished": crew.finished,
+            **totals,
+            "seconds": round(crew.took_s, 1),
+            "pages_per_s": round(totals["pages"] / crew.took_s, 1),
+            "workers": rows,
+            "feeds": [
+                {"path": str(feed.path), "items": feed.items, "appended": feed.appended}
+                for feed in self._joined
+            ],
+            "not_joined": self._unjoined,
+        }
+
+    def print(self) -> None:
+        """Print what people read."""
+        found, crew = self._found(), self._crew
+        end = "finished" if crew.finished else "not finished"
+        run = f"run {crew.run.number} is {end}" if crew.run else "no worker could join"
+        print(f"Crawl {self._crawl!r} at {self._target}: {run}")
+        numbers = ("worker", "pages/s", "pages", "items", "errors", "restarts")
+        rows = [
+            [str(row["worker"]), f"{row['pages'] / crew.took_s:,.1f}", row["pages"], row["items"],
+             row["errors"], row["restarts"], row["end"]]
+            for row in found["workers"]
+        ]  # fmt: skip
+        rows.append(
+            ["all", f"{found['pages_per_s']:,.1f}", found["pages"], found["items"], found["errors"],
+             found["restarts"], f"{crew.took_s:,.1f} s"]
+        )  # fmt: skip
+        print_table((*numbers, "end"), rows, numbers=numbers)
+        for feed in self._joined:
+            print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
+        for line in self._unjoined:
+            print(line)
+        if not crew.finished:
+            print(f"{_left(crew)}Go on with: {self._again}")
+
+
+def _left(crew: Crew) -> str:
+    seen = crew.lookout.overview
+    if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
+        return ""
+    census = seen.census
+    left = census.waiting + census.in_flight + census.delayed
+    return f"{left:,} requests are left, as far as is known. "
+
+
+def _words(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the words of the command line that goes on; a password is not repeated."""
+    yield shlex.quote(options.spider)
+    yield f"-w {options.workers}"
+    for flag, values in (
+        ("-a", options.spargs),
+        ("-s", [_SECRET.sub(r"\1=...", setting) for setting in options.set or []]),
+        ("-o", options.output),
+        ("-O", options.overwrite_output),
+        ("--crawl", [options.crawl] if options.crawl else []),
+    ):
+        for value in values or []:
+            yield f"{flag} {shlex.quote(value)}"

@@ -1,0 +1,69 @@
+"""How a worker of a crew is started: its command line, and where its log goes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from scrapy_dq.crew.errors import CrewError
+
+
+def command_of(spider: str, options: Any, settings: Mapping[str, Any]) -> list[str]:
+    """Return the command line of a worker: that of `scrapy dq crawl`, as far as `scrapy crawl` knows it.
+
+    Args:
+        options: of the command line.
+        settings: more, as `-s`, which win over those of the command line.
+    """
+    return [sys.executable, "-m", "scrapy", "crawl", spider, *_passed_on(options), *_set(settings)]
+
+
+def _passed_on(options: Any) -> Iterator[str]:
+    for flag, values in (
+        ("-a", options.spargs),
+        ("-s", options.set),
+        ("-o", options.output),
+        ("-O", options.overwrite_output),
+        ("-L", [options.loglevel] if options.loglevel else []),
+    ):
+        for value in values or ():
+            yield from (flag, value)
+    if options.nolog:
+        yield "--nolog"
+    if options.crawl:
+        yield from _set({"DQ_CRAWL": options.crawl.replace("%", "%%")})
+
+
+def _set(settings: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in settings.items():
+        yield from ("-s", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+
+
+def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> list[Path]:
+    """Return one log per worker, in folders that are there.
+
+    Args:
+        folder: for logs without a name of their own; the last crew's are kept beside the new ones.
+        log_file: LOG_FILE; each worker's has its number in it.
+    Raises:
+        CrewError: they cannot be written.
+    """
+    try:
+        if log_file:
+            named = Path(log_file).absolute()
+            named.parent.mkdir(parents=True, exist_ok=True)
+            return [named.with_name(f"{named.stem}-{n}{named.suffix}") for n in range(1, count + 1)]
+        folder = folder / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
+        folder.mkdir(parents=True, exist_ok=True)
+        logs = [folder / f"worker-{number}.log" for number in range(1, count + 1)]
+        for log in logs:
+            with suppress(FileNotFoundError):
+                log.replace(log.with_suffix(".log.1"))
+    except OSError as error:
+        raise CrewError(f"the workers' logs cannot be written: {error}") from error
+    return logs

@@ -1,0 +1,202 @@
+"""The folder beside a feed in which each worker of a crew writes a part of it.
+
+    crew.lock     exclusive: held by the one `scrapy dq crawl` that writes this feed
+    workers.lock  shared: held by each worker that may still write; whoever joins waits for it
+    *.part        what one worker process has written, in one run
+    joined        the new feed, while it is built
+    joined.json   the promise that `joined` takes the feed's place: which parts it holds
+    holds.json    the run, not finished yet, whose first part the feed holds
+
+The kernel frees both locks as their holders die, kill -9 included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scrapy_dq.crew.errors import CrewError
+
+try:
+    import fcntl
+except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says what to do
+    fcntl = None  # type: ignore[assignment]
+
+SUFFIX = ".parts"
+POLL_S = 0.05
+
+
+class Run(NamedTuple):
+    """One life of a crawl."""
+
+    epoch: str
+    number: int
+
+
+def part_path(folder: Path, epoch: str, run: int, worker: int) -> Path:
+    """Return a path that no other process takes; parts sort by run, then by the time they were begun."""
+    return folder / f"{epoch}.{run:09d}.{time.time_ns():020d}.{worker:03d}-{os.getpid()}.part"
+
+
+def run_of(part: Path) -> Run:
+    """Return the run in which a part was written; of what has another name, none that there is."""
+    with suppress(ValueError):
+        epoch, run, _ = part.name.split(".", 2)
+        return Run(epoch, int(run))
+    return Run("", -1)
+
+
+class PartsFolder:
+    """The folder of one feed, as the crew sees it that holds its lock."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = Path(os.path.realpath(target))
+        self.path = self.target.with_name(self.target.name + SUFFIX)
+        self.joined = self.path / "joined"
+        self._marker = self.path / "joined.json"
+        self._holds = self.path / "holds.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder and hold it; at the end, remove it if nothing is left in it.
+
+        Raises:
+            CrewError: another crew writes this feed, or the folder cannot be made.
+        """
+        lock = self._take_lock()
+        try:
+            self._recover()
+            yield
+        finally:
+            self._tidy()
+            os.close(lock)
+
+    def _take_lock(self) -> int:
+        while True:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock = _open(self.path / "crew.lock")
+            except FileNotFoundError:
+                continue  # its last holder removed the folder in between
+            except OSError as error:
+                raise CrewError(f"{self.path} cannot be used: {error}") from error
+            if not _flock(lock):
+                os.close(lock)
+                raise CrewError(f"another `scrapy dq crawl` writes {self.target}")
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(lock), os.stat(self.path / "crew.lock")):
+                    return lock
+            os.close(lock)
+
+    @property
+    def holds(self) -> Run | None:
+        """The unfinished run that the feed holds the beginning of."""
+        found = _read(self._holds)
+        return Run(*found) if found else None
+
+    def finished_parts(self, waiting: Callable[[], None]) -> list[Path]:
+        """Return all parts, in order, once nobody writes one of them; *waiting* is called meanwhile.
+
+        After a kill of their `scrapy dq crawl`, workers go on for a moment. A part that is removed under
+        one would take items with it.
+        """
+        lock = _open(self.path / "workers.lock")
+        try:
+            while not _flock(lock):
+                waiting()
+                time.sleep(POLL_S)
+            # Under the lock: who begins a part after this look has one that is not in it.
+            return sorted(self.path.glob("*.part"))
+        finally:
+            os.close(lock)
+
+    def replace(self, parts: list[Path], unfinished: Run | None) -> None:
+        """Let `joined` take the feed's place, and remove the *parts* that it holds.
+
+        CRASH before the marker: joined anew, from the same parts. Between marker and rename: the same.
+        After the rename: the marker is there and `joined` is not: the parts are removed, not joined again.
+        """
+        with suppress(OSError):
+            self.joined.chmod(self.target.stat().st_mode & 0o7777)
+        _write(self._marker, {"parts": [part.name for part in parts], "unfinished": unfinished})
+        os.replace(self.joined, self.target)
+        _sync(self.path)
+        _sync(self.target.parent)
+        self._settle()
+
+    def _recover(self) -> None:
+        """Finish, or undo, what a crew that was killed was about to do."""
+        if self._marker.exists() and not self.joined.exists():
+            self._settle()
+        for left in (self._marker, self.joined):
+            left.unlink(missing_ok=True)
+
+    def _settle(self) -> None:
+        marker = _read(self._marker) or {}
+        if marker.get("unfinished"):
+            _write(self._holds, marker["unfinished"])
+        else:
+            self._holds.unlink(missing_ok=True)
+        for name in marker.get("parts", ()):
+            (self.path / Path(name).name).unlink(missing_ok=True)
+        self._marker.unlink(missing_ok=True)
+
+    def _tidy(self) -> None:
+        names = {"crew.lock", "workers.lock"}
+        with suppress(OSError):
+            if {each.name for each in self.path.iterdir()} <= names:
+                for name in names:
+                    (self.path / name).unlink(missing_ok=True)
+                self.path.rmdir()
+
+
+def write_lock(folder: Path) -> int:
+    """Become one of those who may write parts in *folder*; as long as the descriptor is open."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _open(folder / "workers.lock")
+    fcntl.flock(lock, fcntl.LOCK_SH)  # exclusive it is held for a moment only
+    return lock
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _flock(descriptor: int) -> bool:
+    """Take an exclusive lock without waiting; False if somebody else has one."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(path: Path) -> Any:
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_text())
+    return None
+
+
+def _write(path: Path, value: Any) -> None:
+    """Replace a small file; after a crash there is the old one or the new one."""
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,70 @@
+"""One worker's place in a crew: its numbers go on when its process is started again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+
+from scrapy_dq.crew.worker_process import WorkerProcess
+
+RATE_OVER_S = 5.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+LIVED_S = 60.0
+"""A worker that lived so long died of something else than the one before."""
+
+
+class Post:
+    """A number, a log, and the process that works there now, if any."""
+
+    def __init__(self, number: int, log: Path) -> None:
+        self.number = number
+        self.name = f"worker {number}"
+        self.log = log
+        self.process: WorkerProcess | None = None
+        self.due = 0.0
+        """When it is started again (monotonic); 0: it is not."""
+        self.state = ""
+        """How it ended."""
+        self.restarts = 0
+        self._before = (0, 0, 0)
+        self._deaths = 0
+        self._samples = deque([(time.monotonic(), 0)])
+
+    @property
+    def pages(self) -> int:
+        return self._before[0] + (self.process.pages if self.process else 0)
+
+    @property
+    def items(self) -> int:
+        return self._before[1] + (self.process.items if self.process else 0)
+
+    @property
+    def errors(self) -> int:
+        return self._before[2] + (self.process.errors if self.process else 0)
+
+    @property
+    def rate(self) -> float:
+        """Pages per second, of the last seconds."""
+        (since, before), (now, pages) = self._samples[0], self._samples[-1]
+        return (pages - before) / (now - since) if now > since else 0.0
+
+    def sample(self) -> None:
+        """Note how far it is; `rate` is made of it."""
+        now = time.monotonic()
+        self._samples.append((now, self.pages))
+        while now - self._samples[0][0] > RATE_OVER_S:
+            self._samples.popleft()
+
+    def take_leave(self, process: WorkerProcess) -> None:
+        """Its process has ended."""
+        self._before = (self.pages, self.items, self.errors)
+        self.process = None
+        process.close()
+
+    def pause(self, process: WorkerProcess) -> float:
+        """Return how long to wait before it is started again: longer each time it dies soon."""
+        self._deaths = 1 if time.monotonic() - process.began > LIVED_S else self._deaths + 1
+        self.restarts += 1
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self._deaths - 1))

@@ -1,0 +1,99 @@
+"""One worker process of a crew: started, heard, told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from scrapy_dq.crew.invitation import VARIABLE, Invitation
+from scrapy_dq.crew.parts import Run
+from scrapy_dq.crew.reports import Reader
+
+TAIL_LINES = 8
+TAIL_BYTES = 8192
+
+
+class WorkerProcess:
+    """A `scrapy crawl` in a session of its own, so that the terminal's Ctrl-C is the parent's alone.
+
+    Attributes:
+        pages, items, errors: as of its last report.
+        run: None as long as it has not joined.
+        reason: why its spider closed; "" before.
+    """
+
+    def __init__(
+        self, number: int, command: Sequence[str], log: Path, lifeline: int, parts: Mapping[str, str]
+    ) -> None:
+        self.pages = self.items = self.errors = 0
+        self.run: Run | None = None
+        self.reason = ""
+        self.began = time.monotonic()
+        self._log = log
+        ours, theirs = os.pipe()
+        try:
+            self._reader = Reader(ours)
+            environ = os.environ | {VARIABLE: Invitation.write(number, lifeline, theirs, dict(parts))}
+            with log.open("ab") as output:
+                self._log_begin = output.tell()
+                self._process = subprocess.Popen(
+                    command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    start_new_session=True, pass_fds=(lifeline, theirs),
+                )  # fmt: skip
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, negative for a signal; None: it runs."""
+        return self._process.poll()
+
+    def read(self) -> list[str]:
+        """Take in its reports; return the errors that it has logged."""
+        errors = []
+        for report in self._reader.read():
+            if "error" in report:
+                errors.append(str(report["error"]))
+                continue
+            self.pages, self.items, self.errors = report["pages"], report["items"], report["errors"]
+            if report["epoch"]:
+                self.run = Run(report["epoch"], report["run"])
+            self.reason = report.get("reason", self.reason)
+        return errors
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        self._process.send_signal(number)
+
+    def close(self) -> None:
+        """Let go of it after its end."""
+        self._reader.close()
+
+    def last_words(self) -> list[str]:
+        """Return the end of what it has logged."""
+        with suppress(OSError), self._log.open("rb") as log:
+            size = os.fstat(log.fileno()).st_size
+            log.seek(max(self._log_begin, size - TAIL_BYTES))
+            return log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return []
+
+
+def how_it_ended(status: int) -> str:
+    """Return what an exit status means, for people."""
+    if status >= 0:
+        return f"exit status {status}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-status).name}"
+    return f"killed by signal {-status}"

@@ -1,0 +1,51 @@
+"""Fixtures of the tests of `scrapy dq crawl`: a project with a feed, and crews that crawl it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from support.crew_process import CrewProcess
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+
+
+class Scene:
+    """A site, a project that crawls it, and the crews that were started there."""
+
+    def __init__(self, site: TreeSite, project: Project, stack: ExitStack) -> None:
+        self.site = site
+        self.project = project
+        self.feed = project.folder / "items.jsonl"
+        self._stack = stack
+        self._crews = 0
+
+    def crew(self, *words: str) -> CrewProcess:
+        """Start `scrapy dq crawl SPIDER *words`."""
+        self._crews += 1
+        crew = CrewProcess(self.project, *words, number=self._crews)
+        self._stack.callback(crew.close)
+        return crew
+
+    def done(self) -> int:
+        return len(self.project.count("done"))
+
+
+@pytest.fixture
+def scene(
+    redis_server: RedisServer, start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
+) -> Iterator[Callable[..., Scene]]:
+    """Yield a function with Tree's arguments, and Project's in *project*, that sets the scene."""
+    with ExitStack() as stack:
+
+        def make(project: dict[str, Any] | None = None, **tree: Any) -> Scene:
+            site = start_site(**tree)
+            settings = {"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 1} | (project or {})
+            made = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
+            return Scene(site, made, stack)
+
+        yield make

@@ -1,0 +1,239 @@
+"""Real crews: `scrapy dq crawl` with real workers that are killed, stopped and started again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from crew.conftest import Scene
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import peek
+from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+LONGEST_LINE = 80
+
+
+def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
+    """Return how many leases a process holds; without one, all."""
+    with connect_url(redis.url) as client:
+        members = peek(client, scene.project.name).members
+    return sum(member.in_flight for member in members if pid in (None, member.identity["pid"]))
+
+
+def stop_and_count(redis: RedisServer, scene: Scene, pids: list[int]) -> int:
+    """Freeze these processes, and return what they hold: it is that at their death, too."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return sum(held_by(redis, scene, pid) for pid in pids)
+
+
+def repeats(scene: Scene) -> int:
+    """Return how many items the feed holds beyond one for each page; none is missing."""
+    found = paths_of(scene.feed)
+    assert set(found) == scene.site.paths
+    return found.total() - len(found)
+
+
+def assert_tidy(scene: Scene) -> None:
+    """Nothing is left beside a feed of a run that is finished."""
+    assert not scene.feed.with_name("items.jsonl.parts").exists()
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether anybody holds a lock on a file."""
+    with path.open("rb+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def start_and_wait(scene: Scene, *words: str, part: float = 0.2) -> CrewProcess:
+    """Start a crew of two, and wait until a part of the site is done."""
+    crew = scene.crew("-w", "2", "-o", "items.jsonl", *words)
+    goal = scene.done() + part * len(scene.site.paths)
+    wait_until(lambda: scene.done() >= goal or not crew.running, f"{goal} pages are done", 30)
+    assert crew.running, crew.err
+    return crew
+
+
+def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]) -> None:
+    """Each page's item is there once; what is printed reads well in a pipe."""
+    here = scene(pages=60, latency_s=0.05)
+    crew = here.crew("-w", "2", "-o", "items.jsonl", "-o", "items.csv", "-O", "items.json")
+    assert crew.wait() == 1
+    assert "only one of -o" in crew.err  # as in Scrapy
+
+    crew = here.crew("-w", "2", "-o", "items.jsonl", "-o", "items.csv", "-o", "items.json")
+
+    assert crew.wait() == 0
+    assert repeats(here) == 0
+    with here.feed.with_suffix(".csv").open(newline="") as rows:
+        assert sorted(rows.read().split()) == sorted(["path", *here.site.paths])
+    found = json.loads(here.feed.with_suffix(".json").read_text())
+    assert {item["path"] for item in found} == here.site.paths
+    assert_tidy(here)
+    assert "run 0 is finished" in crew.out
+    assert "\nitems.jsonl: 60 items\n" in crew.out
+    assert "\x1b" not in crew.out + crew.err
+    table = [line for line in crew.out.splitlines() if not line.startswith("Crawl")]
+    assert max(map(len, table)) <= LONGEST_LINE
+    assert re.search(r"^ +all .* 60 +60 ", crew.out, re.MULTILINE)
+
+
+def test_a_killed_worker_is_started_again(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+    """Nothing is missing; at most what it held is crawled twice."""
+    here = scene(pages=80, latency_s=0.2)
+    crew = start_and_wait(here)
+    victim = crew.pids[0]
+    held = stop_and_count(redis_server, here, [victim])
+    os.kill(victim, signal.SIGKILL)
+
+    assert crew.wait() == 0
+
+    assert "worker 1 died: killed by SIGKILL" in crew.err
+    assert len(crew.pids) == 3
+    assert repeats(here) <= held
+    assert_tidy(here)
+
+
+def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
+    scene: Callable[..., Scene], redis_server: RedisServer
+) -> None:
+    """By themselves, within the grace; the next one joins their parts with its own."""
+    here = scene(pages=80, latency_s=0.3)
+    crew = start_and_wait(here)
+    # Who joins the parts would wait for the workers, though their parent is gone.
+    assert is_locked(here.feed.with_name("items.jsonl.parts") / "workers.lock")
+    crew.kill()
+    killed_at = time.monotonic()
+    wait_for_ends(crew.pids, 5)
+    assert time.monotonic() - killed_at < 3
+    assert held_by(redis_server, here) == 0
+    assert not here.feed.exists()
+
+    here.site.set_latency(0.05)
+    following = here.crew("-w", "2", "-o", "items.jsonl")
+
+    assert following.wait() == 0
+    assert repeats(here) == 0
+    assert_tidy(here)
+
+
+def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
+    scene: Callable[..., Scene], redis_server: RedisServer
+) -> None:
+    """Exit status 1; what is done is in the feed, also with -O, and no page is crawled twice."""
+    here = scene(pages=60, latency_s=0.3)
+    here.feed.write_text("of an earlier crawl\n")
+    crew = here.crew("-w", "2", "-O", "items.jsonl")
+    wait_until(lambda: here.done() >= 12, "some pages are done", 30)
+    crew.interrupt()
+    assert crew.wait(10) == 1
+    assert not any(map(alive, crew.pids))
+    assert held_by(redis_server, here) == 0
+    assert re.search(r"Go on with: scrapy dq crawl tree-\w+ -w 2 -O items.jsonl", crew.out)
+    assert paths_of(here.feed) == here.project.count("done")
+
+    here.site.set_latency(0.02)
+    following = here.crew("-w", "2", "-O", "items.jsonl")
+    assert following.wait() == 0
+    assert "items appended" in following.out
+    assert repeats(here) == 0
+    assert_tidy(here)
+
+    # A new run overwrites.
+    last = here.crew("-w", "2", "-O", "items.jsonl")
+    assert last.wait() == 0
+    assert "run 1 is finished" in last.out
+    assert repeats(here) == 0
+
+
+def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(
+    scene: Callable[..., Scene], redis_server: RedisServer
+) -> None:
+    """Pages that take long are not waited for; they are crawled by the next."""
+    here = scene(pages=60, latency_s=0.2)
+    crew = start_and_wait(here)
+    here.site.set_latency(20)
+    wait_until(lambda: held_by(redis_server, here) >= 4, "slow pages are at work")
+    crew.interrupt()
+    crew.wait_for("Stopping: the workers finish")
+    crew.interrupt()
+    assert crew.wait(5) == 1
+    assert not any(map(alive, crew.pids))
+    held = held_by(redis_server, here)
+
+    here.site.set_latency(0.02)
+    following = here.crew("-w", "2", "-o", "items.jsonl")
+    assert following.wait() == 0
+    assert repeats(here) <= held
+
+
+def test_a_worker_that_does_not_stop_is_killed(scene: Callable[..., Scene]) -> None:
+    """One that hangs in a callback, say, after the second Ctrl-C and its grace."""
+    here = scene(pages=60, latency_s=0.2, project={"DQ_SHUTDOWN_GRACE": 0})
+    crew = start_and_wait(here)
+    os.kill(crew.pids[0], signal.SIGSTOP)
+    crew.interrupt()
+    crew.wait_for("Stopping: the workers finish")
+    crew.interrupt()
+    assert crew.wait(12) == 1
+    assert "worker 1 does not stop: killed" in crew.err
+    assert not any(map(alive, crew.pids))
+
+
+def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
+    """Past it the crew goes on with those that live; with none, it says so and exits with 1."""
+    here = scene(pages=100, latency_s=0.3)
+    crew = start_and_wait(here, "--restarts", "0")
+    first, second = crew.pids
+    os.kill(first, signal.SIGKILL)
+    crew.wait_for("worker 1 is not started again: 0 restarts are the limit (--restarts)")
+    done = here.done()
+    wait_until(lambda: here.done() > done + 4, "the other goes on", 10)
+    os.kill(second, signal.SIGKILL)
+    assert crew.wait(10) == 1
+    assert "No worker is left, and the run is not finished." in crew.err
+    assert len(crew.pids) == 2
+
+
+def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene]) -> None:
+    """It finds the crew's run finished, and closes."""
+    here = scene(pages=3)
+    late = "import os, time\n\ntime.sleep(2 * ('\"number\": 2' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
+    spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
+    spider.write_text(late + spider.read_text())
+    crew = here.crew("-w", "2", "-o", "items.jsonl")
+    assert crew.wait() == 0
+    assert here.project.count("done") == dict.fromkeys(here.site.paths, 1)
+    assert "run 0 is finished" in crew.out
+    assert repeats(here) == 0
+
+
+def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[..., Scene]) -> None:
+    """The first line of each, with the worker's number; each worker has a log of its own."""
+    spider = (
+        "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n\n\n"
+        "class Failing(TreeSpider):\n    name = SPIDER_NAME\n\n    def parse(self, response):\n"
+        "        yield from super().parse(response)\n        if response.url.endswith('/p/2'):\n"
+        "            self.logger.error('this page is wrong\\nsecond line')\n"
+    )
+    here = scene(pages=5)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
+    crew = here.crew("-w", "2", "--logfile", "crawl.log")
+    assert crew.wait() == 0
+    assert re.search(r"^worker [12]: this page is wrong$", crew.err, re.MULTILINE)
+    assert "second line" not in crew.err
+    logs = [here.project.folder / f"crawl-{number}.log" for number in (1, 2)]
+    assert sum("second line" in log.read_text() for log in logs) == 1
+    assert re.search(r"^ +all +.* 1 +0 +[\d.]+ s$", crew.out, re.MULTILINE)

@@ -1,0 +1,171 @@
+"""Parts of JSON Lines, CSV and JSON become one feed; torn records are left out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_dq.crew import formats
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.formats import JOINERS, Sources, unjoinable
+
+JoinText = Callable[..., str]
+
+
+@pytest.fixture(autouse=True, params=[1 << 20, 3])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as much at once as usual, and so little that everything is cut everywhere."""
+    monkeypatch.setattr(formats, "CHUNK", request.param)
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> JoinText:
+    """Return a function that joins parts, given as text or bytes, and returns what comes out."""
+
+    def do(
+        kind: str, *parts: str | bytes, before: str | None = None, count: int | None = None, **more: Any
+    ) -> str:
+        return joined(tmp_path, kind, parts, before, count, more)
+
+    return do
+
+
+def joined(
+    folder: Path, kind: str, parts: Sequence[str | bytes], before: str | None, count: int | None, more: Any
+) -> str:
+    paths = []
+    for number, part in enumerate(parts):
+        paths.append(folder / f"{number}.part")
+        paths[-1].write_bytes(part.encode() if isinstance(part, str) else part)
+    old = None
+    if before is not None:
+        old = folder / "before"
+        old.write_bytes(before.encode())
+    sizes: list[int] = []
+    out = io.BytesIO()
+    items = JOINERS[kind](out, Sources(old, paths, {"format": kind} | more, sizes.append))
+    assert count is None or items == count
+    assert sum(sizes) == sum(path.stat().st_size for path in [*paths, *([old] if old else [])])
+    return out.getvalue().decode(more.get("encoding") or "utf-8")
+
+
+def test_lines_are_joined_and_torn_ones_left_out(join: JoinText) -> None:
+    """What was there before is kept as it is, and gets the end of line that it lacks."""
+    assert join("jsonlines", '{"a":1}\n{"a":', "", '{"a":2}\r\n', count=2) == '{"a":1}\n{"a":2}\r\n'
+    assert join("jsonlines", '{"a":1}\n', before='{"b":1}\n') == '{"b":1}\n{"a":1}\n'
+    assert join("jsonlines", '{"a":1}\n', before='{"b":', count=1) == '{"b":\n{"a":1}\n'
+    assert join("jsonlines", '"é\r€\x85\u2028"\n', '"é'.encode()[:-1]) == '"é\r€\x85\u2028"\n'
+    assert join("jsonlines", "", before="") == ""
+
+
+def test_csv_has_one_header_and_no_torn_row(join: JoinText) -> None:
+    """Line ends and quotes within a field end no row."""
+    one = 'id,text\r\n1,"two\r\nlines, ""quoted"""\r\n2,"to'
+    two = "id,text\r\n3,x\r\n4,y\r"
+    rows = 'id,text\r\n1,"two\r\nlines, ""quoted"""\r\n3,x\r\n'
+    assert join("csv", one, two, "id,te", count=2) == rows
+    assert join("csv", two, before=rows, count=1) == rows + "3,x\r\n"
+    assert join("csv", two, before="id,text\r\n0,z") == "id,text\r\n0,z\r\n3,x\r\n"
+    assert join("csv", two, before="") == "id,text\r\n3,x\r\n"
+    assert join("csv", "") == ""
+
+
+def test_csv_headers_that_differ_become_one(join: JoinText) -> None:
+    """With every column, in order of appearance; rows are filled by name."""
+    found = join(
+        "csv", "a,b\r\n1,2\r\n", "c,a\r\n3,4\r\n", "b,a,b\r\n5,6,7\r\n", before="b\r\n0\r\n", count=3
+    )
+    assert list(csv.reader(io.StringIO(found))) == [
+        ["b", "a", "c", "b"], ["0", "", "", ""], ["2", "1", "", ""], ["", "4", "3", ""], ["5", "6", "", "7"]
+    ]  # fmt: skip
+
+
+def test_csv_of_other_dialects_and_encodings(join: JoinText) -> None:
+    """As the feed's item_export_kwargs and encoding say."""
+    kwargs = {"delimiter": ";", "quotechar": "'", "lineterminator": "\n"}
+    found = join("csv", "a;b\n'1;\n';2\n", 'b;a\n3;"\n', item_export_kwargs=kwargs)
+    assert found == "a;b\n'1;\n';2\n\";3\n"
+    bare = {"include_headers_line": False}
+    assert join("csv", "1,2\r\n", "3,4\r\n", item_export_kwargs=bare, count=2) == "1,2\r\n3,4\r\n"
+    parts = ["é,b\r\n1,2\r\n".encode("utf-8-sig"), "b,é\r\n3,4\r\n".encode("utf-8-sig")]
+    assert join("csv", *parts, encoding="utf-8-sig") == "é,b\r\n1,2\r\n4,3\r\n"
+    assert join("csv", "é\r\n1\r\n".encode("latin-1"), encoding="latin-1") == "é\r\n1\r\n"
+
+
+def test_json_arrays_become_one(join: JoinText) -> None:
+    """Torn ones too; what was there before is read as what Scrapy's own -o would have left."""
+    torn = '[\n{"a": "][,\\""},\n{"a": [1, {"b": 2}]},\n{"a": "tor'
+    found = join("json", torn, "[\n\n]", '[{"a": "é"}]', before='[\n{"b": 1}\n][\n{"b": 2}\n]', count=3)
+    assert json.loads(found) == [{"b": 1}, {"b": 2}, {"a": '][,"'}, {"a": [1, {"b": 2}]}, {"a": "é"}]
+    assert join("json", "[\n\n]") == "[\n]"
+    assert json.loads(join("json", '[\n    {\n        "a": 1\n    }\n]', "[", count=1)) == [{"a": 1}]
+    with pytest.raises(CrewError, match="is no JSON from here on: 'nonsense'"):
+        join("json", "[]", before="nonsense")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.dictionaries(st.sampled_from("abc"), st.text(max_size=4)), max_size=4), max_size=3),
+    st.data(),
+)
+def test_any_items_come_back(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[dict[str, str]]], data: st.DataObject
+) -> None:
+    """Whatever the text, in each format; of a part that is cut anywhere, all records before the cut."""
+    folder = tmp_path_factory.mktemp("join")
+    whole = [item for part in parts for item in part]
+    lines = ["".join(json.dumps(item) + "\n" for item in part) for part in parts]
+    arrays = ["[\n" + ",\n".join(map(json.dumps, part)) + "\n]" for part in parts]
+    tables = []
+    for part in parts:
+        table = io.StringIO(newline="")
+        rows = csv.DictWriter(table, ["a", "b", "c"], restval="")
+        rows.writeheader()
+        rows.writerows(part)
+        tables.append(table.getvalue())
+
+    def items(kind: str, parts: list[str]) -> list[dict[str, str]]:
+        found = joined(folder, kind, parts, None, None, {})
+        if kind == "csv":
+            return list(csv.DictReader(io.StringIO(found, newline="")))
+        return json.loads(found) if kind == "json" else [json.loads(line) for line in found.splitlines()]
+
+    filled = [{"a": "", "b": "", "c": ""} | item for item in whole]
+    for kind, texts, expected in (
+        ("jsonlines", lines, whole),
+        ("json", arrays, whole),
+        ("csv", tables, filled),
+    ):
+        assert items(kind, texts) == expected
+        if texts:
+            *before, last = texts
+            cut = last[: data.draw(st.integers(0, len(last)), label=f"cut of {kind}")]
+            found = items(kind, [*before, cut])
+            assert found == expected[: len(found)]
+            assert len(found) >= len(whole) - len(parts[-1])
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"format": "xml"}, "format 'xml'"),
+        ({"format": "jsonlines", "postprocessing": ["gzip"]}, "postprocessed"),
+        ({"format": "jsonlines", "encoding": "utf-16"}, "encoding 'utf-16'"),
+        ({"format": "csv", "encoding": "nonsense"}, "encoding 'nonsense'"),
+        ({"format": "csv", "item_export_kwargs": {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}}, "dialect"),
+        ({"format": "csv", "item_export_kwargs": {"lineterminator": "|"}}, "dialect"),
+        ({"format": "csv", "encoding": "utf-8-sig", "item_export_kwargs": {"delimiter": ";"}}, ""),
+    ],
+)
+def test_what_cannot_be_joined_is_known_before(options: dict[str, Any], why: str) -> None:
+    """By the feed's options alone."""
+    assert why in unjoinable(options)
+    assert bool(why) == bool(unjoinable(options))

@@ -1,0 +1,246 @@
+"""Parts become the feed once, whenever whoever joins them is killed; other runs and -O are respected."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrapy_dq.crew.errors import CrewError, Interrupted
+from scrapy_dq.crew.feed_plan import JoinedFeed
+from scrapy_dq.crew.joining import Joined, Joining
+from scrapy_dq.crew.parts import PartsFolder, Run, part_path, run_of, write_lock
+
+THIS, LAST = Run("epoch", 3), Run("epoch", 2)
+
+
+class NoBar:
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, count: int) -> None: ...
+
+
+class Feed:
+    """A feed of JSON lines in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.target = folder / "items.jsonl"
+        self.parts = folder / "items.jsonl.parts"
+        self.said: list[str] = []
+
+    def write_part(self, text: str, run: Run = THIS) -> Path:
+        self.parts.mkdir(exist_ok=True)
+        part = part_path(self.parts, *run, 1)
+        part.write_text(text)
+        return part
+
+    def joining(self, overwrite: bool = False) -> Joining:
+        options = {"format": "jsonlines", "overwrite": overwrite}
+        return Joining(JoinedFeed("items.jsonl", self.target, options), self.said.append)
+
+    def join(
+        self, *, run: Run = THIS, finished: bool = True, overwrite: bool = False,
+        stopped: Callable[[], None] = lambda: None,
+    ) -> Joined | None:  # fmt: skip
+        joining = self.joining(overwrite)
+        with joining.held():
+            return joining.join(run, finished, NoBar(), stopped)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.target.read_text().splitlines()
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    return Feed(tmp_path)
+
+
+def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
+    """The feed keeps its mode; with all joined and the run finished, nothing else is left."""
+    feed.target.write_text("0\n")
+    feed.target.chmod(0o640)
+    for text in ("1\n2\n", "3\ntor", "4\n"):
+        feed.write_part(text)
+    assert feed.join() == Joined(feed.target, 4, True)
+    assert feed.lines == ["0", "1", "2", "3", "4"]
+    assert feed.target.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(feed.target.parent) == ["items.jsonl"]
+
+
+def test_a_run_that_goes_on_appends_even_with_overwrite(feed: Feed) -> None:
+    """The first half of the same run stays; a feed of another run is replaced."""
+    feed.target.write_text("old\n")
+    feed.write_part("1\n")
+    feed.join(finished=False, overwrite=True)
+    assert feed.lines == ["1"]
+    feed.write_part("2\n")
+    feed.join(finished=False, overwrite=True)
+    feed.write_part("3\n")
+    feed.join(overwrite=True)
+    assert feed.lines == ["1", "2", "3"]
+    assert not feed.parts.exists()
+    feed.write_part("4\n", Run("epoch", 4))
+    feed.join(run=Run("epoch", 4), overwrite=True)
+    assert feed.lines == ["4"]
+
+
+def test_parts_of_other_runs_are_joined_or_with_overwrite_left_out(feed: Feed) -> None:
+    """A killed parent left them; either way it is said."""
+    feed.write_part("1\n", LAST)
+    feed.write_part("2\n")
+    feed.join()
+    assert feed.lines == ["1", "2"]
+    feed.write_part("3\n", LAST)
+    feed.write_part("4\n")
+    feed.join(overwrite=True)
+    assert feed.lines == ["4"]
+    assert not feed.parts.exists()
+    assert ["joined with it" in feed.said[0], "left out" in feed.said[1]] == [True, True]
+
+
+def test_without_parts_nothing_is_touched(feed: Feed) -> None:
+    """Scrapy does not write a feed without items either, with FEED_STORE_EMPTY off."""
+    assert feed.join() is None
+    assert not feed.target.exists()
+    assert not feed.parts.exists()
+
+
+def test_a_link_is_followed(feed: Feed, tmp_path: Path) -> None:
+    """The file that it leads to is replaced, with its parts beside it."""
+    (tmp_path / "real").mkdir()
+    real = tmp_path / "real" / "items.jsonl"
+    real.write_text("0\n")
+    feed.target.symlink_to(real)
+    feed.parts = tmp_path / "real" / "items.jsonl.parts"
+    feed.write_part("1\n")
+    feed.join()
+    assert feed.target.is_symlink()
+    assert real.read_text() == "0\n1\n"
+
+
+def test_who_still_writes_is_waited_for(feed: Feed) -> None:
+    """Workers outlive a killed parent for a moment: their part is not removed under them."""
+    part = feed.write_part("1\n")
+    lock = write_lock(feed.parts)
+    joining = threading.Thread(target=feed.join)
+    joining.start()
+    joining.join(0.2)
+    assert joining.is_alive()
+    with part.open("a") as more:
+        more.write("2\n")
+    os.close(lock)
+    joining.join(5)
+    assert feed.lines == ["1", "2"]
+    assert "waiting for their end" in feed.said[0]
+
+
+def test_an_interrupted_join_leaves_all_as_it_was(feed: Feed) -> None:
+    """The next one joins it."""
+    feed.target.write_text("0\n")
+    feed.write_part("1\n")
+
+    def stopped() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        feed.join(stopped=stopped)
+    assert feed.lines == ["0"]
+    feed.join()
+    assert feed.lines == ["0", "1"]
+
+
+def test_a_feed_that_cannot_be_written_keeps_its_parts(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full, say; it is said where they are."""
+    feed.write_part("1\n")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(CrewError, match=r"No space left.*Its parts stay in .*items.jsonl.parts"):
+            feed.join()
+    feed.join()
+    assert feed.lines == ["1"]
+
+
+def test_one_crew_at_a_time(feed: Feed) -> None:
+    """A second one is refused; after the first it is not."""
+    with feed.joining().held(), pytest.raises(CrewError, match="another `scrapy dq crawl` writes"):
+        feed.join()
+    feed.join()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_kill_at_any_step_joins_nothing_twice_and_loses_nothing(
+    tmp_path: Path, finished: bool, overwrite: bool
+) -> None:
+    """Before and after each call that changes a file; the next crew of the same run makes it good."""
+    steps = 0
+    while True:
+        folder = tmp_path / f"{steps}"
+        folder.mkdir()
+        feed = Feed(folder)
+        feed.write_part("1\n")
+        feed.join(finished=False, overwrite=overwrite)  # this run was stopped once before
+        feed.write_part("2\n3\n")
+        feed.write_part("4\n5")
+        survived = not killed_at(steps, lambda f=feed: f.join(finished=finished, overwrite=overwrite))
+        if survived:
+            assert feed.lines == ["1", "2", "3", "4"]
+        feed.write_part("5\n")
+        if survived and finished:
+            break  # the next run would be another one
+        feed.join(overwrite=overwrite)
+        if not finished or feed.lines != ["5"]:
+            # (With `finished` and a kill after all was settled, the run is over: -O begins anew.)
+            assert Counter(feed.lines) == Counter("12345"), steps
+        assert os.listdir(folder) == ["items.jsonl"]
+        if survived:
+            break
+        steps += 1
+    assert steps > 12
+
+
+def killed_at(step: int, work: Callable[[], Any]) -> bool:
+    """Do *work* in a child that is ended before or after its n-th change of a file; False: it got through."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def changes(call: Callable[..., Any]) -> Callable[..., Any]:
+            def changed(*args: Any, **kwargs: Any) -> Any:
+                nonlocal count
+                for moment in ("before", "after"):
+                    if count == step:
+                        os._exit(9)
+                    count += 1
+                    if moment == "before":
+                        result = call(*args, **kwargs)
+                return result
+
+            return changed
+
+        try:
+            for name in ("replace", "fsync", "unlink", "rmdir", "chmod", "mkdir"):
+                setattr(os, name, changes(getattr(os, name)))
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
+    """Of what has another name, there is none."""
+    assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
+    assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
+    assert PartsFolder(tmp_path / "x.csv").path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"

@@ -1,0 +1,129 @@
+"""What passes between a crew's parent and its workers, and how a worker is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scrapy_dq.commands.crawl_summary import _words
+from scrapy_dq.crew import reports
+from scrapy_dq.crew.invitation import VARIABLE, Invitation
+from scrapy_dq.crew.launch import command_of, log_paths
+from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[int, int]]:
+    """Yield the worker's ends of its two pipes."""
+    (lifeline, life), (ours, theirs) = os.pipe(), os.pipe()
+    yield lifeline, theirs
+    for descriptor in (lifeline, life, ours, theirs):
+        os.close(descriptor)
+
+
+def test_an_invitation_is_taken_once_and_handed_to_no_child(
+    pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded Redis, which a worker starts, outlives it: it must not hold the parent's pipes."""
+    text = Invitation.write(3, *pipes, {"items.csv": "/folder"})
+    for descriptor in pipes:
+        os.set_inheritable(descriptor, True)
+    monkeypatch.setenv(VARIABLE, text)
+    found = Invitation.take()
+    assert found is not None
+    assert (found.number, found.parts) == (3, {"items.csv": "/folder"})
+    assert not any(map(os.get_inheritable, pipes))
+    assert VARIABLE not in os.environ
+    assert Invitation.take() is None
+
+
+def test_who_has_the_variable_but_not_the_pipes_is_in_no_crew(
+    pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A crawl that a worker's spider starts itself, say; nor is nonsense an invitation."""
+    other, end = os.pipe()
+    monkeypatch.setenv(VARIABLE, Invitation.write(1, *pipes, {}).replace(f": {pipes[0]},", f": {other},", 1))
+    assert Invitation.take() is None
+    take = f"from {Invitation.__module__} import Invitation; print(Invitation.take())"
+    environ = os.environ | {VARIABLE: Invitation.write(1, *pipes, {})}
+    child = subprocess.run(
+        [sys.executable, "-c", take], env=environ, capture_output=True, text=True, check=True
+    )
+    assert child.stdout == "None\n"
+    for nonsense in ("x", "[]", "{}", '{"number": 1}'):
+        monkeypatch.setenv(VARIABLE, nonsense)
+        assert Invitation.take() is None
+    os.close(other)
+    os.close(end)
+
+
+def test_a_parent_that_does_not_read_holds_up_no_worker() -> None:
+    """Reports that find no room are dropped; each that was sent arrives whole."""
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    reader = reports.Reader(ours)
+    sent = sum(reports.send(theirs, {"number": number, "text": "x" * 300}) for number in range(1000))
+    assert 0 < sent < 1000
+    assert not reports.send(theirs, {"text": "x" * reports.MAX_BYTES})
+    assert [report["number"] for report in reader.read()] == list(range(sent))
+    os.write(theirs, b'nonsense\n[]\n{"a":')
+    assert reader.read() == []
+    os.write(theirs, b"1}\n")
+    assert reader.read() == [{"a": 1}]
+    os.close(theirs)
+    assert reader.read() == []
+    reader.close()
+    assert not reports.send(theirs, {})
+
+
+def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: tuple[int, int]) -> None:
+    """Each try would leave two descriptors else."""
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        with pytest.raises(OSError, match="nowhere"):
+            WorkerProcess(1, ["/nowhere/scrapy"], tmp_path / "log", pipes[0], {})
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_the_command_line_goes_to_each_worker() -> None:
+    """As far as `scrapy crawl` knows it; the crew's own settings come last, and win."""
+    options = argparse.Namespace(
+        spider="books", workers=2, spargs=["a=1 2"], set=["X=1", "REDIS_URL=redis://:pw@there/0"],
+        crawl="50%", output=["items.csv"], overwrite_output=None, loglevel="INFO", nolog=True,
+    )  # fmt: skip
+    assert command_of("books", options, {"X": "2", "FEED_STORAGES": {"": None}})[1:] == [
+        "-m", "scrapy", "crawl", "books", "-a", "a=1 2", "-s", "X=1", "-s", "REDIS_URL=redis://:pw@there/0",
+        "-o", "items.csv", "-L", "INFO", "--nolog", "-s", "DQ_CRAWL=50%%", "-s", "X=2",
+        "-s", 'FEED_STORAGES={"": null}',
+    ]  # fmt: skip
+    again = " ".join(_words(options))
+    assert shlex.split(again) == [
+        "books", "-w", "2", "-a", "a=1 2", "-s", "X=1", "-s", "REDIS_URL=...", "-o", "items.csv",
+        "--crawl", "50%",
+    ]  # fmt: skip
+
+
+def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
+    """In a folder of the crawl's own, whatever its name; a LOG_FILE gets each worker's number."""
+    for text in ("first", "second"):
+        for log in log_paths(2, tmp_path, None, "../50%"):
+            log.write_text(text)
+    (folder,) = tmp_path.iterdir()
+    assert sorted(log.name for log in folder.iterdir()) == [
+        "worker-1.log", "worker-1.log.1", "worker-2.log", "worker-2.log.1"
+    ]  # fmt: skip
+    assert (folder / "worker-1.log.1").read_text() == "first"
+    assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c") == [tmp_path / "x-1.log"]
+
+
+def test_how_a_worker_ended_is_told_in_words() -> None:
+    """By the name of the signal, if it has one."""
+    ends = [how_it_ended(status) for status in (1, -9, -250)]
+    assert ends == ["exit status 1", "killed by SIGKILL", "killed by signal 250"]

@@ -1,0 +1,80 @@
+"""What `scrapy dq crawl` refuses, in one line, before any worker starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from crew.conftest import Scene
+from support.project import PLAIN
+from support.scrapy_redis_crawl import run_dq, run_dq_each
+
+PASSWORD = "s3cr3t-w0rd"
+
+
+def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene]) -> None:
+    """Named with the way out; so are wrong settings, spiders and places; nothing is begun."""
+    here = scene(pages=3)
+    name = here.project.name
+    (here.project.folder / "folder.jsonl").mkdir()
+    cases = [
+        (["-o", "items.xml"], "parts in the format 'xml' cannot be joined"),
+        (["-o", f"ftp://me:{PASSWORD}@there/items.csv"], "ftp://...@there/items.csv': each worker would"),
+        (["-o", "items-%(batch_id)d.csv", "-s", "FEED_EXPORT_BATCH_ITEM_COUNT=5"], "batches of several"),
+        (["-o", "items.csv", "-s", "FEED_EXPORT_ENCODING=utf-16"], "in the encoding 'utf-16'"),
+        (["-o", "folder.jsonl"], "it is no regular file"),
+        (["-o", "items.nonsense"], "Unrecognized output format"),
+        (["-s", "DQ_ENABLED=0"], "DQ_ENABLED = False"),
+        (["-s", "DQ_WORKER_TTL=x"], "DQ_WORKER_TTL"),
+        (["-s", f"SCHEDULER={PLAIN['SCHEDULER']}"], "ADDONS = {"),
+        (["-s", "REDIS_URL=", "-s", "DQ_REDIS_SERVER=/nowhere/redis-server"], "/nowhere/redis-server"),
+        (["-a", "x"], "-a takes NAME=VALUE"),
+    ]
+    for (words, says), done in zip(
+        cases, run_dq_each(here.project, [["crawl", name, *words] for words, _ in cases]), strict=True
+    ):
+        assert done.returncode == 1, words
+        line = done.stderr.splitlines()[-1]
+        assert line.startswith("scrapy dq crawl: "), words
+        assert says in line
+        assert PASSWORD not in done.stderr + done.stdout
+        assert "started" not in done.stderr
+    assert not list(here.project.folder.glob("*.parts"))
+    near = run_dq(here.project, "crawl", name[:-1])
+    assert f"did you mean {name!r}?" in near.stderr
+    mixed = run_dq(here.project, "crawl", name, "-o", "-:jsonlines")
+    assert "the workers would mix on standard output. Either write it to a file" in mixed.stderr
+    assert run_dq(here.project, "crawl", name, "-w", "0").returncode == 2
+    assert here.done() == 0
+
+
+def test_a_crawl_that_cannot_begin_says_why(scene: Callable[..., Scene]) -> None:
+    """The end of the worker's log is shown, and it is not tried again and again."""
+    here = scene(pages=3, project={"SPIDER_MIDDLEWARES": {"tree_project.missing.Middleware": 1}})
+    crew = here.crew("-w", "2")
+    assert crew.wait(20) == 1
+    assert "ModuleNotFoundError: No module named 'tree_project.missing'" in crew.err
+    assert len(crew.pids) == 2
+    assert "no worker could join" in crew.out
+
+
+def test_starting_afresh_is_done_once_for_all_workers(scene: Callable[..., Scene]) -> None:
+    """With SCHEDULER_FLUSH_ON_START the crawl is deleted before the first worker; else it would go on."""
+    here = scene(pages=20, project={"CLOSESPIDER_PAGECOUNT": 5})
+    assert here.crew("-w", "1").wait() == 1
+    done = here.done()
+    assert done < 20
+    crew = here.crew("-w", "2", "-s", "CLOSESPIDER_PAGECOUNT=0", "-s", "SCHEDULER_FLUSH_ON_START=1")
+    assert crew.wait() == 0
+    assert here.project.count("done").total() == 20 + done
+
+
+def test_two_crews_do_not_write_one_feed(scene: Callable[..., Scene]) -> None:
+    """The second is refused, as long as the first one is there."""
+    here = scene(pages=30, latency_s=0.5)
+    first = here.crew("-w", "1", "-o", "items.jsonl")
+    first.wait_for("worker 1 started")
+    second = here.crew("-w", "1", "-o", "items.jsonl")
+    assert second.wait() == 1
+    assert f"another `scrapy dq crawl` writes {here.feed}" in second.err
+    first.interrupt()
+    first.wait(10)

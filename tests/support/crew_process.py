@@ -1,0 +1,93 @@
+"""A `scrapy dq crawl` as a user starts it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from support.project import Project
+from support.waiting import wait_until
+
+
+class CrewProcess:
+    """The parent of a crew in its own session; standard output and error go to files in the project."""
+
+    def __init__(self, project: Project, *words: str, number: int = 0) -> None:
+        self._out = project.folder / f"crew-{number}.out"
+        self._err = project.folder / f"crew-{number}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                project.command("dq", "crawl", project.name, *words),
+                cwd=project.folder, env=project.environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the pids of all workers that it has started."""
+        return [int(pid) for pid in re.findall(r"worker \d+ started, pid (\d+)", self.err)]
+
+    def wait_for(self, text: str, timeout_s: float = 20.0) -> None:
+        """Wait until it has said *text*."""
+        wait_until(lambda: text in self.err or not self.running, f"the crew says {text!r}", timeout_s)
+        assert text in self.err, self.err + self.out
+
+    def wait(self, timeout_s: float = 40.0) -> int:
+        """Wait for its end; return the exit status."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the crew ran for more than {timeout_s:g} s:\n{self.err}") from None
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C: it reaches the parent alone."""
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the parent at once (SIGKILL)."""
+        self._process.kill()
+        self._process.wait(10)
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        for pid in self.pids:
+            if alive(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.kill()
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; a zombie does not."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_for_ends(pids: Sequence[int], timeout_s: float) -> None:
+    """Wait until none of these processes runs."""
+    wait_until(lambda: not any(map(alive, pids)), f"{pids} have ended", timeout_s)
+
+
+def paths_of(feed: Path) -> Counter[str]:
+    """Return how often each page's item is in a feed of JSON lines."""
+    return Counter(json.loads(line)["path"] for line in feed.read_text().splitlines())
