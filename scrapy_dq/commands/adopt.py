@@ -12,6 +12,7 @@ from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.misc import load_object
 
+from scrapy_dq.commands.again import repeated
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 
 if TYPE_CHECKING:
@@ -90,10 +91,8 @@ class Adopt(Subcommand):
 
 def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
     """Yield the options that `scrapy crawl` needs, too, to go on with the same crawl."""
-    for argument in options.spargs:
-        yield f"-a {shlex.quote(argument)}"
-    for setting in options.set or []:
-        yield f"-s {shlex.quote(setting)}"
+    yield from repeated("-a", options.spargs)
+    yield from repeated("-s", options.set)
     if options.crawl:
         yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dq.commands.again import repeated
 from scrapy_dq.commands.display import print_json, print_table, short
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.crew import Crew
     from scrapy_dq.crew.joining import Joined
-
-_SECRET = re.compile(r"(REDIS_(URL|PARAMS))=.*(@|password).*", re.DOTALL)
 
 
 class Summary:
@@ -106,10 +104,9 @@ def _words(options: argparse.Namespace) -> Iterator[str]:
     yield f"-w {options.workers}"
     for flag, values in (
         ("-a", options.spargs),
-        ("-s", [_SECRET.sub(r"\1=...", setting) for setting in options.set or []]),
+        ("-s", options.set),
         ("-o", options.output),
         ("-O", options.overwrite_output),
         ("--crawl", [options.crawl] if options.crawl else []),
     ):
-        for value in values or []:
-            yield f"{flag} {shlex.quote(value)}"
+        yield from repeated(flag, values)

@@ -1,0 +1,16 @@
+"""Options of a command line, to be typed again: as they were, but for the password of Redis."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+
+_SECRET = re.compile(r"(REDIS_(URL|PARAMS))=.*(@|password).*", re.DOTALL)
+
+
+def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
+    """Yield *flag* with each of *values*, quoted for a shell."""
+    for value in values or ():
+        shown = _SECRET.sub(r"\1=...", value) if flag == "-s" else value
+        yield f"{flag} {shlex.quote(shown)}"
