@@ -344,3 +344,7 @@ class Member:
     fenced: bool
     in_flight: int
     beat: int = 0
+    since: float = 0.0
+    """When it joined, in seconds since 1970 by the clock of Redis; 0: its record does not say."""
+    done: int = 0
+    """Requests that it has done, and that failed; as those of `Census`, of this run."""

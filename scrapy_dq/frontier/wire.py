@@ -138,13 +138,19 @@ def parse_receipt(reply: list[Any]) -> Receipt:
 def parse_members(flat: list[Any]) -> list[Member]:
     """Read the members of lua/overview.lua's answer."""
     found = []
-    for i in range(0, len(flat), 5):
+    for id_, said, fenced, in_flight, beat, since, done in zip(*[iter(flat)] * 7, strict=True):
         try:
-            identity = json.loads(flat[i + 1])
+            identity = json.loads(said)
         except ValueError:
             identity = {}
-        found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3], flat[i + 4]))
+        counts = (in_flight, beat, _number(since) / 1000, _number(done))
+        found.append(Member(id_.decode(), identity, fenced == b"1", *counts))
     return found
+
+
+def _number(text: bytes) -> int:
+    # A stranger may have written it, or a version of ours that did not know it.
+    return int(text) if text.isdigit() and len(text) < 17 else 0
 
 
 def parse_beats(reply: list[Any]) -> dict[str, int]:
