@@ -28,11 +28,11 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "flush": ("member",),
     "limit": ("limits", "block"),
     "overview": (),
-    "largest": (),
+    "sizes": (),
     "upcoming": (),
     "tally": (),
 }  # fmt: skip
-LOOKS = ("largest", "upcoming")
+LOOKS = ("sizes", "upcoming")
 """Scripts that only read, for command lines."""
 TRANSITIONS = tuple(name for name in _PARTS if name not in LOOKS)
 

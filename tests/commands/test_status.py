@@ -11,7 +11,7 @@ import pytest
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.crawls import some_crawls
-from scrapy_dq.frontier.look import largest
+from scrapy_dq.frontier.look import Size, sizes
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, numbers, put, puts
@@ -29,7 +29,9 @@ def test_all_counts_are_told(dq: Any, live: LiveFrontier, worker: HandWorker) ->
     assert [found[name] for name in counts] == ["open", 0, 1, 3, 1, 1, 1, 1, 2]
     assert found["pages_per_s"] is None
     assert found["redis_memory_bytes"] > 0
-    assert found["largest_partitions"] == [{"partition": "a.example", "waiting": 3}]
+    free = {"delay_s": 0, "concurrency": 0, "blocked_s": 0, "takes_s": 0}
+    assert found["largest_partitions"] == [{"partition": "a.example", "waiting": 3} | free]
+    assert found["slowest_partitions"] == []
     text = dq.text("status", "--no-rate")
     rows = [" ".join(line.split()) for line in text.splitlines()]
     for row in (
@@ -73,12 +75,12 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     """Partitions with several priorities count with all of them; a list that is none counts nothing."""
     worker.exchange(*[put(n, n % 3, partition=b"several") for n in range(30)])
     worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
-    sizes = largest(live.redis, live.crawl, 3)
-    assert sizes.largest[:2] == [("several", 30), ("one", 25)]
-    assert (sizes.partitions, sizes.looked_at, sizes.complete) == (22, 22, True)
+    found = sizes(live.redis, live.crawl, 3)
+    assert [(each.partition, each.waiting) for each in found.largest][:2] == [("several", 30), ("one", 25)]
+    assert (found.partitions, found.looked_at, found.complete) == (22, 22, True)
     live.redis.delete(live.key("backlog:0:one"))
     live.redis.set(live.key("backlog:0:one"), "foreign")
-    assert dict(largest(live.redis, live.crawl, 22).largest)["one"] == 0
+    assert "one" not in [each.partition for each in sizes(live.redis, live.crawl, 22).largest]
     live.redis.delete(live.key("backlog:0:one"))
 
 
@@ -88,13 +90,13 @@ def test_of_many_partitions_a_part_is_looked_at(
     """And the output says so."""
     for begin in range(0, 3000, 1000):
         worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
-    sizes = largest(live.redis, live.crawl, 3, most=600)
-    assert 600 <= sizes.looked_at < 2000
-    assert (sizes.partitions, sizes.complete) == (3000, False)
-    assert largest(live.redis, live.crawl, 3, budget_s=9).complete
-    assert not largest(live.redis, live.crawl, 3, budget_s=0).complete
-    monkeypatch.setattr(largest, "__kwdefaults__", {"most": 600, "budget_s": 9})
-    assert f"of {sizes.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
+    found = sizes(live.redis, live.crawl, 3, most=600)
+    assert 600 <= found.looked_at < 2000
+    assert (found.partitions, found.complete) == (3000, False)
+    assert sizes(live.redis, live.crawl, 3, budget_s=9).complete
+    assert not sizes(live.redis, live.crawl, 3, budget_s=0).complete
+    monkeypatch.setattr(sizes, "__kwdefaults__", {"most": 600, "budget_s": 9})
+    assert f"of {found.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
 
 
 def test_of_two_runs_no_rate_is_told(

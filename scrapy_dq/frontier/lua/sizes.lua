@@ -1,0 +1,63 @@
+-- sizes: how much waits in the lists of some partitions, and how long politeness makes that take. Changes nothing.
+-- ARGS     cursor ('0' at first), look (about how many partitions), top (how many of the largest, and of the slowest)
+-- RETURNS  cursor ('0': that was the last part), partitions that have lists, how many were looked at,
+--          flat (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
+-- COST     O(look * log partitions); a hash of up to 512 partitions is looked at in one part
+-- CRASH    nothing to do
+-- What came back (returned, quarantine) is not counted: it is little.
+local MOST_LISTS = 50 -- of one partition
+local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+load_state()
+local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
+local several = redis.call('EXISTS', key.more_bands) == 1
+local own, blocks = redis.call('EXISTS', key.limits) == 1, redis.call('EXISTS', key.blocked) == 1
+local names, bands = {}, {}
+local function look_at(partition, band)
+  if not band or bands[partition] then return end
+  names[#names + 1], bands[partition] = partition, band
+end
+for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
+local looked_at = #names
+if cursor == '0' then
+  -- Those with limits of their own, and those blocked longest: of a great many partitions, the slowest are among them.
+  local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', look)[2]
+  for i = 1, #limited, 2 do look_at(limited[i], redis.call('HGET', key.bands, limited[i])) end
+  for _, partition in ipairs(redis.call('ZREVRANGE', key.blocked, 0, look - 1)) do
+    look_at(partition, redis.call('HGET', key.bands, partition))
+  end
+end
+local function entries_of(partition, band)
+  -- A list may be gone, or something else of that name.
+  local count = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
+  return type(count) == 'number' and count or 0
+end
+local found, flat = {}, {}
+for _, partition in ipairs(names) do
+  local entries = entries_of(partition, bands[partition])
+  if several then
+    local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
+      'LIMIT', 0, MOST_LISTS - 1)
+    for _, member in ipairs(others) do
+      entries = entries + entries_of(partition, string.sub(member, #partition + 2))
+    end
+  end
+  local delay, concurrency, blocked = state.delay_ms, state.concurrency, 0
+  if own then delay, concurrency = limits_of(partition) end
+  if blocks then
+    local until_ms = tonumber(redis.call('ZSCORE', key.blocked, partition) or 0)
+    blocked = until_ms > 0 and math.max(0, until_ms - now_ms()) or 0
+  end
+  found[#found + 1] = { partition, entries, delay, concurrency, blocked, blocked + entries * delay }
+end
+local ENTRIES, TAKES = 2, 6
+local told = {}
+for _, by in ipairs({ ENTRIES, TAKES }) do
+  table.sort(found, function(a, b) return a[by] > b[by] end)
+  for i = 1, math.min(top, #found) do
+    if found[i][by] > 0 and not told[found[i][1]] then
+      told[found[i][1]] = true
+      for _, part in ipairs(found[i]) do flat[#flat + 1] = part end
+    end
+  end
+end
+return { scanned[1], redis.call('HLEN', key.bands), looked_at, flat }
