@@ -12,14 +12,13 @@ from rich.text import Text
 
 from scrapy_dq.commands.display import span, table_of
 from scrapy_dq.commands.progress import TOP, left, settled
-from scrapy_dq.commands.status_text import memory, partition_tables, phase_of, speed
+from scrapy_dq.commands.status_text import partition_tables, phase_of, speed
+from scrapy_dq.health import size
 from scrapy_dq.text import printable
 
-COUNTS = (
-    ("done", "failed"), ("waiting", "delayed"), ("in_flight", "dead"), ("workers", "seen"),
-)  # fmt: skip
+COUNTS = (("done", "failed", "dead"), ("waiting", "in_flight", "delayed"), ("workers", "seen", "redis"))
 """Those of a column stand under each other."""
-COUNT_WIDTH = 19
+COUNT_WIDTH = 26
 PHASES = {"open": "green", "finished": "cyan"}
 BAD = ("failed", "dead")
 
@@ -31,8 +30,9 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
     if missed:
         age = span(missed["at"] - status["at"])
         parts.append(Text(printable(f"{missed['error']}. What stands here is {age} old."), style="red"))
-    parts += ["", _bar(status), "", _counts(status, width), ""]
-    parts += [Text(line) for line in (speed(status), memory(status)) if line]
+    parts += ["", _bar(status), "", _counts(status, width)]
+    if speed(status):
+        parts += ["", Text(speed(status))]
     for most in range(TOP, 0, -1):
         whole = Group(*parts, *_partitions(status, most))
         # The cursor stands in the last line.
@@ -62,7 +62,13 @@ def _bar(status: dict[str, Any]) -> RenderableType:
     part = 1 if not known else ended / known
     # Rounded down: 100 % is when it is done.
     bar.add_row(
-        ProgressBar(total=max(1, known), completed=ended if known else 1),
+        ProgressBar(
+            total=max(1, known),
+            completed=ended if known else 1,
+            style="bright_black",
+            complete_style="green",
+            finished_style="green",
+        ),
         Text.assemble((f"{int(100 * part)} %", "bold"), f"  {ended:,} of {known:,}"),
     )
     return bar
@@ -72,22 +78,25 @@ def _counts(status: dict[str, Any], width: int) -> RenderableType:
     beside = max(1, min(len(COUNTS), width // COUNT_WIDTH))
     counts = Table.grid(padding=(0, 1))
     for _ in range(beside):
-        counts.add_column(style="dim", no_wrap=True)
-        counts.add_column(justify="right", no_wrap=True, min_width=7)
-        counts.add_column(width=1)
+        counts.add_column(style="dim", no_wrap=True, min_width=9)
+        counts.add_column(justify="right", no_wrap=True, min_width=9)
+        counts.add_column(width=3)
     for begin in range(0, len(COUNTS), beside):
-        columns = COUNTS[begin : begin + beside]
-        for names in zip(*columns, strict=True):
-            counts.add_row(*(cell for name in names for cell in _count(name, status[name])))
+        for names in zip(*COUNTS[begin : begin + beside], strict=True):
+            counts.add_row(*(cell for name in names for cell in _count(name, status)))
     return counts
 
 
-def _count(name: str, count: int) -> tuple[Text, Text, str]:
-    style = "bold red" if count and name in BAD else "bold"
-    return Text(name.replace("_", " ")), Text(f"{count:,}", style=style), ""
+def _count(name: str, status: dict[str, Any]) -> tuple[Text, Text, str]:
+    if name == "redis":
+        used = status["redis_memory_bytes"]
+        return Text("Redis"), Text("?" if used is None else size(used), style="bold"), ""
+    style = "bold red" if status[name] and name in BAD else "bold"
+    return Text(name.replace("_", " ")), Text(f"{status[name]:,}", style=style), ""
 
 
 def _partitions(status: dict[str, Any], most: int) -> Iterable[RenderableType]:
     for table in partition_tables(status, most):
-        yield from ("", Text(table.title, style="dim"))
-        yield table_of(table.columns, table.rows, numbers=table.numbers)
+        shown = table_of(table.columns, table.rows, numbers=table.numbers)
+        shown.header_style = "dim"
+        yield from ("", Text(table.title), shown)
