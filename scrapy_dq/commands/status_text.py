@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from scrapy_dq.commands.display import print_rows, print_table, span
-from scrapy_dq.commands.progress import COUNTS, left, settled
+from scrapy_dq.commands.display import print_rows, print_table, span, width
+from scrapy_dq.commands.progress import COUNTS, TOP, left, settled
 from scrapy_dq.health import size
+
+LIMITS = ("delay", "at once", "blocked")
+WIDE = 72
+"""So many columns have room for them."""
 
 
 class PartitionTable(NamedTuple):
@@ -42,34 +46,34 @@ def memory(status: dict[str, Any]) -> str:
     return "" if used is None else f"Redis uses {size(used)}" + (f" of {size(limit)}" if limit else "")
 
 
-def partition_tables(status: dict[str, Any], most: int) -> Iterator[PartitionTable]:
+def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[PartitionTable]:
     """Yield the largest and the slowest partitions, *most* of each; one table if they are the same."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
     total, looked_at = status["partitions"], status["partitions_looked_at"]
     part = f"of {total:,}" if looked_at >= total else f"of {looked_at:,} looked at, of {total:,}"
     same = slowest and {each["partition"] for each in slowest} == {each["partition"] for each in largest}
     if largest and not same:
-        rows: list[tuple[object, ...]] = [(each["waiting"], _name(each)) for each in largest[:most]]
-        yield PartitionTable(f"The largest partitions, {part}:", ("waiting", "partition"), rows)
+        yield _table(f"The largest partitions, {part}:", ("waiting",), largest[:most])
     if slowest:
-        columns = ("takes", "waiting", "delay", "at once", "blocked", "partition")
-        rows = [
-            (
-                span(each["takes_s"]),
-                each["waiting"],
-                fine_span(each["delay_s"]),
-                each["concurrency"] or "",
-                fine_span(each["blocked_s"]),
-                _name(each),
-            )
-            for each in slowest[:most]
-        ]
         what = "largest and slowest" if same else "slowest"
-        yield PartitionTable(f"The {what} partitions, {part}:", columns, rows)
+        columns = ("takes", "waiting", *(LIMITS if width >= WIDE else ()))
+        yield _table(f"The {what} partitions, {part}:", columns, slowest[:most])
 
 
-def _name(each: dict[str, Any]) -> str:
-    return each["partition"] or "(no name)"
+def _table(title: str, columns: tuple[str, ...], found: list[dict[str, Any]]) -> PartitionTable:
+    cells = [
+        {
+            "takes": span(each["takes_s"]),
+            "waiting": each["waiting"],
+            "delay": fine_span(each["delay_s"]),
+            "at once": each["concurrency"] or "",
+            "blocked": fine_span(each["blocked_s"]),
+            "partition": each["partition"] or "(no name)",
+        }
+        for each in found
+    ]
+    used = (*(name for name in columns if any(row[name] != "" for row in cells)), "partition")
+    return PartitionTable(title, used, [tuple(row[name] for name in used) for row in cells])
 
 
 def fine_span(seconds: float) -> str:
@@ -86,21 +90,22 @@ def print_status(status: dict[str, Any]) -> None:
     for line in (speed(status), memory(status) and f"{memory(status)}, all that is in it together"):
         if line:
             print(line)
-    for table in partition_tables(status, len(status["largest_partitions"] + status["slowest_partitions"])):
+    for table in partition_tables(status, TOP, width()):
         print(f"\n{table.title}")
         print_table(table.columns, table.rows, numbers=table.numbers)
 
 
 def one_line(status: dict[str, Any]) -> str:
     """Return the status in short, for a log."""
-    ended = settled(status)
-    words = [
-        f"{phase_of(status)}: {ended:,} of {ended + left(status):,} done",
+    ended, workers = settled(status), status["workers"]
+    words = [] if phase_of(status) == "open" else [phase_of(status)]
+    words += [
+        f"{ended:,} of {ended + left(status):,}",
         f"{status['failed']:,} failed",
-        f"{status['workers']:,} workers",
+        f"{workers:,} worker{'s' * (workers != 1)}",
     ]
     if status["pages_per_s"] is not None:
-        words.append(f"{status['pages_per_s']:,.1f} pages/s")
+        words.append(f"{status['pages_per_s']:,.1f}/s")
     if status["left_s"] is not None:
         words.append(f"{span(status['left_s'])} left")
     return ", ".join(words)

@@ -34,7 +34,7 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
     if speed(status):
         parts += ["", Text(speed(status))]
     for most in range(TOP, 0, -1):
-        whole = Group(*parts, *_partitions(status, most))
+        whole = Group(*parts, *_partitions(status, most, width))
         # The cursor stands in the last line.
         if len(console.render_lines(whole, pad=False)) < height:
             return whole
@@ -95,8 +95,8 @@ def _count(name: str, status: dict[str, Any]) -> tuple[Text, Text, str]:
     return Text(name.replace("_", " ")), Text(f"{status[name]:,}", style=style), ""
 
 
-def _partitions(status: dict[str, Any], most: int) -> Iterable[RenderableType]:
-    for table in partition_tables(status, most):
+def _partitions(status: dict[str, Any], most: int, width: int) -> Iterable[RenderableType]:
+    for table in partition_tables(status, most, width):
         shown = table_of(table.columns, table.rows, numbers=table.numbers)
         shown.header_style = "dim"
         yield from ("", Text(table.title), shown)

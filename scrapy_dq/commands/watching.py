@@ -60,7 +60,7 @@ def watch(place: Place, every_s: float, to: Output) -> None:
         to.show(last)
         while True:
             due = max(due + every_s, time.monotonic())  # one that took long is not caught up with
-            time.sleep(due - time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
             status = _look(place, progress)
             if "error" in status:
                 to.miss(status, last)
@@ -70,15 +70,16 @@ def watch(place: Place, every_s: float, to: Output) -> None:
 
 
 def _look(place: Place, progress: Progress) -> dict[str, Any]:
-    missed = {"crawl": place.crawl, "redis": place.target, "at": round(time.time(), 3)}
+    phase, reason = "absent", GONE
     try:
-        with as_unavailable(place.target):
+        with as_unavailable():
             overview = peek(place.client, place.crawl)
-            if overview.phase == "absent":
-                return missed | {"phase": "absent", "error": GONE}
-            return progress.status(overview)
+            if overview.phase != phase:
+                return progress.status(overview)
     except FrontierError as error:
-        return missed | {"phase": "unknown", "error": str(error)}
+        phase, reason = "unknown", str(error)
+    at = round(time.time(), 3)
+    return {"crawl": place.crawl, "redis": place.target, "at": at, "phase": phase, "error": reason}
 
 
 @contextmanager

@@ -51,9 +51,9 @@ def passes(error: BaseException) -> bool:
 
 
 @contextmanager
-def as_unavailable(target: str) -> Iterator[None]:
-    """Raise FrontierUnavailable, which says what it means, for an error from the Redis at *target*."""
+def as_unavailable(target: str = "") -> Iterator[None]:
+    """Raise FrontierUnavailable, which says what it means, for an error from the Redis (at *target*)."""
     try:
         yield
     except (RedisError, OSError, TimeoutError) as error:
-        raise FrontierUnavailable(f"{target}: {explain(error)}") from error
+        raise FrontierUnavailable(f"{target}: {explain(error)}" if target else explain(error)) from error

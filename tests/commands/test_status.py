@@ -11,10 +11,10 @@ import pytest
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.crawls import some_crawls
-from scrapy_dq.frontier.look import Size, sizes
+from scrapy_dq.frontier.look import sizes
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.settings import Config
-from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, numbers, put, puts
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
 from support.redis_server import RedisServer
 from support.waiting import free_port
 
@@ -99,6 +99,64 @@ def test_of_many_partitions_a_part_is_looked_at(
     assert f"of {found.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
 
 
+def test_the_slowest_partitions_are_those_that_politeness_holds_up(dq: Any, live: LiveFrontier) -> None:
+    """What waits times the delay, and what is left of a block; a limit of concurrency takes no known time."""
+    limits = {"slow.example": (10.0, 3), "none.example": (0.0, None), "narrow.example": (0.0, 1)}
+    worker = HandWorker(live, "worker", limited(0.5, 0, **limits))
+    for n, name in enumerate((*limits, "plain.example", "blocked.example")):
+        worker.exchange(*puts(name.encode(), 2 + n, 100 * n))
+    live.limit(b"blocked.example", block_s=600)
+    live.limit(b"nothing-waits.example", block_s=600)
+    found = dq.found("status", "--no-rate")["slowest_partitions"]
+    assert [each["partition"] for each in found] == ["blocked.example", "slow.example", "plain.example"]
+    assert 590 < found[0]["blocked_s"] <= 600
+    assert found[0]["takes_s"] == pytest.approx(found[0]["blocked_s"] + 6 * 0.5)
+    told = ("waiting", "delay_s", "concurrency", "blocked_s", "takes_s")
+    assert [[each[name] for name in told] for each in found[1:]] == [[2, 10, 3, 0, 20], [5, 0.5, 0, 0, 2.5]]
+    text = dq.text("status", "--no-rate")
+    assert "The slowest partitions, of 5:" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["20", "s", "2", "10", "s", "3", "slow.example"] in rows
+    assert ["2", "s", "5", "0.5", "s", "plain.example"] in rows
+
+
+def test_if_the_largest_are_the_slowest_they_are_told_once(dq: Any, live: LiveFrontier) -> None:
+    """As with one delay for all."""
+    worker = HandWorker(live, "worker", limited(60.0))
+    worker.exchange(*puts(b"a.example", 3), *puts(b"b.example", 2, 50))
+    text = dq.text("status", "--no-rate")
+    assert "The largest and slowest partitions, of 2:" in text
+    assert text.count("a.example") == 1
+    assert "3 min 0 s        3" in text
+
+
+def test_the_slowest_of_a_great_many_are_found(dq: Any, live: LiveFrontier) -> None:
+    """Blocked ones, and those with limits of their own, are looked at in any case."""
+    worker = HandWorker(live, "worker", limited(1.0))
+    for begin in range(0, 3000, 1000):
+        worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
+    live.limit(b"p1234", block_s=600)
+    live.limit(b"p2345", delay_s=300)
+    found = sizes(live.redis, live.crawl, 3, budget_s=0)
+    assert found.looked_at < 3000
+    assert [each.partition for each in found.slowest[:2]] == ["p1234", "p2345"]
+
+
+def test_the_time_left_is_not_less_than_the_slowest_partition_takes(
+    dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast the others are done."""
+    worker = HandWorker(live, "worker", limited(slow=(100.0, None)))
+    worker.exchange(*puts(b"slow", 5), *puts(b"quick", 50, 100))
+    held = worker.take(30)
+
+    def crawl_meanwhile(seconds: float) -> None:
+        worker.exchange(*map(ack, held))
+
+    monkeypatch.setattr(time, "sleep", crawl_meanwhile)
+    assert dq.found("status")["left_s"] == 400  # one of five is in flight
+
+
 def test_of_two_runs_no_rate_is_told(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,8 +174,8 @@ def test_what_only_a_worker_has_is_not_asked_for(dq: Any, worker: HandWorker) ->
 BOUNDED = {
     "auth", "client|setinfo", "client", "ping", "info", "evalsha", "eval", "select", "type", "exists",
     "hmget",
-    "smembers", "hlen", "hget", "scard", "zcard", "hscan", "llen", "zrangebylex", "zrange", "lindex",
-    "lrange", "time", "script", "script|exists",
+    "smembers", "hlen", "hget", "scard", "zcard", "hscan", "llen", "zrangebylex", "zrange", "zrevrange",
+    "zscore", "lindex", "lrange", "time", "script", "script|exists",
 }  # fmt: skip
 """Commands that read no key as a whole; the set of members, whose size is that of the workers, aside."""
 
@@ -128,7 +186,8 @@ def test_commands_read_no_key_as_a_whole_and_change_nothing(
     """As Redis itself counts what it is asked for."""
     server = start_redis(appendonly=True)
     live = LiveFrontier(server.url, "crawl")
-    worker = HandWorker(live, "worker")
+    worker = HandWorker(live, "worker", limited(own=(3.0, 1)))
+    live.call("limit", b"p7", block_s=60)
     worker.exchange(
         *[put(n, n % 3, partition=b"p%d" % (n % 40)) for n in range(400)], put(900, due_in=99), want=9
     )
