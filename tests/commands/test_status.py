@@ -175,7 +175,7 @@ BOUNDED = {
     "auth", "client|setinfo", "client", "ping", "info", "evalsha", "eval", "select", "type", "exists",
     "hmget",
     "smembers", "hlen", "hget", "scard", "zcard", "hscan", "llen", "zrangebylex", "zrange", "zrevrange",
-    "zscore", "lindex", "lrange", "time", "script", "script|exists",
+    "zmscore", "lindex", "lrange", "time", "script", "script|exists",
 }  # fmt: skip
 """Commands that read no key as a whole; the set of members, whose size is that of the workers, aside."""
 

@@ -10,7 +10,6 @@ local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load_state()
 local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
 local several = redis.call('EXISTS', key.more_bands) == 1
-local own, blocks = redis.call('EXISTS', key.limits) == 1, redis.call('EXISTS', key.blocked) == 1
 local names, bands = {}, {}
 local function look_at(partition, band)
   if not band or bands[partition] then return end
@@ -31,8 +30,32 @@ local function entries_of(partition, band)
   local count = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
   return type(count) == 'number' and count or 0
 end
-local found, flat = {}, {}
-for _, partition in ipairs(names) do
+-- What is stored of each of the names: one call for many.
+local function of_each(stored)
+  local said = {}
+  for from = 1, #names, 1000 do
+    local some = stored(unpack(names, from, math.min(from + 999, #names)))
+    for i = 1, #some do said[from + i - 1] = some[i] end
+  end
+  return said
+end
+local own, blocked_until = {}, {}
+if redis.call('EXISTS', key.limits) == 1 then
+  own = of_each(function(...) return redis.call('HMGET', key.limits, ...) end)
+end
+if redis.call('EXISTS', key.blocked) == 1 then
+  blocked_until = of_each(function(...) return redis.call('ZMSCORE', key.blocked, ...) end)
+end
+local ENTRIES, TAKES = 2, 6
+local largest, slowest, told, flat = {}, {}, {}, {}
+local function rank_among(best, by, candidate)
+  if candidate[by] <= 0 or (#best >= top and candidate[by] <= best[#best][by]) then return end
+  local place = #best + 1
+  while place > 1 and best[place - 1][by] < candidate[by] do place = place - 1 end
+  table.insert(best, place, candidate)
+  best[top + 1] = nil
+end
+for i, partition in ipairs(names) do
   local entries = entries_of(partition, bands[partition])
   if several then
     local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
@@ -41,23 +64,17 @@ for _, partition in ipairs(names) do
       entries = entries + entries_of(partition, string.sub(member, #partition + 2))
     end
   end
-  local delay, concurrency, blocked = state.delay_ms, state.concurrency, 0
-  if own then delay, concurrency = limits_of(partition) end
-  if blocks then
-    local until_ms = tonumber(redis.call('ZSCORE', key.blocked, partition) or 0)
-    blocked = until_ms > 0 and math.max(0, until_ms - now_ms()) or 0
-  end
-  found[#found + 1] = { partition, entries, delay, concurrency, blocked, blocked + entries * delay }
+  local delay, concurrency = parse_limits(own[i])
+  delay, concurrency = delay or state.delay_ms, concurrency or state.concurrency
+  local blocked = blocked_until[i] and math.max(0, blocked_until[i] - now_ms()) or 0
+  local found = { partition, entries, delay, concurrency, blocked, blocked + entries * delay }
+  rank_among(largest, ENTRIES, found)
+  rank_among(slowest, TAKES, found)
 end
-local ENTRIES, TAKES = 2, 6
-local told = {}
-for _, by in ipairs({ ENTRIES, TAKES }) do
-  table.sort(found, function(a, b) return a[by] > b[by] end)
-  for i = 1, math.min(top, #found) do
-    if found[i][by] > 0 and not told[found[i][1]] then
-      told[found[i][1]] = true
-      for _, part in ipairs(found[i]) do flat[#flat + 1] = part end
-    end
+for _, best in ipairs({ largest, slowest }) do
+  for _, found in ipairs(best) do
+    for _, part in ipairs(told[found] and {} or found) do flat[#flat + 1] = part end
+    told[found] = true
   end
 end
 return { scanned[1], redis.call('HLEN', key.bands), looked_at, flat }
