@@ -71,7 +71,7 @@ class Upcoming:
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = 0.06) -> Sizes:
     """Return the partitions in which most waits, and those that limits and blocks hold up longest; blocking.
 
-    Up to 500 that are blocked, and as many with limits of their own, are looked at in any case.
+    The 250 that are blocked longest, and about as many with limits of their own, are looked at in any case.
 
     Args:
         client: a `redis` client that decodes nothing.

@@ -18,10 +18,11 @@ end
 for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
 local looked_at = #names
 if cursor == '0' then
-  -- Those with limits of their own, and those blocked longest: of a great many partitions, the slowest are among them.
-  local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', look)[2]
+  -- Some with limits of their own, and those blocked longest: of a great many partitions, the slowest are among them.
+  local more = math.ceil(look / 2)
+  local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', more)[2]
   for i = 1, #limited, 2 do look_at(limited[i], redis.call('HGET', key.bands, limited[i])) end
-  for _, partition in ipairs(redis.call('ZREVRANGE', key.blocked, 0, look - 1)) do
+  for _, partition in ipairs(redis.call('ZREVRANGE', key.blocked, 0, more - 1)) do
     look_at(partition, redis.call('HGET', key.bands, partition))
   end
 end
