@@ -10,9 +10,11 @@ import pytest
 
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.crawls import some_crawls
 from scrapy_dq.frontier.look import sizes
-from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Order
+from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
 from support.redis_server import RedisServer
@@ -113,6 +115,9 @@ def test_the_slowest_partitions_are_those_that_politeness_holds_up(dq: Any, live
     assert found[0]["takes_s"] == pytest.approx(found[0]["blocked_s"] + 6 * 0.5)
     told = ("waiting", "delay_s", "concurrency", "blocked_s", "takes_s")
     assert [[each[name] for name in told] for each in found[1:]] == [[2, 10, 3, 0, 20], [5, 0.5, 0, 0, 2.5]]
+    # Each once, though it is found by its limits, too.
+    two = sizes(live.redis, live.crawl, 2).slowest
+    assert [each.partition for each in two] == ["blocked.example", "slow.example"]
     text = dq.text("status", "--no-rate")
     assert "The slowest partitions, of 5:" in text
     rows = [line.split() for line in text.splitlines()]
@@ -126,6 +131,8 @@ def test_if_the_largest_are_the_slowest_they_are_told_once(dq: Any, live: LiveFr
     worker.exchange(*puts(b"a.example", 3), *puts(b"b.example", 2, 50))
     text = dq.text("status", "--no-rate")
     assert "The largest and slowest partitions, of 2:" in text
+    assert "at once" not in text
+    assert "blocked" not in text
     assert text.count("a.example") == 1
     assert "3 min 0 s        3" in text
 
@@ -140,6 +147,8 @@ def test_the_slowest_of_a_great_many_are_found(dq: Any, live: LiveFrontier) -> N
     found = sizes(live.redis, live.crawl, 3, budget_s=0)
     assert found.looked_at < 3000
     assert [each.partition for each in found.slowest[:2]] == ["p1234", "p2345"]
+    reply = Script("sizes", Order.FIFO).call_blocking(live.redis, keys.meta(live.crawl), 0, 3000, 3)
+    assert len(reply[3]) <= 2 * 3 * 6
 
 
 def test_the_time_left_is_not_less_than_the_slowest_partition_takes(

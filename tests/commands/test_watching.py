@@ -10,15 +10,19 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from scrapy_dq.commands import watching
+from scrapy_dq.commands import progress, watching
+from scrapy_dq.commands.status_text import one_line
 from scrapy_dq.commands.status_view import view
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier.model import Census
+from scrapy_dq.frontier.overview import Overview
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 from support.project import Project
 from support.redis_server import RedisServer
@@ -36,6 +40,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
         left = list(steps)
 
         def sleep(seconds: float) -> None:
+            assert seconds >= 0
             if not left:
                 raise KeyboardInterrupt
             left.pop(0)()
@@ -119,7 +124,7 @@ def test_the_next_run_has_a_rate_of_its_own(
 def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
     dq: Any, worker: HandWorker, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One part of fifty of the time, at most."""
+    """One part of fifty of the time, at most; and a look that takes longer than it may delays the next."""
     from scrapy_dq.frontier import look
 
     worker.exchange(put(1))
@@ -127,15 +132,30 @@ def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
 
     def slow(*args: Any) -> look.Sizes:
         calls.append(args)
-        until = time.monotonic() + 0.03
+        until = time.monotonic() + 0.12
         while time.monotonic() < until:
             pass
         return real(*args)
 
     monkeypatch.setattr(look, "sizes", slow)
     meanwhile(*[lambda: None] * 5)
-    assert len(dq.lines("status", "--watch")) == 6
+    assert len(dq.lines("status", "--watch", "--every", "0.1")) == 6
     assert len(calls) == 1
+
+
+def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five of them; of looks that are further apart, that since the last one."""
+    census, clock = Census(), [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    looks = progress.Progress(None)  # type: ignore[arg-type]
+    for done in (*range(0, 110, 10), 100, 100, 100):
+        looks.note(Overview("open", "e", 0, replace(census, done=done), []))
+        clock[0] += 1
+    assert looks._rate() == 20 / 5
+    for at, done in ((100, 100), (160, 700)):
+        clock[0] = at
+        looks.note(Overview("open", "e", 0, replace(census, done=done), []))
+    assert looks._rate() == 10
 
 
 STATUS: dict[str, Any] = {
@@ -178,6 +198,13 @@ def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int)
     assert text.count("www.shop-") == largest
     assert text.count("slow.example") == (largest > 0)
     assert ("29 min 59 s" in text) == (columns >= 80)
+
+
+def test_what_holds_the_crawl_up_stands_beside_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the view and in a line."""
+    monkeypatch.setitem(STATUS, "hold", "paused")
+    assert "open, paused" in shown(80, 24, color_system=None)
+    assert one_line(STATUS).startswith("open, paused, 2,345,682 of 3,580,270, 4 failed, 2 workers")
 
 
 def test_the_view_says_how_old_it_is() -> None:

@@ -67,18 +67,21 @@ def test_who_beats_while_it_is_watched_is_alive(
 def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what it has done and what failed, while it was watched; one that has just come has none."""
     quick, slow = HandWorker(live, "quick"), HandWorker(live, "slow")
-    quick.exchange(*puts(b"a", 40))
-    held, sleep = quick.take(9), time.sleep
+    quick.exchange(*puts(b"a", 400))
+    held, sleep = quick.take(200), time.sleep
+    quick.exchange(*map(ack, held[6:]))
+    live.redis.hset(live.key("worker:slow"), "done", 50)
 
     def crawl_meanwhile(seconds: float) -> None:
         quick.exchange(*map(ack, held[:5]), fail(held[5]))
         HandWorker(live, "new")
-        sleep(0.02)
+        live.redis.hset(live.key("worker:slow"), "done", 40)  # Redis came back older
+        sleep(0.05)
 
     monkeypatch.setattr(time, "sleep", crawl_meanwhile)
     found = {worker["id"]: worker for worker in dq.found("workers")}
-    assert (found["quick"]["done"], found["slow"]["done"]) == (6, 0)
-    assert 0 < found["quick"]["pages_per_s"] <= 6 / 0.02
+    assert (found["quick"]["done"], found["slow"]["done"]) == (len(held), 40)
+    assert 0 < found["quick"]["pages_per_s"] <= 6 / 0.05
     assert (found["slow"]["pages_per_s"], found["new"]["pages_per_s"]) == (0, None)
     assert slow.leave()[0] == 0
 

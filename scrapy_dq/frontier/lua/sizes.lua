@@ -50,7 +50,7 @@ end
 local ENTRIES, TAKES = 2, 6
 local largest, slowest, told, flat = {}, {}, {}, {}
 local function rank_among(best, by, candidate)
-  if candidate[by] <= 0 or (#best >= top and candidate[by] <= best[#best][by]) then return end
+  if #best >= top and candidate[by] <= best[#best][by] then return end
   local place = #best + 1
   while place > 1 and best[place - 1][by] < candidate[by] do place = place - 1 end
   table.insert(best, place, candidate)
