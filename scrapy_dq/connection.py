@@ -21,8 +21,8 @@ from redis.retry import Retry
 from scrapy_dq import health
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import explain
-from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.frontier.errors import as_unavailable, explain
+from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 
 logger = logging.getLogger(__name__)
@@ -241,10 +241,8 @@ def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis
                 client.ping()
             except (RedisError, OSError, TimeoutError) as error:
                 raise refusal(error, connection.target) from error
-            try:
+            with as_unavailable(connection.target):
                 yield client, connection.target
-            except (RedisError, OSError, TimeoutError) as error:
-                raise FrontierUnavailable(f"{connection.target}: {explain(error)}") from error
     finally:
         asyncio.run(connection.close())
 

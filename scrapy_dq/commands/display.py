@@ -75,30 +75,51 @@ def print_json(found: Any) -> None:
     print(json.dumps(found, indent=2))
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
-) -> None:
-    """Print a table that reads well without colours, too; the last column takes what room there is.
+def table_of(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Sequence[str] = (),
+    wraps: Sequence[str] = (),
+) -> Table:
+    """Return a table that reads well without colours, too; what is too wide for it goes on in the next line.
 
     Args:
         rows: each cell is one line, or a tuple of lines.
         numbers: the columns that are flush right.
+        wraps: the columns that make room for the others; by default the last one.
     """
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        last = column == columns[-1]
+        wrapped = column in (wraps or columns[-1:])
         table.add_column(
-            column, justify="right" if column in numbers else "left", no_wrap=not last,
-            overflow="fold" if last else "ellipsis",
+            column, justify="right" if column in numbers else "left", no_wrap=not wrapped,
+            overflow="fold" if wrapped else "ellipsis",
         )  # fmt: skip
     for row in rows:
+        # Text, no markup: what is shown may be a stranger's.
         table.add_row(*(Text(_cell(value)) for value in row))
-    # Text, no markup: what is shown may be a stranger's.
+    return table
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Sequence[str] = (),
+    wraps: Sequence[str] = (),
+) -> None:
+    """Print such a table, as wide as the terminal."""
     console = Console(highlight=False, markup=False)
     with console.capture() as shown:
-        console.print(table)
+        console.print(table_of(columns, rows, numbers=numbers, wraps=wraps))
     for line in shown.get().splitlines():
         print(line.rstrip())
+
+
+def width() -> int:
+    """Return how many columns there are: those of the terminal, COLUMNS, or 80."""
+    return Console().width
 
 
 def when(at: float) -> str:

@@ -70,7 +70,7 @@ def examine(place: looking.Place) -> list[Finding]:
         trips.append(time.perf_counter() - began)
     findings.append(health.latency(statistics.median(trips)))
     before = time.time()
-    seconds, microseconds = place.client.time()
-    findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
+    now = place.now()
+    findings.append(health.clock(now - (before + time.time()) / 2))
     findings.append(health.scripts(*refused_scripts(place.client, place.config.order)))
     return findings

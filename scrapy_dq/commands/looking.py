@@ -43,6 +43,11 @@ class Place:
             raise CommandError(self._absent())
         return found
 
+    def now(self) -> float:
+        """Return seconds since 1970 by the clock of Redis."""
+        seconds, microseconds = self.client.time()
+        return float(seconds + microseconds / 1e6)
+
     def _absent(self) -> str:
         from scrapy_dq.frontier.crawls import some_crawls
 

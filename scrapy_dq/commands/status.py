@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.progress import COUNTS, read_status
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.look import Sizes
-    from scrapy_dq.frontier.overview import Overview
-
 INTERVAL_S = 1.0
-LARGEST = 10
-COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
+SHORTEST_S, LONGEST_S = 0.1, 86_400.0
 
 
 class Status(Subcommand):
@@ -28,8 +23,9 @@ class Status(Subcommand):
     arguments = "[<spider>]"
     summary = "how far a crawl is"
     description = (
-        "Shows phase, counts, pages per second and the largest partitions of a spider's crawl. Without a "
-        "spider and without --crawl: which crawls this project's spiders have."
+        "Shows phase, counts, pages per second, the largest and the slowest partitions of a spider's crawl; "
+        "with --watch again and again, until Ctrl-C. Without a spider and without --crawl: which crawls this "
+        "project's spiders have."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -38,84 +34,46 @@ class Status(Subcommand):
             "--no-rate", action="store_true",
             help=f"do not wait {INTERVAL_S:g} s to see how many pages that makes",
         )  # fmt: skip
+        parser.add_argument(
+            "--watch", action="store_true",
+            help="go on: a live view in a terminal, elsewhere a line (with --json: an object) per look",
+        )  # fmt: skip
+        parser.add_argument(
+            "--every", type=_seconds, default=INTERVAL_S, metavar="SECONDS",
+            help=f"with --watch: how often to look (default: {INTERVAL_S:g})",
+        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json
+        from scrapy_dq.commands.status_text import print_status
 
+        if options.watch:
+            return self._watch(settings, options)
         if not (options.spider or options.crawl):
             crawls = _crawls(settings)
             print_json(crawls) if options.json else _print_crawls(crawls)
             return DONE
         with looking.place_of(settings, options) as place:
             status = read_status(place, 0.0 if options.no_rate else INTERVAL_S)
-        print_json(status) if options.json else _print(status)
+        print_json(status) if options.json else print_status(status)
+        return DONE
+
+    def _watch(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.watching import output, watch
+
+        with looking.place_of(settings, options) as place:
+            watch(place, options.every, output(as_json=options.json))
         return DONE
 
 
-def read_status(place: looking.Place, interval_s: float) -> dict[str, Any]:
-    """Return all that is shown of a crawl, after *interval_s* in which pages are counted; 0: they are not.
-
-    Raises:
-        CommandError: there is no such crawl.
-    """
-    from scrapy_dq.frontier.look import info_of, largest
-
-    before, began = place.overview(), time.monotonic()
-    rate = None
-    overview = before
-    if interval_s and before.phase == "open":
-        time.sleep(max(0.0, began + interval_s - time.monotonic()))
-        overview, passed = place.overview(), time.monotonic() - began
-        if (overview.epoch, overview.run) == (before.epoch, before.run):
-            rate = max(0, _settled(overview) - _settled(before)) / passed
-    sizes = largest(place.client, place.crawl, LARGEST)
-    return _status(place, overview, sizes, info_of(place.client, "memory") or {}, rate)
-
-
-def _settled(overview: Overview) -> int:
-    return overview.census.done + overview.census.failed + overview.census.dead
-
-
-def _status(
-    place: looking.Place, overview: Overview, sizes: Sizes, memory: dict[str, Any], rate: float | None
-) -> dict[str, Any]:
-    census = overview.census
-    left = census.waiting + census.delayed + census.in_flight
-    return {
-        "crawl": place.crawl,
-        "redis": place.target,
-        "phase": overview.phase,
-        "run": overview.run,
-        **{name: asdict(census)[name] for name in COUNTS},
-        "pages_per_s": None if rate is None else round(rate, 1),
-        "left_s": round(left / rate, 1) if rate else None,
-        "redis_memory_bytes": memory.get("used_memory"),
-        "redis_maxmemory_bytes": memory.get("maxmemory"),
-        "partitions": sizes.partitions,
-        "partitions_looked_at": sizes.looked_at,
-        "largest_partitions": [{"partition": name, "waiting": count} for name, count in sizes.largest],
-    }
-
-
-def _print(status: dict[str, Any]) -> None:
-    from scrapy_dq.commands.display import print_rows, print_table, span
-    from scrapy_dq.health import size
-
-    print(f"Crawl {status['crawl']!r} at {status['redis']}: {status['phase']}, run {status['run']}")
-    print_rows((name.replace("_", " "), status[name]) for name in COUNTS)
-    if status["pages_per_s"] is not None:
-        rate, left = status["pages_per_s"], status["left_s"]
-        then = f"; {span(left)} for what is known now" if left is not None else ""
-        print(f"{rate:,.1f} pages/s{then}")
-    used, limit = status["redis_memory_bytes"], status["redis_maxmemory_bytes"]
-    if used is not None:
-        print(f"Redis uses {size(used)}{f' of {size(limit)}' if limit else ''}, all that is in it together")
-    if status["largest_partitions"]:
-        total, looked_at = status["partitions"], status["partitions_looked_at"]
-        part = f"of {total:,}" if looked_at >= total else f"of {looked_at:,} looked at, of {total:,}"
-        print(f"\nThe largest partitions, {part}:")
-        rows = [(each["waiting"], each["partition"] or "(no name)") for each in status["largest_partitions"]]
-        print_table(("waiting", "partition"), rows, numbers=["waiting"])
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"expected {SHORTEST_S:g} to {LONGEST_S:g} seconds, not {text!r}")
+    return seconds
 
 
 def _crawls(settings: Settings) -> list[dict[str, Any]]:

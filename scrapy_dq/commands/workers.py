@@ -14,8 +14,12 @@ from scrapy_dq.commands.subcommand import DONE, Subcommand
 if TYPE_CHECKING:
     from scrapy_dq.frontier.model import Member
 
+INTERVAL_S = 1.0
 WAIT_S = 2.5
 """A live worker beats at least once a second."""
+COLUMNS = ("host", "pid", "since", "beat", "leases", "pages/s", "state")
+WIDE = 110
+"""So many columns have room for ids."""
 
 
 class Workers(Subcommand):
@@ -25,57 +29,75 @@ class Workers(Subcommand):
     arguments = "[<spider>]"
     summary = "who works on a crawl"
     description = (
-        "Shows the workers that are registered in a spider's crawl. Of one on this machine it is known "
-        f"whether its process is gone; of another, --wait watches for {WAIT_S:g} s whether it beats."
+        f"Shows the workers that are registered in a spider's crawl, watched for {INTERVAL_S:g} s. Of one on "
+        f"this machine it is known whether its process is gone; of another, --wait watches for {WAIT_S:g} s "
+        f"whether it beats."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        parser.add_argument("--wait", action="store_true", help=f"watch for {WAIT_S:g} s who beats")
+        how_long = parser.add_mutually_exclusive_group()
+        how_long.add_argument("--wait", action="store_true", help=f"watch for {WAIT_S:g} s who beats")
+        how_long.add_argument("--no-rate", action="store_true", help="look once: no pages per second")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json, print_table
+        from scrapy_dq.commands.display import print_json, print_table, width
 
         with looking.place_of(settings, options) as place:
-            workers = read_workers(place, WAIT_S if options.wait else 0.0)
+            wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else INTERVAL_S
+            workers = read_workers(place, wait_s)
         if options.json:
             print_json(workers)
         elif not workers:
             print("No worker is registered.")
         else:
-            columns = ("host", "pid", "beat", "leases", "state", "id")
-            rows = [[worker[name] for name in columns] for worker in workers]
-            print_table(
-                columns, [[r[0], str(r[1] or "?"), *r[2:]] for r in rows], numbers=("pid", "beat", "leases")
-            )
+            columns = (*COLUMNS, "id") if width() >= WIDE else COLUMNS
+            numbers = ("pid", "since", "beat", "leases", "pages/s")
+            rows = [[row[name] for name in columns] for row in map(_row, workers)]
+            print_table(columns, rows, numbers=numbers, wraps=("host", "id"))
         return DONE
 
 
 def read_workers(place: looking.Place, wait_s: float) -> list[dict[str, Any]]:
-    """Return what is known of each worker, after *wait_s* in which its beats are watched.
+    """Return what is known of each worker, after *wait_s* in which it is watched; 0: it is not.
 
     Raises:
         CommandError: there is no such crawl.
     """
-    before = {member.worker_id: member.beat for member in place.overview().members} if wait_s else {}
-    time.sleep(wait_s)
-    members = sorted(place.overview().members, key=lambda member: member.worker_id)
+    before: dict[str, Member] = {}
+    began = time.monotonic()
+    if wait_s:
+        before = {member.worker_id: member for member in place.overview().members}
+        time.sleep(wait_s)
+    members, passed = place.overview().members, time.monotonic() - began
+    now = place.now()
     return [
         {
             "id": member.worker_id,
             "host": str(_identity(member).get("host", "?")),
             "pid": _identity(member).get("pid"),
+            "since": member.since or None,
+            "since_s": round(max(0.0, now - member.since), 1) if member.since else None,
             "beat": member.beat,
             "leases": member.in_flight,
+            "done": member.done,
+            "pages_per_s": _rate(member, before.get(member.worker_id), passed),
             "fenced": member.fenced,
-            "state": _state(member, before),
+            "state": _state(member, before.get(member.worker_id), wait_s >= WAIT_S),
         }
-        for member in members
+        for member in sorted(members, key=lambda member: member.worker_id)
     ]
 
 
-def _state(member: Member, before: dict[str, int]) -> str:
-    """Return fenced, dead, alive or silent; if nobody watched, running or unknown."""
+def _rate(member: Member, before: Member | None, passed_s: float) -> float | None:
+    if before is None:
+        return None
+    # Less than before: Redis went back, or the next run began.
+    return round(max(0, member.done - before.done) / passed_s, 1)
+
+
+def _state(member: Member, before: Member | None, long_enough: bool) -> str:
+    """Return what is known; not to have seen a beat tells nothing unless it was watched *long_enough*."""
     from scrapy_dq.frontier.identity import certainly_dead, on_this_machine, own_identity
 
     own = own_identity()
@@ -83,9 +105,23 @@ def _state(member: Member, before: dict[str, int]) -> str:
         return "fenced"
     if certainly_dead(_identity(member), own):
         return "dead"
-    if member.worker_id in before:
-        return "alive" if member.beat != before[member.worker_id] else "silent"
-    return "running" if on_this_machine(_identity(member), own) else "unknown"
+    if before is not None and member.beat != before.beat:
+        return "alive"
+    here = on_this_machine(_identity(member), own)
+    if before is not None and long_enough:
+        return "stalled" if here else "silent"
+    return "running" if here else "unknown"
+
+
+def _row(worker: dict[str, Any]) -> dict[str, Any]:
+    from scrapy_dq.commands.display import span
+
+    rate, since_s = worker["pages_per_s"], worker["since_s"]
+    return worker | {
+        "pid": str(worker["pid"] or "?"),
+        "since": "?" if since_s is None else span(since_s),
+        "pages/s": "" if rate is None else f"{rate:,.1f}",
+    }
 
 
 def _identity(member: Member) -> dict[str, Any]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from redis.exceptions import RedisError, ResponseError
+
+from scrapy_dq.frontier.model import FrontierUnavailable
 
 # (what its text or its type's name holds, what it means). redis-py cuts the code off some texts, and
 # Redis 6.2 hides them inside "Error running script".
@@ -43,3 +48,12 @@ def passes(error: BaseException) -> bool:
         text = f"{type(error).__name__} {error}"
         return any(mark in text for marks, _ in _CAUSES for mark in marks)
     return isinstance(error, (RedisError, OSError, TimeoutError))
+
+
+@contextmanager
+def as_unavailable(target: str = "") -> Iterator[None]:
+    """Raise FrontierUnavailable, which says what it means, for an error from the Redis (at *target*)."""
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        raise FrontierUnavailable(f"{target}: {explain(error)}" if target else explain(error)) from error

@@ -22,14 +22,32 @@ _COUNT_ONLY = Order.FIFO
 
 
 @dataclass(frozen=True)
+class Size:
+    """How much of a partition waits, and what holds it up."""
+
+    partition: str
+    waiting: int
+    """In its lists."""
+    delay_s: float
+    concurrency: int
+    """In flight; 0: no limit."""
+    blocked_s: float
+    """From now on."""
+    takes_s: float
+    """What waits times the delay, and the rest of a block: not sooner is it done. 0: nothing holds it up."""
+
+
+@dataclass(frozen=True)
 class Sizes:
     """How much waits where."""
 
     partitions: int
     """How many have something waiting in lists."""
     looked_at: int
-    largest: list[tuple[str, int]]
-    """Partition and entries, of those that were looked at; the largest first."""
+    largest: list[Size]
+    """Of those that were looked at, the ones with most entries; the largest first."""
+    slowest: list[Size]
+    """Those that take longest; the slowest first. Of a crawl without limits: none."""
 
     @property
     def complete(self) -> bool:
@@ -50,28 +68,34 @@ class Upcoming:
     payload: bytes
 
 
-def largest(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = 0.06) -> Sizes:
-    """Return the partitions in which most waits; blocking.
+def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = 0.06) -> Sizes:
+    """Return the partitions in which most waits, and those that limits and blocks hold up longest; blocking.
+
+    The 250 that are blocked longest, and about as many with limits of their own, are looked at in any case.
 
     Args:
         client: a `redis` client that decodes nothing.
+        top: how many of each.
         most: look at no more partitions than about this.
         budget_s: begin no further part after this.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    script, until = Script("largest", _COUNT_ONLY), time.monotonic() + budget_s
-    cursor, looked_at, found = b"0", 0, dict[bytes, int]()
+    script, until = Script("sizes", _COUNT_ONLY), time.monotonic() + budget_s
+    cursor, looked_at, found = b"0", 0, dict[bytes, Size]()
     while True:
         cursor, partitions, looked, flat = script.call_blocking(client, keys.meta(crawl), cursor, PART, top)
         looked_at += looked
-        found |= zip(flat[::2], flat[1::2], strict=True)
         # A part that is read while the hash is rebuilt may tell of a partition twice.
+        for name, waiting, delay_ms, concurrency, *times_ms in zip(*[iter(flat)] * 6, strict=True):
+            blocked_s, takes_s = (ms / 1000 for ms in times_ms)
+            found[name] = Size(_text(name), waiting, delay_ms / 1000, concurrency, blocked_s, takes_s)
         if cursor == b"0" or looked_at >= most or time.monotonic() >= until:
             break
-    ordered = sorted(found.items(), key=lambda pair: -pair[1])[:top]
     looked_at = partitions if cursor == b"0" else min(looked_at, partitions)
-    return Sizes(partitions, looked_at, [(_text(name), count) for name, count in ordered])
+    largest = sorted((each for each in found.values() if each.waiting), key=lambda each: -each.waiting)
+    slowest = sorted((each for each in found.values() if each.takes_s), key=lambda each: -each.takes_s)
+    return Sizes(partitions, looked_at, largest[:top], slowest[:top])
 
 
 def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:

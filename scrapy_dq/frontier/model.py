@@ -298,6 +298,10 @@ class Hold(str, Enum):
     DRAINING = "draining"
     """All that is leased is finished."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> Hold:
+        return cls.PAUSED  # a stranger's, or a later version's: nothing is leased, whatever it is called
+
 
 @dataclass(frozen=True, slots=True)
 class Words:
@@ -372,3 +376,7 @@ class Member:
     fenced: bool
     in_flight: int
     beat: int = 0
+    since: float = 0.0
+    """When it joined, in seconds since 1970 by the clock of Redis; 0: its record does not say."""
+    done: int = 0
+    """Requests that it has done, and that failed; as those of `Census`, of this run."""

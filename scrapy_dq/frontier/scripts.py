@@ -29,11 +29,11 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "limit": ("limits", "block"),
     "steer": (),
     "overview": (),
-    "largest": (),
+    "sizes": (),
     "upcoming": (),
     "tally": (),
 }  # fmt: skip
-LOOKS = ("largest", "upcoming")
+LOOKS = ("sizes", "upcoming")
 """Scripts that only read, for command lines."""
 BY_HAND = ("steer",)
 """Scripts that change something, for command lines alone."""

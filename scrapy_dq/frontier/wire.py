@@ -142,7 +142,7 @@ def parse_words(packed: bytes) -> Words:
     """Read what state.lua makes of what was told."""
     if not packed:
         return Words()
-    *counts, hold = packed.decode().split(" ")
+    *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
     count, stops, forgets, limitings = map(int, counts)
     return Words(count, stops, forgets, limitings, Hold(hold))
 
@@ -150,14 +150,20 @@ def parse_words(packed: bytes) -> Words:
 def parse_members(flat: list[Any]) -> list[Member]:
     """Read the members of lua/overview.lua's answer."""
     found = []
-    for i in range(0, len(flat), 5):
+    for id_, said, fenced, in_flight, beat, since, done in zip(*[iter(flat)] * 7, strict=True):
         try:
-            identity = json.loads(flat[i + 1])
+            identity = json.loads(said)
         except ValueError:
             identity = None
         identity = identity if isinstance(identity, dict) else {}  # a stranger may have written it
-        found.append(Member(flat[i].decode(), identity, flat[i + 2] == b"1", flat[i + 3], flat[i + 4]))
+        counts = (in_flight, beat, _number(since) / 1000, _number(done))
+        found.append(Member(id_.decode(), identity, fenced == b"1", *counts))
     return found
+
+
+def _number(text: bytes) -> int:
+    # A stranger may have written it, or a version of ours that did not know it.
+    return int(text) if text.isdigit() and len(text) < 17 else 0
 
 
 def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:

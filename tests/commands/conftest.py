@@ -62,6 +62,10 @@ class Dq:
         """Run a command with --json and return what a program gets."""
         return json.loads(self._run(name, (*words, "--json"), settings))
 
+    def lines(self, name: str, *words: str) -> list[str]:
+        """Run a command whose lines may be of any length."""
+        return self._run(name, words, {}).splitlines()
+
     def _run(self, name: str, words: Sequence[str], settings: dict[str, Any]) -> str:
         subcommand = next(each for each in SUBCOMMANDS if each.name == name)
         parser = argparse.ArgumentParser()

@@ -10,11 +10,13 @@ import pytest
 
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.crawls import some_crawls
-from scrapy_dq.frontier.look import largest
-from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.frontier.look import sizes
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Order
+from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.settings import Config
-from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, numbers, put, puts
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
 from support.redis_server import RedisServer
 from support.waiting import free_port
 
@@ -29,7 +31,9 @@ def test_all_counts_are_told(dq: Any, live: LiveFrontier, worker: HandWorker) ->
     assert [found[name] for name in counts] == ["open", 0, 1, 3, 1, 1, 1, 1, 2]
     assert found["pages_per_s"] is None
     assert found["redis_memory_bytes"] > 0
-    assert found["largest_partitions"] == [{"partition": "a.example", "waiting": 3}]
+    free = {"delay_s": 0, "concurrency": 0, "blocked_s": 0, "takes_s": 0}
+    assert found["largest_partitions"] == [{"partition": "a.example", "waiting": 3} | free]
+    assert found["slowest_partitions"] == []
     text = dq.text("status", "--no-rate")
     rows = [" ".join(line.split()) for line in text.splitlines()]
     for row in (
@@ -73,12 +77,12 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     """Partitions with several priorities count with all of them; a list that is none counts nothing."""
     worker.exchange(*[put(n, n % 3, partition=b"several") for n in range(30)])
     worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
-    sizes = largest(live.redis, live.crawl, 3)
-    assert sizes.largest[:2] == [("several", 30), ("one", 25)]
-    assert (sizes.partitions, sizes.looked_at, sizes.complete) == (22, 22, True)
+    found = sizes(live.redis, live.crawl, 3)
+    assert [(each.partition, each.waiting) for each in found.largest][:2] == [("several", 30), ("one", 25)]
+    assert (found.partitions, found.looked_at, found.complete) == (22, 22, True)
     live.redis.delete(live.key("backlog:0:one"))
     live.redis.set(live.key("backlog:0:one"), "foreign")
-    assert dict(largest(live.redis, live.crawl, 22).largest)["one"] == 0
+    assert "one" not in [each.partition for each in sizes(live.redis, live.crawl, 22).largest]
     live.redis.delete(live.key("backlog:0:one"))
 
 
@@ -88,13 +92,85 @@ def test_of_many_partitions_a_part_is_looked_at(
     """And the output says so."""
     for begin in range(0, 3000, 1000):
         worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
-    sizes = largest(live.redis, live.crawl, 3, most=600)
-    assert 600 <= sizes.looked_at < 2000
-    assert (sizes.partitions, sizes.complete) == (3000, False)
-    assert largest(live.redis, live.crawl, 3, budget_s=9).complete
-    assert not largest(live.redis, live.crawl, 3, budget_s=0).complete
-    monkeypatch.setattr(largest, "__kwdefaults__", {"most": 600, "budget_s": 9})
-    assert f"of {sizes.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
+    found = sizes(live.redis, live.crawl, 3, most=600)
+    assert 600 <= found.looked_at < 2000
+    assert (found.partitions, found.complete) == (3000, False)
+    assert sizes(live.redis, live.crawl, 3, budget_s=9).complete
+    assert not sizes(live.redis, live.crawl, 3, budget_s=0).complete
+    monkeypatch.setattr(sizes, "__kwdefaults__", {"most": 600, "budget_s": 9})
+    assert f"of {found.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
+
+
+def test_the_slowest_partitions_are_those_that_politeness_holds_up(dq: Any, live: LiveFrontier) -> None:
+    """What waits times the delay, and what is left of a block; a limit of concurrency takes no known time."""
+    limits = {"slow.example": (10.0, 3), "none.example": (0.0, None), "narrow.example": (0.0, 1)}
+    worker = HandWorker(live, "worker", limited(0.5, 0, **limits))
+    for n, name in enumerate((*limits, "plain.example", "blocked.example")):
+        worker.exchange(*puts(name.encode(), 2 + n, 100 * n))
+    live.limit(b"blocked.example", block_s=600)
+    live.limit(b"nothing-waits.example", block_s=600)
+    found = dq.found("status", "--no-rate")["slowest_partitions"]
+    assert [each["partition"] for each in found] == ["blocked.example", "slow.example", "plain.example"]
+    assert 590 < found[0]["blocked_s"] <= 600
+    assert found[0]["takes_s"] == pytest.approx(found[0]["blocked_s"] + 6 * 0.5)
+    told = ("waiting", "delay_s", "concurrency", "blocked_s", "takes_s")
+    assert [[each[name] for name in told] for each in found[1:]] == [[2, 10, 3, 0, 20], [5, 0.5, 0, 0, 2.5]]
+    # Each once, though it is found by its limits, too.
+    two = sizes(live.redis, live.crawl, 2).slowest
+    assert [each.partition for each in two] == ["blocked.example", "slow.example"]
+    text = dq.text("status", "--no-rate")
+    assert "The slowest partitions, of 5:" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["20", "s", "2", "10", "s", "3", "slow.example"] in rows
+    assert ["2", "s", "5", "0.5", "s", "plain.example"] in rows
+
+
+def test_if_the_largest_are_the_slowest_they_are_told_once(dq: Any, live: LiveFrontier) -> None:
+    """As with one delay for all."""
+    worker = HandWorker(live, "worker", limited(60.0))
+    worker.exchange(*puts(b"a.example", 3), *puts(b"b.example", 2, 50))
+    text = dq.text("status", "--no-rate")
+    assert "The largest and slowest partitions, of 2:" in text
+    assert "at once" not in text
+    assert "blocked" not in text
+    assert text.count("a.example") == 1
+    assert "3 min 0 s        3" in text
+
+
+def test_the_slowest_of_a_great_many_are_found(dq: Any, live: LiveFrontier) -> None:
+    """Blocked ones, and those with limits of their own, are looked at in any case."""
+    worker = HandWorker(live, "worker", limited(1.0))
+    for begin in range(0, 3000, 1000):
+        worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
+    live.limit(b"p1234", block_s=600)
+    live.limit(b"p2345", delay_s=300)
+    found = sizes(live.redis, live.crawl, 3, budget_s=0)
+    assert found.looked_at < 3000
+    assert [each.partition for each in found.slowest[:2]] == ["p1234", "p2345"]
+
+
+def test_no_more_partitions_are_told_than_were_asked_for(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of those that are looked at in one part; the reply is short."""
+    for n in range(40):
+        worker.exchange(*puts(b"p%d" % n, n + 1, 100 * n))
+    *_, flat = Script("sizes", Order.FIFO).call_blocking(live.redis, keys.meta(live.crawl), 0, 500, 3)
+    assert {b"p39", b"p38", b"p37"} <= set(flat[::6])
+    assert len(flat[::6]) <= 2 * 3
+
+
+def test_the_time_left_is_not_less_than_the_slowest_partition_takes(
+    dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast the others are done."""
+    worker = HandWorker(live, "worker", limited(slow=(100.0, None)))
+    worker.exchange(*puts(b"slow", 5), *puts(b"quick", 50, 100))
+    held = worker.take(30)
+
+    def crawl_meanwhile(seconds: float) -> None:
+        worker.exchange(*map(ack, held))
+
+    monkeypatch.setattr(time, "sleep", crawl_meanwhile)
+    assert dq.found("status")["left_s"] == 400  # one of five is in flight
 
 
 def test_of_two_runs_no_rate_is_told(
@@ -114,8 +190,8 @@ def test_what_only_a_worker_has_is_not_asked_for(dq: Any, worker: HandWorker) ->
 BOUNDED = {
     "auth", "client|setinfo", "client", "ping", "info", "evalsha", "eval", "select", "type", "exists",
     "hmget",
-    "smembers", "hlen", "hget", "scard", "zcard", "hscan", "llen", "zrangebylex", "zrange", "lindex",
-    "lrange", "time", "script", "script|exists",
+    "smembers", "hlen", "hget", "scard", "zcard", "hscan", "llen", "zrangebylex", "zrange", "zrevrange",
+    "zmscore", "lindex", "lrange", "time", "script", "script|exists",
 }  # fmt: skip
 """Commands that read no key as a whole; the set of members, whose size is that of the workers, aside."""
 
@@ -126,7 +202,8 @@ def test_commands_read_no_key_as_a_whole_and_change_nothing(
     """As Redis itself counts what it is asked for."""
     server = start_redis(appendonly=True)
     live = LiveFrontier(server.url, "crawl")
-    worker = HandWorker(live, "worker")
+    worker = HandWorker(live, "worker", limited(own=(3.0, 1)))
+    live.call("limit", b"p7", block_s=60)
     worker.exchange(
         *[put(n, n % 3, partition=b"p%d" % (n % 40)) for n in range(400)], put(900, due_in=99), want=9
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier.identity import own_identity
-from support.live_frontier import HandWorker, LiveFrontier, put
+from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 
 
 def test_workers_are_told_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
@@ -32,13 +32,13 @@ def test_workers_are_told_with_what_is_known_of_them(dq: Any, live: LiveFrontier
         live.redis.hset(live.key(f"worker:{name}"), "identity", json.dumps(identity))
     workers["elsewhere"].exchange(put(1), put(2), want=1)
     live.call("fence", "fenced", workers["fenced"].epoch, workers["fenced"].run)
-    found = {worker["id"]: worker for worker in dq.found("workers")}
+    found = {worker["id"]: worker for worker in dq.found("workers", "--no-rate")}
     assert {name: worker["state"] for name, worker in found.items()} == {
         "here": "running", "gone": "dead", "elsewhere": "unknown", "fenced": "fenced", "odd": "unknown",
     }  # fmt: skip
     assert (found["elsewhere"]["leases"], found["elsewhere"]["pid"]) == (1, 7)
     assert found["here"]["pid"] == os.getpid()
-    text = dq.text("workers")
+    text = dq.text("workers", "--no-rate")
     assert "far.example" in text
     assert len(text.splitlines()) == 6
 
@@ -46,21 +46,82 @@ def test_workers_are_told_with_what_is_known_of_them(dq: Any, live: LiveFrontier
 def test_who_beats_while_it_is_watched_is_alive(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who does not is silent, whether its process is there or not known."""
-    for name in ("beats", "silent"):
+    """No beat tells something after 2.5 s only; who is stalled is one whose process is there."""
+    for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
+    live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))
+    watched = []
 
     def beat(seconds: float) -> None:
-        assert seconds >= 2
+        watched.append(seconds)
         live.redis.hincrby(live.key("beats"), "beats", 2)
 
     monkeypatch.setattr(time, "sleep", beat)
+    found = {worker["id"]: worker["state"] for worker in dq.found("workers")}
+    assert found == {"beats": "alive", "here": "running", "elsewhere": "unknown"}
     found = {worker["id"]: worker["state"] for worker in dq.found("workers", "--wait")}
-    assert found == {"beats": "alive", "silent": "silent"}
+    assert found == {"beats": "alive", "here": "stalled", "elsewhere": "silent"}
+    assert watched == [1.0, 2.5]
+
+
+def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what it has done and what failed, while it was watched; one that has just come has none."""
+    quick, slow = HandWorker(live, "quick"), HandWorker(live, "slow")
+    quick.exchange(*puts(b"a", 400))
+    held, sleep = quick.take(200), time.sleep
+    quick.exchange(*map(ack, held[6:]))
+    live.redis.hset(live.key("worker:slow"), "done", 50)
+
+    def crawl_meanwhile(seconds: float) -> None:
+        quick.exchange(*map(ack, held[:5]), fail(held[5]))
+        HandWorker(live, "new")
+        live.redis.hset(live.key("worker:slow"), "done", 40)  # Redis came back older
+        sleep(0.05)
+
+    monkeypatch.setattr(time, "sleep", crawl_meanwhile)
+    found = {worker["id"]: worker for worker in dq.found("workers")}
+    assert (found["quick"]["done"], found["slow"]["done"]) == (len(held), 40)
+    assert 0 < found["quick"]["pages_per_s"] <= 6 / 0.05
+    assert (found["slow"]["pages_per_s"], found["new"]["pages_per_s"]) == (0, None)
+    assert slow.leave()[0] == 0
+
+
+def test_since_is_told_by_the_clock_of_redis(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --no-rate after one look; what a record does not say is not made up."""
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    HandWorker(live, "odd")
+    joined = live.redis.time()[0] - 7300
+    live.redis.hset(live.key("worker:worker"), "since", joined * 1000)
+    live.redis.hdel(live.key("worker:odd"), "since")
+    odd, found = dq.found("workers", "--no-rate")
+    assert (found["since"], odd["since"], odd["since_s"]) == (joined, None, None)
+    assert 7300 <= found["since_s"] < 7330
+    assert found["pages_per_s"] is None
+    assert "2 h 1 min" in dq.text("workers", "--no-rate")
+
+
+def test_ids_are_told_where_there_is_room(
+    dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long host name goes on in the next line; no number is cut."""
+    worker = HandWorker(live, "far-7-0123456789ab")
+    identity = {"host": "ip-10-0-112-134.eu-central-1.compute.internal.example", "pid": 4_194_304}
+    live.redis.hset(live.key(f"worker:{worker.worker_id}"), "identity", json.dumps(identity))
+    live.redis.hset(live.key("beats"), worker.worker_id, 31_536_000)
+    text = dq.text("workers", "--no-rate")
+    assert "4194304" in text
+    assert "31,536,000" in text
+    assert worker.worker_id not in text
+    assert "…" not in text
+    monkeypatch.setenv("COLUMNS", "120")
+    assert any(worker.worker_id in line for line in dq.lines("workers", "--no-rate"))
 
 
 def test_no_worker_is_no_failure(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """All may have left."""
     live.call("leave", "worker", worker.epoch, worker.run, False)
-    assert dq.text("workers") == "No worker is registered.\n"
-    assert dq.found("workers") == []
+    assert dq.text("workers", "--no-rate") == "No worker is registered.\n"
+    assert dq.found("workers", "--no-rate") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Admission, Census, Lease, Parentless, Put, Rejoined, Status
+from scrapy_dq.frontier.model import Admission, Census, Lease, Member, Parentless, Put, Rejoined, Status
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -13,6 +13,7 @@ from support.live_frontier import (
     ack,
     bury,
     entry_id,
+    fail,
     numbers,
     partition_of,
     put,
@@ -367,6 +368,49 @@ def test_beats_of_another_frontier_are_lost(live: LiveFrontier, worker: HandWork
     before = live.dump()
     assert live.call("beats", "worker", "another") == {}
     assert live.dump() == before
+
+
+# since when, and how much
+
+
+def member(live: LiveFrontier, worker_id: str) -> Member:
+    """Return the member of this id."""
+    return next(each for each in live.call("members") if each.worker_id == worker_id)
+
+
+def test_what_a_worker_has_done_is_counted_once(live: LiveFrontier, worker: HandWorker) -> None:
+    """Acks and fails of what it holds; neither what it gave back or buried, nor a repeated exchange."""
+    worker.exchange(*(put(n) for n in ALL))
+    worker.take(5)
+    worker.exchange(ack(1), fail(2), release(3), bury(4), ack(2), ack(77))
+    worker.send(worker.last)
+    assert member(live, "worker").done == 2
+    worker.exchange(ack(5), want=1)
+    assert member(live, "worker").done == 3
+
+
+def test_since_is_when_a_worker_joined(live: LiveFrontier, worker: HandWorker) -> None:
+    """By the clock of Redis; a join that is repeated changes nothing."""
+    assert abs(live.redis.time()[0] - member(live, "worker").since) < 60
+    live.redis.hset(live.key("worker:worker"), mapping={"since": 5000, "done": 7})
+    live.call("join", "worker", {"host": "h"}, "another", IDENTITY)
+    assert (member(live, "worker").since, member(live, "worker").done) == (5.0, 7)
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_who_rejoins_keeps_since_and_done(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
+) -> None:
+    """Also one that was taken for dead; once its old record is gone, both begin anew."""
+    live.redis.hset(live.key("worker:worker"), mapping={"since": 5000, "done": 7})
+    if fenced:
+        other.fence("worker")
+    worker.rejoin("again")
+    assert (member(live, "again").since, member(live, "again").done) == (5.0, 7)
+    worker.leave()
+    worker.rejoin("late")
+    assert member(live, "late").since > 5
+    assert member(live, "late").done == 0
 
 
 # flush

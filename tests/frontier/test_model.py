@@ -354,9 +354,12 @@ class FrontierMachine(RuleBasedStateMachine):
         )  # fmt: skip
         assert overview.hold == reference.words.hold
         assert overview.census == reference.census(reference.count_seeding())
-        assert sorted(overview.members, key=lambda member: member.worker_id) == [
-            Member(worker_id, worker.identity, worker.fenced, len(worker.leases), worker.beats)
-            for worker_id, worker in sorted(reference.members.items())
+        assert [
+            replace(member, since=self.wall_s if member.since >= self.wall_s else -1)
+            for member in sorted(overview.members, key=lambda member: member.worker_id)
+        ] == [
+            Member(worker_id, w.identity, w.fenced, len(w.leases), w.beats, self.wall_s, w.done)
+            for worker_id, w in sorted(reference.members.items())
         ]
 
     def teardown(self) -> None:

@@ -102,6 +102,15 @@ def test_other_limits_are_told(live: LiveFrontier, worker: HandWorker) -> None:
     assert worker.exchange().words == Words(1, limitings=1)
 
 
+def test_an_unknown_word_that_holds_is_a_pause(live: LiveFrontier, worker: HandWorker) -> None:
+    """Nothing is leased under it; nobody fails over its name."""
+    live.redis.hset(live.key("meta"), mapping={"hold": "something new", "words": 1})
+    worker.exchange(put(1))
+    receipt = worker.exchange(want=1)
+    assert (receipt.leases, receipt.words) == ((), Words(1, hold=Hold.PAUSED))
+    assert peek(live.redis, live.crawl).hold is Hold.PAUSED
+
+
 def test_a_heartbeat_knows_how_often_something_was_said(live: LiveFrontier, worker: HandWorker) -> None:
     """Nothing, then each word and each limit: by this a worker that looks in rarely hears in time."""
     counts = []

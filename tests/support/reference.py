@@ -127,8 +127,8 @@ class ReferenceFrontier(Partitions):
         if self.phase == "finished" and self.run < run:
             self._next_run(keep_seen)
         self.phase = "open"
-        me = self.members[new_id] = Worker(identity)
         old = self.members.get(old_id)
+        me = self.members[new_id] = Worker(identity, done=old.done if old else 0)
         if old and not old.fenced:
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
             self.leave(old_id, epoch, self.run, keep_seen=True)
@@ -276,6 +276,7 @@ class ReferenceFrontier(Partitions):
         if move.entry_id not in me.leases:
             return
         entry = self._end_lease(me, move.entry_id)
+        me.done += isinstance(move, (Ack, Fail))
         if isinstance(move, Ack):
             self.done += 1
         elif isinstance(move, Release):

@@ -48,6 +48,7 @@ class Worker:
     dropped: tuple[int, ...] = ()
     granted: tuple[tuple[bytes, int | None], ...] = ()
     """With the time of sending."""
+    done: int = 0
 
     @property
     def suspects(self) -> list[bytes]:

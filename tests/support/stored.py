@@ -19,7 +19,9 @@ KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<"
 KEEP_FAILED = 5
 """How many failed requests the frontiers of these tests keep."""
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
-WORKER_FIELDS = {b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases"}
+WORKER_FIELDS = {
+    b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases", b"since", b"done",
+}  # fmt: skip
 AHEAD_MS = 2_000
 """No worker leases longer ahead of the time."""
 

@@ -20,7 +20,8 @@ local ACK, RELEASE, BURY, FAIL, SENT = 2, 3, 4, 5, 1
 load_state()
 local answer = stale(epoch, run)
 if answer then return { answer } end
-local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases')
+local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
+  'done')
 local last_seq = tonumber(me[1])
 
 if last_seq == seq then
@@ -58,6 +59,7 @@ end
 for _, note in ipairs(notes) do
   if note[1] == SENT then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
 end
+local settled = state.done + state.failed
 for _, move in ipairs(moves) do
   local kind = move[1]
   if kind == ACK then ack(worker_id, move[2])
@@ -80,7 +82,7 @@ if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped = table.concat(dropped, ',')
 redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'seeding', seeding, 'dropped', dropped,
-  'leases', remember_grants())
+  'leases', remember_grants(), 'done', (tonumber(me[6]) or 0) + state.done + state.failed - settled)
 local others_seeding = finish_if_done()
 save_partitions()
 save_state()

@@ -1,8 +1,9 @@
 -- member: register and remove workers; clear what a run leaves behind.
-local function register(id, identity)
+-- One that rejoins brings from its old record since when it works (ms, Redis's clock), and how much it has done.
+local function register(id, identity, since, done)
   redis.call('SADD', key.members, id)
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 1, 'fenced', 0, 'identity', identity,
-    'quarantined', '', 'dropped', '', 'leases', '')
+    'quarantined', '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0)
   redis.call('HSET', key.beats, id, 0)
 end
 local function remove_member(id)

@@ -1,7 +1,7 @@
 -- overview: phase, census and members, in one atomic look. Changes nothing.
 -- ARGS     none
--- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat),
---          hold (empty, paused, draining)
+-- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
+--          since, done), hold (empty, paused, draining)
 --          or WRONG_TYPE, key, actual, expected
 -- COST     O(workers)
 -- CRASH    nothing to do
@@ -9,12 +9,14 @@ local wrong = wrong_type()
 if wrong then return wrong end
 local members, seeding = {}, 0
 for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-  local w = redis.call('HMGET', worker_key(id), 'identity', 'fenced', 'seeding')
+  local w = redis.call('HMGET', worker_key(id), 'identity', 'fenced', 'seeding', 'since', 'done')
   if w[3] == '1' then seeding = seeding + 1 end
   members[#members + 1] = id
   members[#members + 1] = w[1] or '{}'
   members[#members + 1] = w[2] or '0'
   members[#members + 1] = redis.call('HLEN', in_flight_key(id))
   members[#members + 1] = tonumber(redis.call('HGET', key.beats, id) or 0)
+  members[#members + 1] = w[4] or ''
+  members[#members + 1] = w[5] or ''
 end
 return { state.phase or 'absent', state.epoch or '', state.run, census(seeding), members, state.hold or '' }

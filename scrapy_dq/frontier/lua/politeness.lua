@@ -4,10 +4,11 @@
 --   unsent    HASH  partition -> id of the lease whose sending ends a stint: until then nobody else leases
 --   earliest  ZSET  partition, score: before this time nothing of it is sent
 --   blocked   ZSET  partition, score: until when a site, or a person, asked to be left alone
-local function own_limits(partition)
-  local delay, concurrency = string.match(redis.call('HGET', key.limits, partition) or '', '^(%d*):(%d*)$')
+local function parse_limits(text)
+  local delay, concurrency = string.match(text or '', '^(%d*):(%d*)$')
   return tonumber(delay), tonumber(concurrency)
 end
+local function own_limits(partition) return parse_limits(redis.call('HGET', key.limits, partition)) end
 -- Returns delay (ms) and concurrency; 0: no limit.
 local function limits_of(partition)
   if not state.limited or partition == CLAIMED then return 0, 0 end

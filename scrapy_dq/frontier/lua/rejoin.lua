@@ -25,9 +25,10 @@ if state.phase == 'finished' then
     return { 'FINISHED' }
   end
 end
-register(new_id, identity)
+local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done')
+register(new_id, identity, old[2], old[3])
 local owned = {}
-if redis.call('HGET', worker_key(old_id), 'fenced') == '0' then
+if old[1] == '0' then
   local mine = {}
   for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
   local leases = redis.call('HGETALL', in_flight_key(old_id))

@@ -1,0 +1,144 @@
+"""How long `scrapy dq status` looks at a large crawl, and what it asks of Redis, as a table.
+
+Run with PYTHONPATH=tests. The table goes to standard output, what happens meanwhile to standard error. Exit
+status 1: a look read a key as a whole, or the median took longer than 100 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.partitions import MOVES, REDIS_ARGS, Cost, OneWorker, batches, puts
+from benchmarks.tables import markdown, spread, tell, write_json
+from scrapy_dq.commands.looking import Place, opened
+from scrapy_dq.commands.progress import read_status
+from scrapy_dq.frontier import limit
+from scrapy_dq.frontier.model import Limits, Put
+from scrapy_dq.settings import Config
+from support.conditions import conditions, redis_kind
+from support.redis_server import RedisServer
+
+BAR_S = 0.1
+CRAWL = "benchmark"
+LIMITED, BLOCKED = 1000, 500
+"""So many partitions get limits of their own, and so many are blocked."""
+OF_THE_COMMANDS_SIZE = {
+    "type", "exists", "hmget", "hget", "hlen", "llen", "scard", "zcard", "zmscore", "hscan", "time", "info",
+    "evalsha", "eval", "client", "client|setinfo", "select", "ping", "script", "script|load",
+}  # fmt: skip
+"""Commands that read a part of a key, whose size the command says, or nothing of it but its size."""
+BOUNDED = {"zrangebylex", "zrevrange"}
+"""Called with a LIMIT, or a range, in lua/sizes.lua."""
+OF_WORKERS = {"smembers"}
+"""One small key is read as a whole: the set of workers, of which each is shown or counted."""
+
+
+@dataclass
+class Look:
+    """One look at a crawl."""
+
+    limits: str
+    repetition: int
+    seconds: float
+    looked_at: int
+    longest_call_ms: float
+    """Of those that this look made, by Redis's own clock; Redis serves nobody else meanwhile."""
+
+
+def entries(options: argparse.Namespace) -> Iterator[Put]:
+    """Yield what waits; in each fourth partition with three priorities."""
+    for n, put in enumerate(puts(options.entries, options.partitions, random.Random(0))):
+        fourth = n % options.partitions % 4 == 0
+        yield replace(put, priority=n // options.partitions % 3) if fourth else put
+
+
+async def fill(server: RedisServer, options: argparse.Namespace) -> None:
+    """Put everything."""
+    worker = OneWorker(server, Limits())
+    await worker.join()
+    began, stored = time.perf_counter(), 0
+    for some in batches(entries(options), MOVES):
+        await worker.exchange(Cost(), some)
+        stored += len(some)
+        if stored % 100_000 == 0:
+            tell(f"{stored:,} entries after {time.perf_counter() - began:.0f} s")
+    await worker.close()
+
+
+def looks(place: Place, limits: str, options: argparse.Namespace) -> Iterator[Look]:
+    """Look, again and again."""
+    for repetition in range(options.repetitions):
+        place.client.slowlog_reset()
+        began = time.perf_counter()
+        status = read_status(place, 0.0)
+        seconds = time.perf_counter() - began
+        calls_us = [call["duration"] for call in place.client.slowlog_get(1000)]
+        look = Look(limits, repetition, seconds, status["partitions_looked_at"], max(calls_us) / 1000)
+        tell(f"{limits}, look {repetition + 1}: {seconds * 1000:.0f} ms, {look.looked_at:,} partitions")
+        yield look
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="write every single result there")
+    options = parser.parse_args()
+    with RedisServer(redis_kind(), appendonly=True, args=REDIS_ARGS) as server:
+        asyncio.run(fill(server, options))
+        with opened(Config(CRAWL, redis_url=server.url)) as place:
+            found, called = measure(place, options)
+    rows = [
+        [
+            limits,
+            spread([look.seconds * 1000 for look in found if look.limits == limits]),
+            spread([look.looked_at for look in found if look.limits == limits]),
+            spread([look.longest_call_ms for look in found if look.limits == limits], 1),
+        ]
+        for limits in dict.fromkeys(look.limits for look in found)
+    ]
+    head = ["limits", "a look, ms", "partitions looked at", "its longest call, ms"]
+    print(markdown(head, rows))
+    print(
+        f"\nMedians (lowest–highest) of {options.repetitions} looks at {options.entries:,} entries in "
+        f"{options.partitions:,} partitions. {conditions(('redis',), 'AOF everysec, loopback')}.\n"
+    )
+    print(f"Commands that Redis ran for them: {', '.join(sorted(called))}.")
+    whole = called - OF_THE_COMMANDS_SIZE - BOUNDED - OF_WORKERS
+    print(f"Of keys read as a whole: {', '.join(sorted(whole)) or 'none'} (smembers: the set of workers).")
+    write_json(options.json, [asdict(look) for look in found])
+    slow = any(median(look.seconds for look in found if look.limits == row[0]) > BAR_S for row in rows)
+    sys.exit(1 if whole or slow else 0)
+
+
+def measure(place: Place, options: argparse.Namespace) -> tuple[list[Look], set[str]]:
+    """Return the looks, without limits and with, and the names of all commands that they made Redis run."""
+    client: Any = place.client
+    client.config_set("slowlog-log-slower-than", 0)
+    client.config_set("slowlog-max-len", 1000)
+    own = {"slowlog", "slowlog|reset", "slowlog|get", "config", "config|resetstat"}
+    client.config_resetstat()
+    found = list(looks(place, "none", options))
+    called = set(client.info("commandstats"))
+    for n in range(LIMITED):
+        limit(client, CRAWL, f"www.example-{n % options.partitions:06d}.com", delay_s=1 + n % 60)
+    for n in range(LIMITED, LIMITED + BLOCKED):
+        limit(client, CRAWL, f"www.example-{n % options.partitions:06d}.com", block_s=600 + n)
+    client.config_resetstat()
+    found += looks(place, f"{LIMITED:,} of their own, {BLOCKED} blocked", options)
+    called |= set(client.info("commandstats"))
+    return found, {name.removeprefix("cmdstat_").lower() for name in called} - own
+
+
+if __name__ == "__main__":
+    main()

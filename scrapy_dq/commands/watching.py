@@ -1,0 +1,144 @@
+"""`scrapy dq status --watch`: look again and again, through outages, until somebody ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+from rich.live import Live
+
+from scrapy_dq.commands.progress import Progress
+from scrapy_dq.commands.status_text import one_line
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.frontier.overview import peek
+
+if TYPE_CHECKING:
+    from scrapy_dq.commands.looking import Place
+
+GONE = "The crawl is not there any more: its keys were deleted, or Redis was emptied"
+
+
+class Output(Protocol):
+    """Where the looks go."""
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Return what is entered for as long as the crawl is watched."""
+
+    def show(self, status: dict[str, Any]) -> None:
+        """Show what was seen just now."""
+
+    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
+        """Show why nothing was seen (`error`), and what was the *last* time."""
+
+
+def output(*, as_json: bool) -> Output:
+    """Return what fits standard output: a view if it is a terminal that can move its cursor."""
+    console = Console(highlight=False, markup=False)
+    if as_json:
+        return _JsonLines()
+    return _View(console) if sys.stdout.isatty() and not console.is_dumb_terminal else _Lines()
+
+
+def watch(place: Place, every_s: float, to: Output) -> None:
+    """Look every so many seconds, until Ctrl-C, SIGTERM, or nobody reads what is printed.
+
+    Raises:
+        CommandError, FrontierError: already the first look is in vain.
+    """
+    with _ended_quietly(), to.open():
+        progress = Progress(place)
+        due = time.monotonic()
+        last = progress.status(place.overview())
+        to.show(last)
+        while True:
+            due = max(due + every_s, time.monotonic())  # one that took long is not caught up with
+            time.sleep(max(0.0, due - time.monotonic()))
+            status = _look(place, progress)
+            if "error" in status:
+                to.miss(status, last)
+            else:
+                to.show(status)
+                last = status
+
+
+def _look(place: Place, progress: Progress) -> dict[str, Any]:
+    phase, reason = "absent", GONE
+    try:
+        with as_unavailable():
+            overview = peek(place.client, place.crawl)
+            if overview.phase != phase:
+                return progress.status(overview)
+    except FrontierError as error:
+        phase, reason = "unknown", str(error)
+    at = round(time.time(), 3)
+    return {"crawl": place.crawl, "redis": place.target, "at": at, "phase": phase, "error": reason}
+
+
+@contextmanager
+def _ended_quietly() -> Iterator[None]:
+    """Take what ends a command that goes on by itself for its end, not for a failure."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Python would fail on it again as it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _JsonLines:
+    """One JSON object per look."""
+
+    def open(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def show(self, status: dict[str, Any]) -> None:
+        print(json.dumps(status), flush=True)
+
+    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
+        self.show(status)
+
+
+class _Lines:
+    """One line per look, with the time of day."""
+
+    def open(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def show(self, status: dict[str, Any]) -> None:
+        self._say(one_line(status))
+
+    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
+        self._say(status["error"])
+
+    def _say(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+class _View:
+    """A view that stays where it is in a terminal, and changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+
+    def open(self) -> AbstractContextManager[Any]:
+        return self._live
+
+    def show(self, status: dict[str, Any], missed: dict[str, Any] | None = None) -> None:
+        from scrapy_dq.commands.status_view import view
+
+        self._live.update(view(status, self._live.console, missed), refresh=True)
+
+    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
+        self.show(last, status)

@@ -1,0 +1,81 @@
+-- sizes: how much waits in the lists of some partitions, and how long politeness makes that take. Changes nothing.
+-- ARGS     cursor ('0' at first), look (about how many partitions), top (how many of the largest, and of the slowest)
+-- RETURNS  cursor ('0': that was the last part), partitions that have lists, how many were looked at,
+--          flat (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
+-- COST     O(look * log partitions); a hash of up to 512 partitions is looked at in one part
+-- CRASH    nothing to do
+-- What came back (returned, quarantine) is not counted: it is little.
+local MOST_LISTS = 50 -- of one partition
+local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+load_state()
+local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
+local several = redis.call('EXISTS', key.more_bands) == 1
+local names, bands = {}, {}
+local function look_at(partition, band)
+  if not band or bands[partition] then return end
+  names[#names + 1], bands[partition] = partition, band
+end
+for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
+local looked_at = #names
+if cursor == '0' then
+  -- Some with limits of their own, and those blocked longest: of a great many partitions, the slowest are among them.
+  local more = math.ceil(look / 2)
+  local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', more)[2]
+  for i = 1, #limited, 2 do look_at(limited[i], redis.call('HGET', key.bands, limited[i])) end
+  for _, partition in ipairs(redis.call('ZREVRANGE', key.blocked, 0, more - 1)) do
+    look_at(partition, redis.call('HGET', key.bands, partition))
+  end
+end
+local function entries_of(partition, band)
+  -- A list may be gone, or something else of that name.
+  local count = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
+  return type(count) == 'number' and count or 0
+end
+-- What is stored of each of the names: one call for many.
+local function of_each(stored)
+  local said = {}
+  for from = 1, #names, 1000 do
+    local some = stored(unpack(names, from, math.min(from + 999, #names)))
+    for i = 1, #some do said[from + i - 1] = some[i] end
+  end
+  return said
+end
+local own, blocked_until = {}, {}
+if redis.call('EXISTS', key.limits) == 1 then
+  own = of_each(function(...) return redis.call('HMGET', key.limits, ...) end)
+end
+if redis.call('EXISTS', key.blocked) == 1 then
+  blocked_until = of_each(function(...) return redis.call('ZMSCORE', key.blocked, ...) end)
+end
+local ENTRIES, TAKES = 2, 6
+local largest, slowest, told, flat = {}, {}, {}, {}
+local function rank_among(best, by, candidate)
+  if #best >= top and candidate[by] <= best[#best][by] then return end
+  local place = #best + 1
+  while place > 1 and best[place - 1][by] < candidate[by] do place = place - 1 end
+  table.insert(best, place, candidate)
+  best[top + 1] = nil
+end
+for i, partition in ipairs(names) do
+  local entries = entries_of(partition, bands[partition])
+  if several then
+    local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
+      'LIMIT', 0, MOST_LISTS - 1)
+    for _, member in ipairs(others) do
+      entries = entries + entries_of(partition, string.sub(member, #partition + 2))
+    end
+  end
+  local delay, concurrency = parse_limits(own[i])
+  delay, concurrency = delay or state.delay_ms, concurrency or state.concurrency
+  local blocked = blocked_until[i] and math.max(0, blocked_until[i] - now_ms()) or 0
+  local found = { partition, entries, delay, concurrency, blocked, blocked + entries * delay }
+  rank_among(largest, ENTRIES, found)
+  rank_among(slowest, TAKES, found)
+end
+for _, best in ipairs({ largest, slowest }) do
+  for _, found in ipairs(best) do
+    for _, part in ipairs(told[found] and {} or found) do flat[#flat + 1] = part end
+    told[found] = true
+  end
+end
+return { scanned[1], redis.call('HLEN', key.bands), looked_at, flat }

@@ -1,0 +1,288 @@
+"""`scrapy dq status --watch`: in a terminal, in a pipe, as JSON, through outages, to its end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from scrapy_dq.commands import progress, watching
+from scrapy_dq.commands.status_text import one_line
+from scrapy_dq.commands.status_view import view
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier.model import Census
+from scrapy_dq.frontier.overview import Overview
+from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
+from support.project import Project
+from support.redis_server import RedisServer
+from support.terminal import Terminal
+from support.waiting import wait_until
+
+Meanwhile = Callable[..., None]
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Return a function that says what happens between the looks; then comes Ctrl-C."""
+
+    def set_steps(*steps: Callable[[], Any]) -> None:
+        left = list(steps)
+
+        def sleep(seconds: float) -> None:
+            assert seconds >= 0
+            if not left:
+                raise KeyboardInterrupt
+            left.pop(0)()
+
+        # Not of the module `time`: others sleep, too.
+        own = SimpleNamespace(**vars(time) | {"sleep": sleep})
+        monkeypatch.setattr(watching, "time", own)
+
+    return set_steps
+
+
+def test_elsewhere_than_in_a_terminal_each_look_is_a_line(
+    dq: Any, worker: HandWorker, meanwhile: Meanwhile
+) -> None:
+    """It ends with Ctrl-C and exit status 0; a finished crawl is told, and watched on."""
+    worker.exchange(*puts(b"a.example", 1200), want=700)
+    held = sorted(int(entry) for entry in worker.held)
+
+    def finish() -> None:
+        worker.exchange(*map(ack, held[3:]), want=500)
+        worker.exchange(*map(ack, (int(entry) for entry in worker.held)))
+
+    meanwhile(lambda: worker.exchange(*map(ack, held[:2]), fail(held[2])), finish, lambda: None)
+    lines = dq.text("status", "--watch").splitlines()
+    assert dq.status == 0
+    assert [line[8:] for line in lines[:1]] == [" 0 of 1,200, 0 failed, 1 worker"]
+    assert " 3 of 1,200, 1 failed, 1 worker, " in lines[1]
+    assert lines[1].endswith(" left")
+    assert [line[8:] for line in lines[2:]] == [" finished, 1,200 of 1,200, 1 failed, 1 worker"] * 2
+
+
+def test_as_json_each_look_is_an_object(
+    dq: Any, live: LiveFrontier, worker: HandWorker, meanwhile: Meanwhile
+) -> None:
+    """That of `status`; of a crawl that is gone, one that says so."""
+    worker.exchange(*puts(b"a.example", 5))
+    meanwhile(lambda: live.roll_back({}))
+    first, second = map(json.loads, dq.lines("status", "--watch", "--json"))
+    assert (first["waiting"], first["largest_partitions"][0]["partition"]) == (5, "a.example")
+    assert (second["phase"], second["crawl"]) == ("absent", live.crawl)
+    assert second["at"] >= first["at"]
+    assert "not there any more" in second["error"]
+
+
+def test_an_outage_is_told_and_outlived(
+    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer], meanwhile: Meanwhile
+) -> None:
+    """Without the password; what is there afterwards is shown again."""
+    server = start_redis(appendonly=True, password="s3cr3t-w0rd", args=["--appendfsync", "always"])
+    with closing(LiveFrontier(server.url, "crawl")) as live:
+        HandWorker(live, "worker").exchange(put(1))
+        live.redis.connection_pool.disconnect()
+        meanwhile(server.kill, server.start)
+        lines = dq_at(server.url).lines("status", "--watch")
+    assert [line[8:20] for line in lines] == [" 0 of 1, 0 f", " Redis does ", " 0 of 1, 0 f"]
+
+
+def test_what_is_in_vain_from_the_beginning_is_a_failure(dq: Any, worker: HandWorker) -> None:
+    """A name that is typed wrongly is not waited for."""
+    with pytest.raises(CommandError, match="there is no crawl"):
+        dq.text("status", "--watch", "--crawl", "another")
+
+
+def test_the_next_run_has_a_rate_of_its_own(
+    dq: Any, live: LiveFrontier, worker: HandWorker, meanwhile: Meanwhile
+) -> None:
+    """Its counts begin at 0."""
+    worker.exchange(*puts(b"a", 10), want=10)
+    worker.exchange(*map(ack, range(5)))
+
+    def next_run() -> None:
+        live.redis.hincrby(live.key("meta"), "run", 1)
+        live.redis.hset(live.key("meta"), "done", 1)
+
+    meanwhile(lambda: None, next_run, lambda: None)
+    found = [json.loads(line) for line in dq.lines("status", "--watch", "--json")]
+    assert [each["pages_per_s"] is None for each in found] == [True, False, True, False]
+    assert [each["run"] for each in found] == [0, 0, 1, 1]
+
+
+def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
+    dq: Any, worker: HandWorker, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One part of fifty of the time, at most; and a look that takes longer than it may delays the next."""
+    from scrapy_dq.frontier import look
+
+    worker.exchange(put(1))
+    calls, real = [], look.sizes
+
+    def slow(*args: Any) -> look.Sizes:
+        calls.append(args)
+        until = time.monotonic() + 0.12
+        while time.monotonic() < until:
+            pass
+        return real(*args)
+
+    monkeypatch.setattr(look, "sizes", slow)
+    meanwhile(*[lambda: None] * 5)
+    assert len(dq.lines("status", "--watch", "--every", "0.1")) == 6
+    assert len(calls) == 1
+
+
+def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five of them; of looks that are further apart, that since the last one."""
+    census, clock = Census(), [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    looks = progress.Progress(None)  # type: ignore[arg-type]
+    for done in (*range(0, 110, 10), 100, 100, 100):
+        looks.note(Overview("open", "e", 0, replace(census, done=done), []))
+        clock[0] += 1
+    assert looks._rate() == 20 / 5
+    for at, done in ((100, 100), (160, 700)):
+        clock[0] = at
+        looks.note(Overview("open", "e", 0, replace(census, done=done), []))
+    assert looks._rate() == 10
+
+
+STATUS: dict[str, Any] = {
+    "crawl": "a crawl", "redis": "redis.example.com:6379/0", "at": 100.0, "phase": "open", "run": 3,
+    "workers": 2, "waiting": 1_234_567, "delayed": 1, "in_flight": 20, "done": 2_345_678, "failed": 4,
+    "dead": 0, "seen": 3_580_270, "pages_per_s": 1234.5, "left_s": 7300.0,
+    "redis_memory_bytes": 123_456_789, "redis_maxmemory_bytes": 0,
+    "partitions": 10_000, "partitions_looked_at": 7_000,
+    "largest_partitions": [
+        {"partition": f"www.shop-{n}.example", "waiting": 999 - n, "delay_s": 0.0, "concurrency": 0,
+         "blocked_s": 0.0, "takes_s": 0.0}
+        for n in range(10)
+    ],
+    "slowest_partitions": [
+        {"partition": "slow.example", "waiting": 730, "delay_s": 10.0, "concurrency": 1, "blocked_s": 1799.0,
+         "takes_s": 9099.0}
+    ],
+}  # fmt: skip
+
+
+def shown(columns: int, lines: int, missed: dict[str, Any] | None = None, **how: Any) -> str:
+    """Return the view in a terminal of that size."""
+    file = io.StringIO()
+    console = Console(file=file, width=columns, height=lines, force_terminal=True, **how)
+    console.print(view(STATUS, console, missed))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines", "largest"), [(120, 40, 10), (80, 24, 7), (60, 24, 4), (46, 30, 4), (40, 18, 0)]
+)
+def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int) -> None:
+    """With all counts; what partitions there is room for, and never one without its name."""
+    text = shown(columns, lines, color_system=None)
+    rows = text.splitlines()
+    assert max(map(len, rows)) <= columns
+    assert len(rows) < lines
+    for part in ("a crawl", "open", "65 %", "2,345,678", "1,234,567", "3,580,270", "117.7 MiB", "1,234.5"):
+        assert part in text
+    assert text.count("www.shop-") == largest
+    assert text.count("slow.example") == (largest > 0)
+    assert ("29 min 59 s" in text) == (columns >= 80)
+
+
+def test_what_holds_the_crawl_up_stands_beside_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the view and in a line."""
+    monkeypatch.setitem(STATUS, "hold", "paused")
+    assert "open, paused" in shown(80, 24, color_system=None)
+    assert one_line(STATUS).startswith("open, paused, 2,345,682 of 3,580,270, 4 failed, 2 workers")
+
+
+def test_the_view_says_how_old_it_is() -> None:
+    """If there is nothing newer."""
+    text = shown(80, 24, STATUS | {"at": 112.0, "phase": "unknown", "error": "Redis is \x1b[31mloading"})
+    assert "Redis is ?[31mloading. What stands here is 12 s old." in text
+    assert "open" not in text
+    assert "2,345,678" in text
+
+
+def test_without_colours_the_view_has_none() -> None:
+    """NO_COLOR leaves what is bold, and the bar."""
+    text = shown(80, 24, no_color=True, color_system="truecolor")
+    assert "\x1b[1m" in text
+    assert not {code for code in ("\x1b[3", "\x1b[9", "\x1b[38", ";3", ";9") if code in text}
+    assert "━━━" in text
+
+
+@pytest.fixture
+def project(
+    make_project: Callable[..., Project], live: LiveFrontier, worker: HandWorker, server: RedisServer
+) -> Project:
+    """Return a project in whose Redis a crawl is."""
+    worker.exchange(*puts(b"a.example", 7))
+    return make_project(["http://127.0.0.1:9/"], redis_url=server.url)
+
+
+@pytest.fixture
+def in_terminal(project: Project, live: LiveFrontier) -> Iterator[Callable[..., Terminal]]:
+    """Yield a function that watches the crawl in a terminal."""
+    opened: list[Terminal] = []
+
+    def watch(**env: str) -> Terminal:
+        command = project.command("dq", "status", "--crawl", live.crawl, "--watch", "--every", "0.1")
+        opened.append(Terminal(command, cwd=project.folder, env=project.environ() | env))
+        return opened[-1]
+
+    yield watch
+    for terminal in opened:
+        terminal.close()
+
+
+def test_in_a_terminal_a_view_stays_in_place(
+    in_terminal: Callable[..., Terminal], worker: HandWorker
+) -> None:
+    """It changes as the crawl does; Ctrl-C ends it with exit status 0, the cursor is back."""
+    terminal = in_terminal()
+    terminal.wait_for("pages/s")
+    worker.exchange(want=2)
+    worker.exchange(*(map(ack, sorted(int(entry) for entry in worker.held))))
+    terminal.wait_for("2 of 7")
+    terminal.type("\x03")
+    assert terminal.ended() == 0
+    assert "\x1b[?25l" in terminal.text
+    assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")
+    assert "Traceback" not in terminal.text
+    assert "interrupted" not in terminal.text
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(in_terminal: Callable[..., Terminal]) -> None:
+    """And SIGTERM ends it as Ctrl-C does."""
+    terminal = in_terminal(TERM="dumb")
+    terminal.wait_for("0 of 7, 0 failed, 1 worker, 0.0/s")
+    assert "\x1b" not in terminal.text
+    os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.ended() == 0
+
+
+def test_it_ends_when_nobody_reads_it_any_more(project: Project, live: LiveFrontier) -> None:
+    """Quietly, as behind `| head -1`."""
+    command = project.command("dq", "status", "--crawl", live.crawl, "--watch", "--every", "0.1")
+    process = subprocess.Popen(
+        command, cwd=project.folder, env=project.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"0 of 7" in process.stdout.readline()
+        process.stdout.close()
+        wait_until(lambda: process.poll() is not None, "the end", 15)
+        assert (process.returncode, process.stderr.read()) == (0, b"")
