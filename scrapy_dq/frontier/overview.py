@@ -164,6 +164,19 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
     return found
 
 
+def described(client: Any, crawl: str) -> dict[str, str]:
+    """Return the `spider` and the `fingerprinter` that *crawl* is stored with; empty: it has none. Blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    fields = ("spider", "fingerprinter")
+    stored = client.hmget(keys.meta(crawl), *fields)
+    return {
+        name: (value or b"").decode("utf-8", "replace") for name, value in zip(fields, stored, strict=True)
+    }
+
+
 async def conventions(client: Any, crawl: str) -> tuple[Order | None, Seen | None]:
     """Return the order and the kind of seen that *crawl* is stored with; None: it says nothing that we know.
 

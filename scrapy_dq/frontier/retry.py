@@ -70,6 +70,16 @@ def retry(
     return found
 
 
+def kept(client: Any, crawl: str) -> tuple[int, int]:
+    """Return how many failed requests and dead letters are kept; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    prefix = keys.prefix(crawl)
+    return client.llen(prefix + "failed"), client.hlen(prefix + "dead")
+
+
 def _retry_failed(
     client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed], bool], found: Retried,
     moved: Callable[[int], object],

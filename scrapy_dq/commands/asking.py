@@ -1,0 +1,53 @@
+"""What the commands that change something have in common: they ask before, and say how to go on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+
+from scrapy_dq.commands.again import repeated
+from scrapy_dq.commands.subcommand import CommandError
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Add what answers for programs."""
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def say(line: str, options: argparse.Namespace) -> None:
+    """Print what is about to be done; beside the JSON, if a program reads that."""
+    print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+
+def need_consent(question: str, options: argparse.Namespace) -> None:
+    """Ask, in a terminal, unless `--yes` answers.
+
+    Raises:
+        CommandError: the answer is no, or there is nobody to ask.
+    """
+    if options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError("there is no terminal to ask in: nothing was changed. --yes answers")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was changed")
+
+
+def crawl_command(options: argparse.Namespace) -> str:
+    """Return the `scrapy crawl` that goes on with the crawl that the command line names."""
+    return " ".join(["scrapy crawl", options.spider or "<spider>", *_crawl_options(options)])
+
+
+def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
+    yield from repeated("-a", options.spargs)
+    yield from repeated("-s", getattr(options, "set", None))
+    if options.crawl:
+        yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
+
+
+def count_of(count: int, of_one: str, of_many: str = "") -> str:
+    """Return how many there are, in words: `1 dead letter`."""
+    return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"
