@@ -16,11 +16,12 @@ class Forget(Subcommand):
 
     name = "forget"
     arguments = "<spider> [<URL> ...]"
+    words = "urls"
     summary = "un-see requests: crawl them when they are found again"
     description = (
         "Makes a spider's crawl forget that it has seen these requests: the next time one is found, it is "
-        "crawled. Nothing is crawled by that alone (see push). The file is written as that of push: method and "
-        "body of an object make another request of a URL."
+        "crawled. Nothing is crawled by that alone (see push). The file is written as that of push: method "
+        "and body of an object make another request of a URL."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

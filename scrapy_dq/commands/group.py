@@ -69,6 +69,11 @@ class Command(ScrapyCommand):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Put the options into the settings."""
         super().process_options(args, opts)
+        words = next((each.words for each in SUBCOMMANDS if each.name == opts.subcommand), "")
+        if words and not any(word.startswith("-") for word in args):
+            # argparse takes words in one place only.
+            setattr(opts, words, [*getattr(opts, words), *args])
+            args = []
         if args:
             raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
         assert self.settings is not None

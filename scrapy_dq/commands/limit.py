@@ -22,6 +22,7 @@ class Limit(Subcommand):
 
     name = "limit"
     arguments = "[<spider>] <partition>"
+    words = "words"
     summary = "a partition's delay, concurrency, block"
     description = (
         "Shows, or changes, how often and how much at once a partition (as a rule a host) may be asked, all "

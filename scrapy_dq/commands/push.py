@@ -23,6 +23,7 @@ class Push(Subcommand):
 
     name = "push"
     arguments = "<spider> [<URL> ...]"
+    words = "urls"
     summary = "put requests into a crawl"
     description = (
         "Puts URLs, or the requests of a file, into a spider's crawl. What the crawl has seen is left out, "

@@ -27,6 +27,7 @@ class Retry(Subcommand):
 
     name = "retry"
     arguments = "[<spider>] [<id> | <URL> ...]"
+    words = "words"
     summary = "give failed requests and dead letters another try"
     description = (
         "Puts requests that failed for good, and dead letters, back to where they waited, with no attempt "
@@ -53,7 +54,7 @@ class Retry(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import ProgressBar, print_json
-        from scrapy_dq.frontier.retry import Cleared, kept, retry
+        from scrapy_dq.frontier.retry import Cleared, kept, retry, retry_records
 
         options.spider, named = _words(options.words, bool(options.crawl))
         if options.all == bool(named or options.match or options.reason):
@@ -61,20 +62,21 @@ class Retry(Subcommand):
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
+            try:
+                retry_records(place.client, place.crawl, overview)  # none: whether it may be
+            except Cleared as error:
+                raise CommandError(_cleared(str(error), options)) from error
             failed, dead = kept(place.client, place.crawl)
             failed, dead = failed * choice.of_failed, dead * choice.of_dead
             if options.all:
                 _ask(failed, dead, overview, options, place)
-            try:
-                with ProgressBar() as bar:
-                    bar.begin("records looked at", failed + dead)
-                    found = retry(
-                        place.client, place.crawl, overview, moved=bar.advance,
-                        failed=choice.wants_failed if choice.of_failed else None,
-                        dead=choice.wants_dead if choice.of_dead else None,
-                    )  # fmt: skip
-            except Cleared as error:
-                raise CommandError(_cleared(str(error), options)) from error
+            with ProgressBar() as bar:
+                bar.begin("records looked at", failed + dead)
+                found = retry(
+                    place.client, place.crawl, overview, moved=bar.advance,
+                    failed=choice.wants_failed if choice.of_failed else None,
+                    dead=choice.wants_dead if choice.of_dead else None,
+                )  # fmt: skip
         missing = [name for name in named if name not in choice.found]
         if options.json:
             print_json(
