@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 
 from scrapy_dq.commands.again import repeated
@@ -17,8 +19,10 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def say(line: str, options: argparse.Namespace) -> None:
-    """Print what is about to be done; beside the JSON, if a program reads that."""
-    print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+    """Print prose, as wide as the terminal; beside the JSON, if a program reads that."""
+    columns = shutil.get_terminal_size().columns
+    wrapped = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
+    print(wrapped, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 
 def need_consent(question: str, options: argparse.Namespace) -> None:

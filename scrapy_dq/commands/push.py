@@ -78,7 +78,7 @@ class Push(Subcommand):
                     print_rows(_rows(pushed))
         if not options.json:
             for line in _advice(pushed, before, config.flush_on_start, options):
-                print(line)
+                asking.say(line, options)
         return FAILED if pushed.bad or pushed.disturbed else DONE
 
 

@@ -87,7 +87,7 @@ class Retry(Subcommand):
             )  # fmt: skip
         else:
             for line in _told(found, overview, options):
-                print(line)
+                asking.say(line, options)
             if missing:
                 print(f"Kept neither as failed nor as dead: {' '.join(missing)}", file=sys.stderr)
         return FAILED if missing or found.left else DONE
