@@ -105,8 +105,8 @@ def test_a_line_may_say_all_of_a_request(push: Push, worker: HandWorker) -> None
     """By the names that a request's attributes have; two that differ in method or body are two."""
     whole = {
         "url": f"{HOST}/1", "method": "POST", "headers": {"X-A": ["1", "2"]}, "body": "é",
-        "cookies": {"c": "d"}, "meta": {"deep": {"x": [1]}}, "cb_kwargs": {"k": 1}, "flags": ["f"], "encoding": "utf-8",
-        "errback": "parse_page", "priority": 3,
+        "cookies": {"c": "d"}, "meta": {"deep": {"x": [1]}}, "cb_kwargs": {"k": 1}, "flags": ["f"],
+        "encoding": "utf-8", "errback": "parse_page", "priority": 3,
     }  # fmt: skip
     assert push.file(json.dumps(whole), json.dumps(whole | {"method": "PUT"}), f"{HOST}/1")["pushed"] == 3
     (found,) = [request for request in push.waiting() if request["method"] == "POST"]
