@@ -145,15 +145,17 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, list[str]]:
 def _ask(
     failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: looking.Place
 ) -> None:
-    parts = [count_of(failed, "failed request")] if failed or not dead else []
-    parts += [count_of(dead, "dead letter")] if dead or not failed else []
-    what = " and ".join(parts)
     census = overview.census.failed
     more = f" ({census:,} failed; DQ_KEEP_FAILED are kept)" if failed and census > failed else ""
     where = f"the backlog of crawl {place.crawl!r} at {place.target}"
-    asking.say(f"{what} go back into {where}{more}.", options)
+    asking.say(f"To {where}: {_both(failed, dead) or 'nothing'}{more}.", options)
     if failed or dead:
         asking.need_consent("Go on?", options)
+
+
+def _both(failed: int, dead: int) -> str:
+    counts = (failed, "failed request"), (dead, "dead letter")
+    return " and ".join(count_of(count, name) for count, name in counts if count)
 
 
 def _cleared(why: str, options: argparse.Namespace) -> str:
@@ -168,14 +170,16 @@ def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> It
     if not (found.failed or found.dead or found.left):
         yield "Nothing to retry."
         return
-    words = count_of(found.failed, "failed request"), count_of(found.dead, "dead letter")
-    yield f"{' and '.join(words)} wait again."
+    if found.failed or found.dead:
+        yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
         yield f"{found.left:,} stay as they are: gone meanwhile, or stored by another version."
+    if overview.members:
+        return
     if overview.phase == "finished":
         yield (
             f"The run was finished and is open again; what it has seen is known still. Go on with: "
             f"{asking.crawl_command(options)} (its start() runs once more)"
         )
-    elif not overview.members:
+    else:
         yield f"No worker is registered. Go on with: {asking.crawl_command(options)}"

@@ -146,7 +146,7 @@ def test_what_failed_is_crawled_again_after_the_cause_is_mended(
     (project.folder / "mended").touch()
     done = run_dq(project, "retry", project.name, "--all", "--yes")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{failed} failed requests and 0 dead letters wait again." in done.stdout
+    assert f"Back in the backlog: {failed} failed requests." in done.stdout
     assert f"Go on with: scrapy crawl {project.name}" in " ".join(done.stdout.split())
     worker = project.run_worker()
     assert worker.close_reason == "finished"

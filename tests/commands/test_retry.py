@@ -49,8 +49,10 @@ def test_all_says_how_many_and_asks(
     assert counts(live) == (0, 3, 3)
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     text = dq.text("retry", "--all")
-    assert "3 failed requests and 3 dead letters go back into the backlog" in text
-    assert "3 failed requests and 3 dead letters wait again." in text
+    asked, told = " ".join(text.split()).split(" Back in the backlog: ")
+    assert asked.startswith(f"To the backlog of crawl {live.crawl!r} at 127.0.0.1:")
+    assert asked.endswith(": 3 failed requests and 3 dead letters.")
+    assert told == "3 failed requests and 3 dead letters."
     assert counts(live) == (6, 0, 0)
     assert "Nothing to retry." in dq.text("retry", "--all", "--failed")
     assert dq.status == 0
@@ -59,10 +61,11 @@ def test_all_says_how_many_and_asks(
 def test_all_says_that_not_all_that_failed_are_kept(dq: Any, worker: HandWorker) -> None:
     """The newest are."""
     end_badly(worker, 8)
-    assert "5 failed requests go back" in " ".join(dq.text("retry", "--all", "--failed", "--yes").split())
+    text = " ".join(dq.text("retry", "--all", "--failed", "--yes").split())
+    assert "5 failed requests (8 failed; DQ_KEEP_FAILED are kept)." in text
     found = dq.found("retry", "--all", "--dead", "--yes")
     assert (found["failed"], found["dead"], found["left"]) == (0, 8, 0)
-    assert any("8 dead letters go back" in line for line in dq.said)
+    assert ": 8 dead letters." in " ".join(dq.said)
 
 
 def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
@@ -73,7 +76,7 @@ def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: H
     assert (found["failed"], found["dead"], found["missing"]) == (2, 1, [])
     assert counts(live) == (3, 1, 2)
     assert worker.take(9)
-    assert "1 failed request and 0 dead letters wait" in dq.text("retry", failed[2]["url"])
+    assert "Back in the backlog: 1 failed request." in dq.text("retry", failed[2]["url"])
     assert dq.status == 0
 
 
@@ -82,7 +85,7 @@ def test_what_is_kept_nowhere_is_told(dq: Any, live: LiveFrontier, worker: HandW
     end_badly(worker, 2)
     missing = ["0" * 24, "http://x.example/none"]
     text = dq.text("retry", *missing, url(0))
-    assert "1 failed request and 0 dead letters" in text
+    assert "Back in the backlog: 1 failed request." in text
     assert dq.said == [f"Kept neither as failed nor as dead: {' '.join(missing)}"]
     assert dq.status == 1
     assert dq.found("retry", *missing)["missing"] == missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from scrapy_dq.frontier import Cleared, Retried, peek, retry
 from scrapy_dq.frontier.model import Census, FrontierRefused, Move, Order, Status, Terms
 from scrapy_dq.frontier.overview import Overview
-from scrapy_dq.frontier.retry import MAX_RECORDS, retry_records
+from scrapy_dq.frontier.retry import MAX_RECORDS, _batches, retry_records
 from support.live_frontier import (
     HandWorker,
     LiveFrontier,
@@ -150,6 +151,7 @@ def test_what_fails_again_meanwhile_is_not_moved_again(live: LiveFrontier, worke
         nonlocal rounds
         rounds += 1
         assert rounds < 10
+        time.sleep(0.002)  # times of failures are kept in milliseconds
         for n in worker.take(1):
             worker.exchange(fail(n))
 
@@ -249,6 +251,21 @@ def test_a_foreign_record_is_left_alone(live: LiveFrontier, worker: HandWorker, 
     assert live.redis.lrange(live.key("failed"), 0, -1) == [foreign]
     assert worker.take(9) == [1, 2]
     live.redis.delete(live.key("failed"), live.key("dead"))
+
+
+def test_an_id_that_is_none_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
+    """Somebody has copied a dead letter to a name of their own."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(bury(1))
+    live.redis.hset(live.key("dead"), b"copy", live.redis.hget(live.key("dead"), entry_id(1)))
+    assert retry_records(live.redis, live.crawl, look(live), (), [b"copy", entry_id(1)]) == (0, 1)
+    live.redis.hdel(live.key("dead"), b"copy")
+
+
+def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
+    """Records may be large: what is more than 4 MiB goes in another call; one alone may be larger."""
+    assert [len(batch) for batch in _batches([3, 3, 2, 1, 9, 1], lambda mib: mib * 2**20)] == [1, 1, 2, 1, 1]
+    assert [len(batch) for batch in _batches(range(250), lambda _: 1)] == [100, 100, 50]
 
 
 @pytest.mark.parametrize("name", ["failed", "dead", "returned", "rotation", "seen"])
