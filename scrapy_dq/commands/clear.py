@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
@@ -40,10 +41,30 @@ class Clear(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json
+        from scrapy_dq.frontier.flush import flush, flush_under_workers, need_nobody
 
         with looking.place_of(settings, options) as place:
             overview = place.overview()
-            asyncio.run(_clear(place, overview, options))
+            ttl_s = place.config.worker_ttl_s
+
+            def refused(crawl: str, worker_id: str) -> str:
+                return _refused(crawl, worker_id, len(overview.members) - 1, options)
+
+            async def check(frontier: Frontier) -> None:
+                await _announce_wait(frontier, ttl_s)
+                await need_nobody(frontier, ttl_s, "clear", refused, set())
+
+            async def delete(frontier: Frontier) -> None:
+                if options.force:
+                    await flush_under_workers(frontier)
+                else:
+                    await flush(frontier, ttl_s, "clear", refused)
+
+            if not options.force:
+                asyncio.run(_with_frontier(place, check))
+            # Not inside an event loop: there, Ctrl-C would not end the question.
+            _ask(place, overview, options)
+            asyncio.run(_with_frontier(place, delete))
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
             print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts})
@@ -52,34 +73,25 @@ class Clear(Subcommand):
         return DONE
 
 
-async def _clear(place: looking.Place, overview: Overview, options: argparse.Namespace) -> None:
+async def _with_frontier(place: looking.Place, call: Callable[[Frontier], Awaitable[None]]) -> None:
     from scrapy_dq.assembly import frontier_of
     from scrapy_dq.connection import Connection
-    from scrapy_dq.frontier.flush import flush, flush_under_workers, need_nobody
     from scrapy_dq.surroundings import data_dir
-
-    def refused(crawl: str, worker_id: str) -> str:
-        others = len(overview.members) - 1
-        beside = f" (and {others:,} more are registered)" if others > 0 else ""
-        named = options.spider or f"--crawl {crawl}"
-        return (
-            f"worker {worker_id} of crawl {crawl!r} is alive{beside}: nothing was deleted. `scrapy dq stop "
-            f"{named}` ends all workers; --force deletes the crawl under them"
-        )
 
     connection = Connection(place.config, data_dir())
     try:
-        frontier = frontier_of(place.config, await connection.connect())
-        if not options.force:
-            await _announce_wait(frontier, place.config.worker_ttl_s)
-            await need_nobody(frontier, place.config.worker_ttl_s, "clear", refused, set())
-        _ask(place, overview, options)
-        if options.force:
-            await flush_under_workers(frontier)
-        else:
-            await flush(frontier, place.config.worker_ttl_s, "clear", refused)
+        await call(frontier_of(place.config, await connection.connect()))
     finally:
         await connection.close()
+
+
+def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:
+    beside = f" (and {others:,} more are registered)" if others > 0 else ""
+    named = options.spider or f"--crawl {crawl}"
+    return (
+        f"worker {worker_id} of crawl {crawl!r} is alive{beside}: nothing was deleted. `scrapy dq stop "
+        f"{named}` ends all workers; --force deletes the crawl under them"
+    )
 
 
 async def _announce_wait(frontier: Frontier, ttl_s: float) -> None:

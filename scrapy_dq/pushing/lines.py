@@ -45,9 +45,7 @@ class Splitter:
 
     def _keep(self, text: bytes) -> None:
         self._rest_bytes += len(text)
-        if self._rest_bytes > self._max_bytes:
-            self._rest.clear()
-        elif text:
+        if self._rest_bytes <= self._max_bytes:
             self._rest.append(text)
 
     def _line(self) -> Line:

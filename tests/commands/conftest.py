@@ -53,6 +53,8 @@ class Dq:
         self.status = 0
         self.said: list[str] = []
         """Lines on standard error."""
+        self.printed: Any = None
+        """What a program gets, also of a command that breaks off."""
         self._capsys = capsys
 
     def text(self, name: str, *words: str, **settings: Any) -> str:
@@ -80,6 +82,8 @@ class Dq:
         finally:
             shown = self._capsys.readouterr()
             self.said = shown.err.splitlines()
+            if "--json" in words and shown.out:
+                self.printed = json.loads(shown.out)
             assert PASSWORD not in shown.out + shown.err
         assert shown.err == "" or name in CHANGES
         return shown.out

@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from commands.test_failures import end_badly
+from scrapy_dq.commands import asking
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import alive
 from scrapy_dq.frontier.identity import own_identity
@@ -80,6 +81,8 @@ def test_it_says_what_there_is_and_asks(
 def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
     """Before anything is asked; it names the worker, and the ways out."""
     before = live.redis.hgetall(live.key("meta"))
+    with pytest.raises(FrontierRefused):
+        dq.text("clear", **TTL)
     with pytest.raises(FrontierRefused, match="worker worker of crawl") as refusal:
         dq.text("clear", "--yes", **TTL)
     for part in ("scrapy dq stop", "--force", "nothing was deleted"):
@@ -116,6 +119,23 @@ def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWo
     text = dq.text("clear", "--force", "--yes", DQ_WORKER_TTL=60)
     assert "close with reason frontier_lost" in text
     assert beaten.exchange(put(3)).status is Status.LOST
+
+
+def test_who_joins_while_it_asks_is_seen(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer took its time: it is looked again."""
+    worker.exchange(put(1))
+    worker.leave()
+    with ExitStack() as stack:
+
+        def consent(question: str, options: Any) -> None:
+            stack.enter_context(beating(live, HandWorker(live, "late")))
+
+        monkeypatch.setattr(asking, "need_consent", consent)
+        with pytest.raises(FrontierRefused, match="worker late"):
+            dq.text("clear", **TTL)
+    assert live.members() == {"late"}
 
 
 def test_nobody_is_asked_under_force_either(

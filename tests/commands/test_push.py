@@ -16,6 +16,7 @@ from scrapy import Request
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Ack, FrontierRefused, Limits
+from scrapy_dq.frontier.visitor import Visitor
 from scrapy_dq.pushing.lines import Splitter
 from scrapy_dq.scrapy_redis import fingerprint
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
@@ -121,6 +122,15 @@ def test_a_request_may_be_due_later(push: Push, worker: HandWorker, live: LiveFr
     """As one that a spider yields."""
     push(f"{HOST}/1", "--meta", '{"dq_delay": 900}')
     assert peek(live.redis, live.crawl).census.delayed == 1
+    (request,) = push.waiting()
+    assert "dq_delay" not in request.get("meta", {})
+
+
+def test_a_crawl_without_partitions_has_none(push: Push, live: LiveFrontier) -> None:
+    """As its settings say."""
+    HandWorker(live, "worker", replace(OWN, partition_by="none"))
+    push(f"{HOST}/1", DQ_PARTITION_BY="none")
+    assert set(live.state()["partitions"].values()) == {b""}
 
 
 BAD = {
@@ -179,6 +189,26 @@ def test_a_file_may_be_large(push: Push, worker: HandWorker) -> None:
     count = 5000
     found = push.file("\ufeff" + f"{HOST}/0", *(f"{HOST}/{n}?{'x' * 50}" for n in range(1, count)))
     assert (found["pushed"], found["known"]) == (count, 0)
+
+
+def test_a_push_that_breaks_off_says_how_many_went_in(
+    push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not handed in does not count; standard error says why."""
+    hand_in, calls = Visitor._hand_in, iter((True, True, False))
+
+    async def break_off(visitor: Visitor) -> None:
+        if not next(calls):
+            raise FrontierRefused("the crawl was deleted meanwhile")
+        await hand_in(visitor)
+
+    monkeypatch.setattr(Visitor, "_hand_in", break_off)
+    with pytest.raises(FrontierRefused):
+        push.file(*(f"{HOST}/{n}?{'x' * 100}" for n in range(3000)))
+    stored = peek(live.redis, live.crawl).census.waiting
+    assert 0 < stored < 3000
+    assert push.dq.printed["pushed"] == stored
+    assert live.members() == {"worker"}
 
 
 def test_lines_are_split_wherever_a_part_ends() -> None:
@@ -305,6 +335,8 @@ def test_a_finished_run_is_followed_by_the_next(
     worker.leave()
     assert "Run 1 begins with them" in unnamed(f"{HOST}/1")
     assert push.urls() == {f"{HOST}/1"}
+    again = HandWorker(live, "again", replace(OWN, limits=Limits(concurrency=1)))
+    assert (again.joined.resumed, again.joined.limits_changed) == (True, False)
 
 
 def test_the_settings_may_delete_what_is_pushed(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
