@@ -17,7 +17,7 @@ from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.overview import Dead, Failed, Overview
-    from scrapy_dq.frontier.retry import Retried
+    from scrapy_dq.frontier.retrying import Retried
 
 _ID = re.compile(r"[0-9a-f]{24}")
 
@@ -54,7 +54,7 @@ class Retry(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import ProgressBar, print_json
-        from scrapy_dq.frontier.retry import Cleared, kept, retry, retry_records
+        from scrapy_dq.frontier.retrying import Cleared, kept, retry, retry_records
 
         options.spider, named = _words(options.words, bool(options.crawl))
         if options.all == bool(named or options.match or options.reason):

@@ -14,7 +14,15 @@ from scrapy_dq.frontier.dialogue import Dialogue
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.heartbeat import Heartbeat
 from scrapy_dq.frontier.identity import own_identity
-from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Joined, Put, Status, Words
+from scrapy_dq.frontier.model import (
+    FrontierError,
+    FrontierRefused,
+    FrontierUnavailable,
+    Joined,
+    Put,
+    Status,
+    Words,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from scrapy_dq.frontier import Overview, forget, keys
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.look import largest, upcoming
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Seen
-from scrapy_dq.frontier.retry import retry_records
+from scrapy_dq.frontier.retrying import retry_records
 from scrapy_dq.frontier.scripts import BY_HAND, LOOKS, TRANSITIONS, source
 from scrapy_dq.frontier.steer import Word, steer
 from support.redis_server import RedisServer

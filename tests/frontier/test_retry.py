@@ -12,7 +12,7 @@ import pytest
 from scrapy_dq.frontier import Cleared, Retried, peek, retry
 from scrapy_dq.frontier.model import Census, FrontierRefused, Move, Order, Status, Terms
 from scrapy_dq.frontier.overview import Overview
-from scrapy_dq.frontier.retry import MAX_RECORDS, _batches, retry_records
+from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, retry_records
 from support.live_frontier import (
     HandWorker,
     LiveFrontier,

@@ -14,7 +14,5 @@ for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
   local adopted = redis.call('SREM', key.adopted, others[i])
   known = known + math.max(seen, adopted)
 end
--- Workers remember for themselves what they sent not long ago: these tell them to forget it.
-redis.call('HINCRBY', key.meta, 'forgets', 1)
-redis.call('HINCRBY', key.meta, 'words', 1)
+tell('forgets') -- workers remember for themselves what they sent not long ago
 return { 'OK', known }

@@ -55,7 +55,10 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
     from_dead = from_dead + 1
   end
 end
-if from_failed + from_dead > 0 then state.phase = 'open' end
+if from_failed + from_dead > 0 then
+  state.phase = 'open'
+  tell() -- whoever is quiet, as nothing was waiting
+end
 classify_touched(0)
 save_state()
 return { 'OK', from_failed, from_dead }
