@@ -47,6 +47,7 @@ class Push(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json, print_rows
         from scrapy_dq.frontier.overview import described, peek
+        from scrapy_dq.frontier.steer import wake
         from scrapy_dq.pushing.pusher import Pusher
         from scrapy_dq.pushing.written import BadLine
 
@@ -56,7 +57,10 @@ class Push(Subcommand):
             # A name that somebody typed is one of a crawl that is there; a spider's crawl may begin here.
             before = place.overview() if options.crawl else peek(place.client, place.crawl)
             spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""
-            pusher = Pusher(crawler, config, common, spider=spider, bad=source.say_bad)
+            pusher = Pusher(
+                crawler, config, common, spider=spider, bad=source.say_bad,
+                wake=lambda: wake(place.client, place.crawl),
+            )  # fmt: skip
             try:
                 pusher.check()
             except BadLine as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
-logger = logging.getLogger(__name__)
+WAKE_EVERY_S = 1.0
 
 
 @dataclass
@@ -65,6 +65,7 @@ class Pusher:
         *,
         spider: str,
         bad: Callable[[str, str], object],
+        wake: Callable[[], object],
     ) -> None:
         """
         Args:
@@ -72,6 +73,7 @@ class Pusher:
             common: see `Written`.
             spider: the class by which the crawl is stored; empty: it is not, and the first worker says it.
             bad: told the name of each line that is no request, and why.
+            wake: called when something was handed in, once a second at most, and in the end.
         Raises:
             ConfigError: the SCHEDULER_SERIALIZER does not work.
         """
@@ -80,6 +82,8 @@ class Pusher:
         self._codec = codec_of(config, crawler)
         self._written = Written(self._codec, common)
         self._bad = bad
+        self._wake = wake
+        self._woken_at = 0.0
         identity = identity_of(config, crawler)
         # Limits stay as they are: who pushes does not say how fast the crawl goes.
         self._identity = replace(identity, limits=None)
@@ -120,6 +124,8 @@ class Pusher:
             try:
                 async with AsyncExitStack() as stack:
                     await self._push(visitor, stack, batches, strict)
+                if self.pushed.run is not None:
+                    self._wake()
             finally:
                 self.pushed.requests -= visitor.unconfirmed
                 self.pushed.disturbed = visitor.disturbed
@@ -154,6 +160,9 @@ class Pusher:
                 await visitor.put(put)
             if self.pushed.run is not None:
                 await visitor.hand_in()
+                if time.monotonic() >= self._woken_at + WAKE_EVERY_S:
+                    self._woken_at = time.monotonic()
+                    self._wake()
 
     def _put_of(self, request: Request) -> Put:
         if request.meta.get("dq_local"):

@@ -211,6 +211,14 @@ def test_a_push_that_breaks_off_says_how_many_went_in(
     assert live.members() == {"worker"}
 
 
+def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
+    """Where nothing but delayed requests waits they ask but seldom; a heartbeat reads this count."""
+    push(f"{HOST}/1")
+    first = int(live.redis.hget(live.key("meta"), "words"))
+    push("nonsense")
+    assert int(live.redis.hget(live.key("meta"), "words")) == first > 0
+
+
 def test_lines_are_split_wherever_a_part_ends() -> None:
     """However it is cut; what is too long is dropped, and not kept meanwhile."""
     text = b"one\n\ntwo two\n" + b"x" * 20 + b"\nlast"

@@ -83,6 +83,16 @@ def test_no_attempt_is_charged_any_more(live: LiveFrontier, worker: HandWorker) 
     assert worker.take(2) == [1, 2]
 
 
+def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None:
+    """Nothing was waiting for them; what moves nothing tells nobody."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(fail(1))
+    assert retry_all(live).failed == 1
+    assert live.redis.hget(live.key("meta"), "words") == b"1"
+    assert retry_all(live).failed == 0
+    assert live.redis.hget(live.key("meta"), "words") == b"1"
+
+
 def test_the_counts_follow(live: LiveFrontier, worker: HandWorker) -> None:
     """What failed counts as waiting; but what was trimmed from the list has failed for good."""
     worker.exchange(*(put(n) for n in range(9)), want=9)
