@@ -8,9 +8,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from scrapy_dq.commands.again import repeated
 from scrapy_dq.commands.subcommand import CommandError
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.overview import Overview
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +23,11 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def say(line: str, options: argparse.Namespace) -> None:
-    """Print prose, as wide as the terminal; beside the JSON, if a program reads that."""
+    """Print prose as wide as the terminal, or an indented command; beside the JSON, if a program reads it."""
     columns = shutil.get_terminal_size().columns
     wrapped = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
+    if line.startswith(" "):
+        wrapped = line  # to be copied
     print(wrapped, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 
@@ -38,6 +44,20 @@ def need_consent(question: str, options: argparse.Namespace) -> None:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was changed")
+
+
+def anybody(overview: Overview) -> bool:
+    """Tell whether somebody may be at work: a member that is not known to be dead."""
+    from scrapy_dq.frontier.identity import certainly_dead, own_identity
+
+    own = own_identity()
+    return any(not (member.fenced or certainly_dead(member.identity, own)) for member in overview.members)
+
+
+def go_on(options: argparse.Namespace, before: str) -> Iterator[str]:
+    """Yield what to do next, after what is said *before*."""
+    yield f"{before} Go on with:"
+    yield f"  {crawl_command(options)}"
 
 
 def crawl_command(options: argparse.Namespace) -> str:

@@ -117,10 +117,9 @@ def _advice(
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: something may be missing."
     if pushed.run is None:
         return
-    go_on = asking.crawl_command(options)
     if before.phase != "open":
-        yield f"Run {pushed.run} begins with them. Go on with: {go_on} (its start() runs, too)"
-    elif not before.members:
-        yield f"No worker is registered. Go on with: {go_on}"
-    if flush_on_start and not before.members:
+        yield from asking.go_on(options, f"Run {pushed.run} begins with them; its start() runs, too.")
+    elif not asking.anybody(before):
+        yield from asking.go_on(options, "No worker is alive.")
+    if flush_on_start and not asking.anybody(before):
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete them. Unset it first."

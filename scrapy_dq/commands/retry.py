@@ -174,12 +174,10 @@ def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> It
         yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
         yield f"{found.left:,} stay as they are: gone meanwhile, or stored by another version."
-    if overview.members:
+    if asking.anybody(overview):
         return
     if overview.phase == "finished":
-        yield (
-            f"The run was finished and is open again; what it has seen is known still. Go on with: "
-            f"{asking.crawl_command(options)} (its start() runs once more)"
-        )
+        known = "The run was finished and is open again; what it has seen is known still."
+        yield from asking.go_on(options, f"{known} Its start() runs once more.")
     else:
-        yield f"No worker is registered. Go on with: {asking.crawl_command(options)}"
+        yield from asking.go_on(options, "No worker is alive.")

@@ -87,7 +87,7 @@ def _retry_failed(
     name, at = keys.prefix(crawl) + "failed", 0
     while True:
         # From the head on: what fails meanwhile comes before it, so that nothing is passed over.
-        pipe = client.pipeline(transaction=True)
+        pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
         pipe.llen(name)
         pipe.lrange(name, at, at + PART - 1)
         kept, records = pipe.execute()

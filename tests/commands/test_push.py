@@ -15,6 +15,7 @@ from scrapy import Request
 
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Ack, FrontierRefused, Limits
 from scrapy_dq.frontier.visitor import Visitor
 from scrapy_dq.pushing.lines import Splitter
@@ -323,9 +324,13 @@ def test_a_crawl_that_is_absent_begins(unnamed: Callable[..., str], live: LiveFr
     assert "no request       1" in unnamed("nonsense")
     assert live.dump() == {}
     text = " ".join(unnamed(f"{HOST}/1").split())
-    assert "Run 0 begins with them. Go on with: scrapy crawl pushed (its start() runs, too)" in text
+    assert "Run 0 begins with them; its start() runs, too. Go on with: scrapy crawl pushed" in text
     assert live.members() == set()
-    assert "No worker is registered." in unnamed(f"{HOST}/2")
+    assert "No worker is alive." in unnamed(f"{HOST}/2")
+    live.call("join", "gone", own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}, "epoch", OWN)
+    assert "No worker is alive." in unnamed(f"{HOST}/3")
+    live.call("flush", ["gone"])
+    unnamed(f"{HOST}/1")
     worker = HandWorker(live, "worker", replace(OWN, limits=Limits(concurrency=1), run_name="its own"))
     assert (worker.joined.resumed, worker.joined.limits_changed) == (True, False)
     assert live.state()["run name"] == "its own"

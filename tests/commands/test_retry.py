@@ -167,11 +167,11 @@ def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
         dq.text("retry", "--all")
     live.redis.hset(live.key("meta"), "keep_seen", 1)
     text = " ".join(dq.text("retry", "--all", "--yes").split())
-    assert f"scrapy crawl <spider> -s DQ_CRAWL={live.crawl} (its start() runs once more)" in text
+    assert f"Its start() runs once more. Go on with: scrapy crawl <spider> -s DQ_CRAWL={live.crawl}" in text
     assert counts(live) == (1, 0, 0)
     again = HandWorker(live, "again")
     again.exchange(want=1)
     again.exchange(fail(1))
     again.exchange(put(2))
     again.leave()
-    assert "No worker is registered. Go on with: scrapy crawl" in dq.text("retry", "http://localhost/1")
+    assert "No worker is alive. Go on with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")
