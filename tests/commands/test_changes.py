@@ -175,10 +175,15 @@ def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServe
     name, url = project.name, "http://a.example/1"
     begun, as_json, listed = run_dq_each(
         project,
-        [["push", name, url], ["limit", name, "--delay", "2", "a.example", "--json"], ["--help"]],
+        [
+            ["push", name, url, "-s", f"REDIS_URL={server.url}"],
+            ["limit", name, "--delay", "2", "a.example", "--json"],
+            ["--help"],
+        ],
     )
     assert (begun.returncode, begun.stderr) == (0, "")
     assert f"Go on with: scrapy crawl {name}" in " ".join(begun.stdout.split())
+    assert PASSWORD not in begun.stdout
     assert json.loads(as_json.stdout)["delay_s"] == 2
     for command in ("retry", "forget", "push", "limit", "clear"):
         assert command in listed.stdout
