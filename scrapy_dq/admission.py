@@ -40,7 +40,7 @@ class Admissions:
         self._sent: OrderedDict[bytes, None] = OrderedDict()
         self._seeds: Counter[int] = Counter()
         self._children: dict[bytes, Counter[bytes]] = {}
-        self._ids = _entry_ids()
+        self._ids = entry_ids()
 
     def fingerprint(self, request: Request) -> bytes | None:
         """Return what `seen` goes by; None for a request that is not filtered by the frontier."""
@@ -122,7 +122,7 @@ class Admissions:
         return blake2b(name + ordinal, digest_size=ENTRY_ID_BYTES).digest()
 
 
-def _entry_ids() -> Iterator[bytes]:
+def entry_ids() -> Iterator[bytes]:
     """Yield ids that no worker makes twice: 8 random bytes of this process, 4 of a counter."""
     while True:
         prefix = os.urandom(8)

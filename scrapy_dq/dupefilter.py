@@ -51,6 +51,13 @@ class DupeFilter(RFPDupeFilter):
         return self.fingerprinter.fingerprint(request)
 
 
+def shares_seen(crawler: Crawler) -> bool:
+    """Tell whether the frontier filters under our scheduler, not a dupefilter of the project's own."""
+    named = crawler.settings["DUPEFILTER_CLASS"]
+    cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
+    return cls is RFPDupeFilter or peers.is_theirs(cls) or issubclass(cls, DupeFilter)
+
+
 def dupefilter_of(crawler: Crawler) -> BaseDupeFilter:
     """Return the project's dupefilter, for use under our scheduler."""
     named = crawler.settings["DUPEFILTER_CLASS"]

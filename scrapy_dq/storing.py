@@ -61,8 +61,8 @@ class Storing:
             return False
         partition, due, reason = b"", AT_ONCE, ""
         try:
-            due = due_of(request, parent, self._retry_backoff)
             partition = self._session.slots.partition_of(request)
+            due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition) as error:
             reason = str(error)
         if not local:
@@ -76,7 +76,7 @@ class Storing:
                 logger.warning("%s stays in this worker and is crawled at once: %s", request, reason)
             self._keep_local(request, parent, due)
         elif reason:
-            return self._put_dead(request, parent_id, payload, reason)
+            return self._put_dead(request, parent_id, payload, partition, reason)
         else:
             admitted = self.admissions.of(request, fingerprint, parent_id, payload, self._followed(request))
             put = _put_of(request, admitted, payload, parent_id)
@@ -131,12 +131,14 @@ class Storing:
             more = "" if self._session.debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
             logger.warning("%s becomes a dead letter: %s%s", what, reason, more)
 
-    def _put_dead(self, request: Request, parent_id: bytes | None, payload: bytes, reason: str) -> bool:
+    def _put_dead(
+        self, request: Request, parent_id: bytes | None, payload: bytes, partition: bytes, reason: str
+    ) -> bool:
         """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
         # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
         admitted = self.admissions.unfiltered(request, parent_id, payload, self._followed(request))
         put = _put_of(request, admitted, payload, parent_id)
-        put.reason = reason
+        put.partition, put.reason = partition, reason
         self._stats.inc_value(stats.BURIED)
         self.warn_dead(str(request), reason)
         return self._session.worker.put(put)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.commands.again import repeated
+from scrapy_dq.commands.asking import crawl_command
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 
 if TYPE_CHECKING:
@@ -81,20 +80,11 @@ class Adopt(Subcommand):
                 report = asyncio.run(take_over(crawler, wishes, bar, bar.say))
         except BadSource as error:
             raise CommandError(str(error)) from error
-        crawl_options = list(_crawl_options(options))
         print(f"Crawl {report.config.crawl!r} at {report.target}")
         print_rows(_rows(report))
-        for line in _advice(report, crawler, crawl_options):
+        for line in _advice(report, crawler, crawl_command(options)):
             print(line)
         return DONE if report.complete and not report.nothing else FAILED
-
-
-def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the options that `scrapy crawl` needs, too, to go on with the same crawl."""
-    yield from repeated("-a", options.spargs)
-    yield from repeated("-s", options.set)
-    if options.crawl:
-        yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
 
 
 def _rows(report: Report) -> Iterator[tuple[str, int]]:
@@ -111,7 +101,7 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
             yield f"start URLs, left in {found.key}", found.size
 
 
-def _advice(report: Report, crawler: Crawler, crawl_options: list[str]) -> Iterator[str]:
+def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     """Yield what the user should know, or do next."""
     from scrapy_dq.adoption.takeover import FITTING_ORDERS, is_fed
     from scrapy_dq.scheduler import Scheduler
@@ -160,4 +150,4 @@ def _advice(report: Report, crawler: Crawler, crawl_options: list[str]) -> Itera
     if config.flush_on_start and not report.nothing:
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was adopted. Unset it first."
     if report.complete and not report.nothing:
-        yield f"Go on with: {' '.join(['scrapy crawl', spider.name, *crawl_options])}"
+        yield f"Go on with: {go_on}"

@@ -24,6 +24,7 @@ class _Failures(Subcommand):
     """What both have in common."""
 
     arguments = "[<spider>] [<id>]"
+    words = "words"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

@@ -10,10 +10,15 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
 from scrapy_dq.commands.adopt import Adopt
+from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
+from scrapy_dq.commands.forget import Forget
+from scrapy_dq.commands.limit import Limit
 from scrapy_dq.commands.peek import Peek
+from scrapy_dq.commands.push import Push
+from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Drain, Pause, Resume, Stop
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
@@ -23,7 +28,7 @@ from scrapy_dq.settings import ConfigError
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(),
-    Pause(), Drain(), Resume(), Stop(), Adopt(),
+    Pause(), Drain(), Resume(), Stop(), Retry(), Push(), Forget(), Limit(), Clear(), Adopt(),
 )  # fmt: skip
 
 
@@ -64,6 +69,11 @@ class Command(ScrapyCommand):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Put the options into the settings."""
         super().process_options(args, opts)
+        words = next((each.words for each in SUBCOMMANDS if each.name == opts.subcommand), "")
+        if words and not any(word.startswith("-") for word in args):
+            # argparse takes words in one place only.
+            setattr(opts, words, [*getattr(opts, words), *args])
+            args = []
         if args:
             raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
         assert self.settings is not None

@@ -22,6 +22,8 @@ class Subcommand(ABC):
     name: ClassVar[str]
     arguments: ClassVar[str]
     """For the usage line."""
+    words: ClassVar[str] = ""
+    """The option that takes any number of words: also those that stand after others."""
     summary: ClassVar[str]
     description: ClassVar[str]
 

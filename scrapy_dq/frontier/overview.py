@@ -62,12 +62,14 @@ def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
     found = []
     for record in client.lrange(keys.prefix(crawl) + "failed", 0, limit - 1) if limit > 0 else ():
         with suppress(Exception):
-            found.append(_failed(msgpack.unpackb(record, raw=True)))
+            found.append(parse_failed(record))
     return found
 
 
-def _failed(record: list[Any]) -> Failed:
-    entry_id, label, reason, at_ms, worker_id, attempts, _, payload = record
+def parse_failed(record: bytes) -> Failed:
+    """Read what lua/fail.lua has written; raise anything if it has not."""
+    fields = msgpack.unpackb(record, raw=True)
+    entry_id, label, reason, at_ms, worker_id, attempts, _, payload, *_ = fields
     texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
     return Failed(bytes(entry_id), texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), bytes(payload))
 
@@ -84,7 +86,7 @@ def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
     for start in range(0, client.llen(name), PART):
         for record in client.lrange(name, start, start + PART - 1):
             with suppress(Exception):
-                found = _failed(msgpack.unpackb(record, raw=True))
+                found = parse_failed(record)
                 if found.entry_id == entry_id:
                     return found
     return None
@@ -118,7 +120,7 @@ def dead(client: Any, crawl: str, limit: int = 100) -> list[Dead]:
         cursor, part = client.hscan(name, cursor, count=min(PART, limit))
         for entry_id, record in part.items():
             with suppress(Exception):
-                found[entry_id] = _dead(entry_id, record)
+                found[entry_id] = parse_dead(entry_id, record)
         if not cursor:
             break
     return sorted(found.values(), key=lambda letter: -letter.at)[: max(0, limit)]
@@ -132,12 +134,13 @@ def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
     """
     record = client.hget(keys.prefix(crawl) + "dead", entry_id)
     with suppress(Exception):
-        return None if record is None else _dead(entry_id, record)
+        return None if record is None else parse_dead(entry_id, record)
     return None
 
 
-def _dead(entry_id: bytes, record: bytes) -> Dead:
-    reason, at_ms, worker_id, attempts, _, payload = msgpack.unpackb(record, raw=True)
+def parse_dead(entry_id: bytes, record: bytes) -> Dead:
+    """Read what lua/bury.lua or lua/put.lua has written; raise anything if it has not."""
+    reason, at_ms, worker_id, attempts, _, payload, *_ = msgpack.unpackb(record, raw=True)
     texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
     return Dead(bytes(entry_id), texts[0], at_ms / 1000, texts[1], int(attempts), bytes(payload))
 
@@ -159,6 +162,19 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
         if math.isfinite(number):
             found[stat] = int(value) if value.lstrip(b"-").isdigit() else number
     return found
+
+
+def described(client: Any, crawl: str) -> dict[str, str]:
+    """Return the `spider` and the `fingerprinter` that *crawl* is stored with; empty: it has none. Blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    fields = ("spider", "fingerprinter")
+    stored = client.hmget(keys.meta(crawl), *fields)
+    return {
+        name: (value or b"").decode("utf-8", "replace") for name, value in zip(fields, stored, strict=True)
+    }
 
 
 async def conventions(client: Any, crawl: str) -> tuple[Order | None, Seen | None]:

@@ -28,6 +28,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "flush": ("member",),
     "limit": ("limits", "block"),
     "steer": (),
+    "retry": ("member",),
+    "forget": (),
     "overview": (),
     "sizes": (),
     "upcoming": (),
@@ -35,7 +37,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 LOOKS = ("sizes", "upcoming")
 """Scripts that only read, for command lines."""
-BY_HAND = ("steer",)
+BY_HAND = ("steer", "retry", "forget")
 """Scripts that change something, for command lines alone."""
 TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND))
 

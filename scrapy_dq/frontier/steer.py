@@ -59,6 +59,15 @@ def limit(
     return None if found is None else PartitionLimits(*found)
 
 
+def wake(client: Any, crawl: str) -> None:
+    """Have workers that are quiet, as nothing waited for them, look again within a second or two. Blocking.
+
+    Raises:
+        As of `steer`.
+    """
+    refuse(Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), "wake"))
+
+
 class Word(str, Enum):
     """What can be said to all workers of a crawl."""
 

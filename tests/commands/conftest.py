@@ -17,6 +17,8 @@ from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import KINDS, RedisServer, find_binary
 
 PASSWORD = "s3cr3t-w0rd"
+CHANGES = ("retry", "push", "forget", "clear")
+"""Commands that may have something to say beside what they print."""
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +51,10 @@ class Dq:
         self.url = url
         self.crawl = crawl
         self.status = 0
+        self.said: list[str] = []
+        """Lines on standard error."""
+        self.printed = ""
+        """What was printed, also of a command that broke off."""
         self._capsys = capsys
 
     def text(self, name: str, *words: str, **settings: Any) -> str:
@@ -73,11 +79,16 @@ class Dq:
         parser.add_argument("--crawl", default=self.crawl)
         options = parser.parse_args(words)
         given = Settings({"REDIS_URL": self.url} | settings)
-        given.set("DQ_CRAWL", options.crawl.replace("%", "%%"), "cmdline")
-        self.status = subcommand.run(given, options)
-        shown = self._capsys.readouterr()
-        assert shown.err == ""
-        assert PASSWORD not in shown.out
+        if options.crawl:
+            given.set("DQ_CRAWL", options.crawl.replace("%", "%%"), "cmdline")
+        try:
+            self.status = subcommand.run(given, options)
+        finally:
+            shown = self._capsys.readouterr()
+            self.said = shown.err.splitlines()
+            self.printed = shown.out
+            assert PASSWORD not in shown.out + shown.err
+        assert shown.err == "" or name in CHANGES
         return shown.out
 
 

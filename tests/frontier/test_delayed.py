@@ -207,7 +207,7 @@ def test_a_put_with_a_reason_is_a_dead_letter_at_once(live: LiveFrontier, worker
     receipt = worker.exchange(put(1, reason="too long for anybody", payload=b"it"), put(2), want=9)
     assert (numbers(receipt), receipt.census.dead, receipt.census.waiting) == ([2], 1, 0)
     letter = live.redis.hget(keys.prefix(live.crawl) + "dead", entry_id(1))
-    reason, died_ms, worker_id, charged, place, payload = msgpack.unpackb(letter, raw=True)
+    reason, died_ms, worker_id, charged, place, payload, _ = msgpack.unpackb(letter, raw=True)
     assert (reason, worker_id, charged, payload) == (b"too long for anybody", b"", 0, b"it")
     assert (died_ms > 1_700_000_000_000, len(place)) == (True, 16)
 

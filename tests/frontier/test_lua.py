@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.frontier import keys
+from scrapy_dq.frontier import Overview, forget, keys
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.look import sizes, upcoming
-from scrapy_dq.frontier.model import FrontierUnavailable, Order, Seen
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Seen
+from scrapy_dq.frontier.retrying import retry_records
 from scrapy_dq.frontier.scripts import BY_HAND, LOOKS, TRANSITIONS, source
 from scrapy_dq.frontier.steer import Word, steer
 from support.redis_server import RedisServer
@@ -132,6 +133,8 @@ BLOCKING_CALLS: dict[str, Any] = {
     "sizes": lambda client: sizes(client, "a crawl", 10),
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
+    "retry": lambda client: retry_records(client, "a crawl", Overview("open", "epoch", 0, Census(), [])),
+    "forget": lambda client: forget(client, "a crawl", []),
 }
 
 

@@ -158,7 +158,7 @@ def test_at_the_limit_it_is_buried_with_the_reason(
         assert worker.fence(victim.worker_id) == "OK"
         assert worker.drain(victim.worker_id, max_attempts=3) == ((1, 0, 0) if n < 2 else (0, 1, 0))
     letter = live.redis.hget(keys.prefix(live.crawl) + "dead", entry_id(1))
-    reason, died_ms, worker_id, charged, place, payload = msgpack.unpackb(letter, raw=True)
+    reason, died_ms, worker_id, charged, place, payload, _ = msgpack.unpackb(letter, raw=True)
     assert b"3 times" in reason
     assert died_ms > 1_700_000_000_000
     assert (worker_id, charged, len(place), payload) == (b"victim-2", 3, 16, b"payload")

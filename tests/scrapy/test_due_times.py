@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgpack
 import pytest
 
-from scrapy_dq.frontier import Overview
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import Overview, keys
 from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import wait_until
@@ -285,6 +287,10 @@ def test_a_time_that_is_none_makes_a_dead_letter_and_the_crawl_goes_on(
     for meta, reason in BAD_TIMES.items():
         assert any(reason in one for one in told), meta
     assert max(map(len, told)) < 300
+    with connect_url(redis_url) as client:
+        letters = client.hvals(keys.prefix(project.name) + "dead")
+    # Where each would wait if it got another try.
+    assert {msgpack.unpackb(letter, raw=True)[6] for letter in letters} == {b"127.0.0.1"}
     assert worker.text.count("becomes a dead letter") == (len(BAD_TIMES) if debug else 1)
     assert "Traceback" not in worker.text
 

@@ -255,10 +255,10 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
 
 
 def _failed(record: bytes) -> tuple[bytes, str, str, str, bytes]:
-    entry_id, label, reason, _, worker_id, _, _, payload = msgpack.unpackb(record, raw=True)
+    entry_id, label, reason, _, worker_id, _, _, payload, _ = msgpack.unpackb(record, raw=True)
     return entry_id, label.decode(), reason.decode(), worker_id.decode(), payload
 
 
 def _dead_letter(record: bytes) -> tuple[str, int, bytes]:
-    _, _, worker_id, attempts, _, payload = msgpack.unpackb(record, raw=True)
+    _, _, worker_id, attempts, _, payload, _ = msgpack.unpackb(record, raw=True)
     return worker_id.decode(), attempts, payload

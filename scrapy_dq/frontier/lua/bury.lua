@@ -5,7 +5,7 @@
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
 local function bury_lease(worker_id, id, lease, reason)
   redis.call('HSET', key.dead, id, cmsgpack.pack({
-    reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload,
+    reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
   }))
 end
 local function bury(worker_id, id, reason)

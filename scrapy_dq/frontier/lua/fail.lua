@@ -10,6 +10,7 @@ local function fail(worker_id, id, reason, label, keep)
   if keep > 0 then
     redis.call('LPUSH', key.failed, cmsgpack.pack({
       id, label, reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload,
+      lease.partition,
     }))
     redis.call('LTRIM', key.failed, 0, keep - 1)
   end

@@ -44,7 +44,7 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
   state.phase = 'open'
   if reason then
     redis.call('HSET', key.dead, id,
-      cmsgpack.pack({ reason, wall_ms(), '', 0, place_of(rank, state.sequence), payload }))
+      cmsgpack.pack({ reason, wall_ms(), '', 0, place_of(rank, state.sequence), payload, partition }))
   elseif due_ms > now then
     redis.call('ZADD', key.delayed, due_ms, whole)
   else

@@ -1,0 +1,112 @@
+"""`scrapy dq clear`: delete a crawl, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import asking, looking
+from scrapy_dq.commands.subcommand import DONE, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.frontier import Frontier
+    from scrapy_dq.frontier.overview import Overview
+
+COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
+
+
+class Clear(Subcommand):
+    """Deletes the keys of one crawl, each by its name."""
+
+    name = "clear"
+    arguments = "[<spider>]"
+    summary = "delete a crawl"
+    description = (
+        "Deletes everything of a crawl: what waits, what was seen, failed requests, dead letters, limits. "
+        "Says how much that is, and asks. Refuses while a worker lives."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        looking.add_crawl_options(parser)
+        parser.add_argument(
+            "--force", action="store_true",
+            help="also under workers that live: they close with reason frontier_lost",
+        )  # fmt: skip
+        asking.add_yes(parser)
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.display import print_json
+        from scrapy_dq.frontier.flush import flush, flush_under_workers, need_nobody
+
+        with looking.place_of(settings, options) as place:
+            overview = place.overview()
+            ttl_s = place.config.worker_ttl_s
+
+            def refused(crawl: str, worker_id: str) -> str:
+                return _refused(crawl, worker_id, len(overview.members) - 1, options)
+
+            async def check(frontier: Frontier) -> None:
+                await _announce_wait(frontier, ttl_s)
+                await need_nobody(frontier, ttl_s, "clear", refused, set())
+
+            async def delete(frontier: Frontier) -> None:
+                if options.force:
+                    await flush_under_workers(frontier)
+                else:
+                    await flush(frontier, ttl_s, "clear", refused)
+
+            if not options.force:
+                asyncio.run(_with_frontier(place, check))
+            # Not inside an event loop: there, Ctrl-C would not end the question.
+            _ask(place, overview, options)
+            asyncio.run(_with_frontier(place, delete))
+        counts = {name: getattr(overview.census, name) for name in COUNTS}
+        if options.json:
+            print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts})
+        else:
+            print(f"Crawl {place.crawl!r} is deleted.")
+        return DONE
+
+
+async def _with_frontier(place: looking.Place, call: Callable[[Frontier], Awaitable[None]]) -> None:
+    from scrapy_dq.assembly import frontier_of
+    from scrapy_dq.connection import Connection
+    from scrapy_dq.surroundings import data_dir
+
+    connection = Connection(place.config, data_dir())
+    try:
+        await call(frontier_of(place.config, await connection.connect()))
+    finally:
+        await connection.close()
+
+
+def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:
+    beside = f" (and {others:,} more are registered)" if others > 0 else ""
+    named = options.spider or f"--crawl {crawl}"
+    return (
+        f"worker {worker_id} of crawl {crawl!r} is alive{beside}: nothing was deleted. `scrapy dq stop "
+        f"{named}` ends all workers; --force deletes the crawl under them"
+    )
+
+
+async def _announce_wait(frontier: Frontier, ttl_s: float) -> None:
+    from scrapy_dq.frontier.identity import certainly_dead, own_identity
+
+    own = own_identity()
+    unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
+    if unsure:
+        print(f"Watching for up to {ttl_s:g} s whether {', '.join(unsure[:5])} is alive", file=sys.stderr)
+
+
+def _ask(place: looking.Place, overview: Overview, options: argparse.Namespace) -> None:
+    shown = [(name.replace("_", " "), getattr(overview.census, name)) for name in COUNTS]
+    asking.say(f"Crawl {place.crawl!r} at {place.target}: {overview.phase}, run {overview.run}", options)
+    asking.say(", ".join(f"{count:,} {name}" for name, count in shown), options)
+    if options.force and overview.members:
+        asking.say("Workers that live close with reason frontier_lost.", options)
+    asking.need_consent("Delete all of it?", options)

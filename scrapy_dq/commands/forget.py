@@ -1,0 +1,69 @@
+"""`scrapy dq forget`: un-see requests."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking, reading
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+
+
+class Forget(Subcommand):
+    """Removes fingerprints from what a crawl has seen."""
+
+    name = "forget"
+    arguments = "<spider> [<URL> ...]"
+    words = "urls"
+    summary = "un-see requests: crawl them when they are found again"
+    description = (
+        "Makes a spider's crawl forget that it has seen these requests: the next time one is found, it is "
+        "crawled. Nothing is crawled by that alone (see push). The file is written as that of push: method "
+        "and body of an object make another request of a URL."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        reading.add_input(parser)
+        looking.add_common_options(parser)
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy.utils.python import global_object_name
+
+        from scrapy_dq.assembly import codec_of
+        from scrapy_dq.commands.display import print_json, print_rows
+        from scrapy_dq.frontier.overview import described
+        from scrapy_dq.pushing.forgetter import forget_lines
+        from scrapy_dq.pushing.written import Written
+
+        crawler, config = reading.crawler_named(settings, options)
+        fingerprinter = crawler.request_fingerprinter
+        assert fingerprinter is not None
+        with reading.Input(self.name, options, config) as source, looking.opened(config) as place:
+            place.overview()
+            ours = global_object_name(type(fingerprinter))
+            stored = described(place.client, place.crawl)["fingerprinter"]
+            if stored not in ("", ours):
+                raise CommandError(
+                    f"the stored crawl has REQUEST_FINGERPRINTER_CLASS {stored!r}, this spider {ours!r}"
+                )
+            found = asyncio.run(
+                forget_lines(
+                    place.client, place.crawl, Written(codec_of(config, crawler)), fingerprinter.fingerprint,
+                    source.batches(), bad=source.say_bad, strict=options.strict,
+                )
+            )  # fmt: skip
+        if options.json:
+            print_json(
+                {
+                    "crawl": place.crawl, "redis": place.target, "forgotten": found.known,
+                    "not_seen": found.requests - found.known, "bad": found.bad,
+                }
+            )  # fmt: skip
+        else:
+            print(f"Crawl {place.crawl!r} at {place.target}")
+            print_rows([("forgotten", found.known), ("had not seen", found.requests - found.known)])
+            if found.bad:
+                print_rows([("no request", found.bad)])
+        return FAILED if found.bad else DONE

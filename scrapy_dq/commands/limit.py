@@ -1,0 +1,128 @@
+"""`scrapy dq limit`: what one partition may have, while the crawl runs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+
+MAX_DELAY_S = 86_400
+MAX_CONCURRENCY = 1_000_000
+MAX_BLOCK_S = 31_536_000
+
+
+class Limit(Subcommand):
+    """Changes the limits of a partition; without options, shows them."""
+
+    name = "limit"
+    arguments = "[<spider>] <partition>"
+    words = "words"
+    summary = "a partition's delay, concurrency, block"
+    description = (
+        "Shows, or changes, how often and how much at once a partition (as a rule a host) may be asked, all "
+        "workers together. They go by it from their next exchange on, until the run is finished, or a worker "
+        "joins whose settings differ from those in force."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "words", nargs="+", metavar="<spider> <partition>",
+            help="the name of the spider; the partition, as `status` shows it",
+        )  # fmt: skip
+        looking.add_common_options(parser)
+        parser.add_argument(
+            "--delay",
+            type=_seconds(0, MAX_DELAY_S),
+            metavar="S",
+            help="seconds between two requests; 0: none",
+        )
+        parser.add_argument(
+            "--concurrency", type=_concurrency, metavar="N", help="requests at once; 0: no limit"
+        )
+        parser.add_argument(
+            "--default", action="store_true", help="delay and concurrency as the settings say, again"
+        )
+        parser.add_argument(
+            "--block",
+            type=_seconds(0.001, MAX_BLOCK_S),
+            metavar="S",
+            help="leave it alone for so many seconds",
+        )
+        parser.add_argument("--unblock", action="store_true", help="do not leave it alone any more")
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.display import print_json, print_table
+        from scrapy_dq.frontier.steer import limit
+
+        options.spider, partition = _words(options.words, bool(options.crawl))
+        if options.default and (options.delay, options.concurrency) != (None, None):
+            raise CommandError("--default stands for both delay and concurrency: leave them out, or it")
+        if options.unblock and options.block is not None:
+            raise CommandError("either --block or --unblock")
+        with looking.place_of(settings, options) as place:
+            place.overview()
+            try:
+                now = limit(
+                    place.client, place.crawl, partition,
+                    delay_s=-1.0 if options.default else options.delay,
+                    concurrency=-1 if options.default else options.concurrency,
+                    block_s=0.0 if options.unblock else options.block,
+                )  # fmt: skip
+            except ValueError as error:
+                raise CommandError(str(error)) from error
+            if now is None:
+                place.overview()
+                raise CommandError("the crawl was deleted just now")
+        if options.json:
+            print_json({"partition": partition} | asdict(now))
+        else:
+            row = (
+                f"{now.delay_s:g} s" if now.delay_s else "none",
+                now.concurrency or "no limit",
+                f"for {_span(now.blocked_s)}" if now.blocked_s else "no",
+                partition or "(no name)",
+            )
+            print_table(("delay", "concurrency", "blocked", "partition"), [row])
+        return DONE
+
+
+def _span(seconds: float) -> str:
+    from scrapy_dq.commands.display import span
+
+    return span(math.ceil(seconds))
+
+
+def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
+    """Return spider and partition; with a crawl *named* by --crawl, the spider may be left out."""
+    if len(words) > 2:
+        raise CommandError(f"a spider and a partition, not {len(words)} words")
+    if len(words) == 2:
+        return words[0], words[1]
+    if not named:
+        raise CommandError("name the spider first, or a crawl with --crawl; then the partition")
+    return "", words[0]
+
+
+def _seconds(least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:  # nan is not, either
+            raise argparse.ArgumentTypeError(f"expected {least:g} to {most} seconds, not {text!r}")
+        return number
+
+    return read
+
+
+def _concurrency(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= MAX_CONCURRENCY):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {MAX_CONCURRENCY}, not {text!r}")
+    return int(text)

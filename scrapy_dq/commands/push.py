@@ -1,0 +1,125 @@
+"""`scrapy dq push`: put requests into a crawl."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import asking, looking, reading
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.overview import Overview
+    from scrapy_dq.pushing.pusher import Pushed
+
+
+class Push(Subcommand):
+    """Puts requests as a worker of the crawl would: what was seen is not crawled again."""
+
+    name = "push"
+    arguments = "<spider> [<URL> ...]"
+    words = "urls"
+    summary = "put requests into a crawl"
+    description = (
+        "Puts URLs, or the requests of a file, into a spider's crawl. What the crawl has seen is left out, "
+        "unless --dont-filter. The file has a URL or a JSON object in each line: an object has the names of "
+        "a request's attributes (url, method, headers, body, cookies, meta, cb_kwargs, priority, callback, "
+        "errback, dont_filter, ...)."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        reading.add_input(parser)
+        looking.add_common_options(parser)
+        parser.add_argument("--priority", type=int, default=0, metavar="N", help="of those that name none")
+        parser.add_argument("--meta", default="", metavar="JSON", help="an object, for all of them")
+        parser.add_argument(
+            "--callback", default="", metavar="NAME", help="a method of the spider (default: parse)"
+        )
+        parser.add_argument(
+            "--dont-filter", action="store_true", help="also what the crawl has seen; marks them dont_filter"
+        )
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.display import print_json, print_rows
+        from scrapy_dq.frontier.overview import described, peek
+        from scrapy_dq.frontier.steer import wake
+        from scrapy_dq.pushing.pusher import Pusher
+        from scrapy_dq.pushing.written import BadLine
+
+        common = _common(options)
+        crawler, config = reading.crawler_named(settings, options)
+        with reading.Input(self.name, options, config) as source, looking.opened(config) as place:
+            # A name that somebody typed is one of a crawl that is there; a spider's crawl may begin here.
+            before = place.overview() if options.crawl else peek(place.client, place.crawl)
+            spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""
+            pusher = Pusher(
+                crawler, config, common, spider=spider, bad=source.say_bad,
+                wake=lambda: wake(place.client, place.crawl),
+            )  # fmt: skip
+            try:
+                pusher.check()
+            except BadLine as error:
+                raise CommandError(str(error)) from error
+            try:
+                asyncio.run(pusher.push(source.batches(), strict=options.strict))
+            finally:
+                source.close()
+                pushed = pusher.pushed
+                if options.json:
+                    print_json(
+                        {
+                            "crawl": place.crawl, "redis": place.target, "run": pushed.run,
+                            "pushed": pushed.new, "known": pushed.known, "bad": pushed.bad,
+                        }
+                    )  # fmt: skip
+                else:
+                    print(f"Crawl {place.crawl!r} at {place.target}")
+                    print_rows(_rows(pushed))
+        if not options.json:
+            for line in _advice(pushed, before, config.flush_on_start, options):
+                asking.say(line, options)
+        return FAILED if pushed.bad or pushed.disturbed else DONE
+
+
+def _common(options: argparse.Namespace) -> dict[str, Any]:
+    common: dict[str, Any] = {"priority": options.priority}
+    if options.dont_filter:
+        common["dont_filter"] = True
+    if options.callback:
+        common["callback"] = options.callback
+    if options.meta:
+        try:
+            common["meta"] = json.loads(options.meta)
+        except (ValueError, RecursionError) as error:
+            raise CommandError(f"--meta is no JSON: {error}") from error
+        if not isinstance(common["meta"], dict):
+            raise CommandError("--meta is a JSON object, as '{\"page\": 1}'")
+    return common
+
+
+def _rows(pushed: Pushed) -> Iterator[tuple[str, int]]:
+    yield "requests pushed", pushed.new
+    yield "known already", pushed.known
+    if pushed.bad:
+        yield "no request", pushed.bad
+
+
+def _advice(
+    pushed: Pushed, before: Overview, flush_on_start: bool, options: argparse.Namespace
+) -> Iterator[str]:
+    """Yield what the user should know, or do next."""
+    if pushed.disturbed:
+        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: something may be missing."
+    if pushed.run is None:
+        return
+    if before.phase != "open":
+        yield from asking.go_on(options, f"Run {pushed.run} begins with them; its start() runs, too.")
+    elif not asking.anybody(before):
+        yield from asking.go_on(options, "No worker is alive.")
+    if flush_on_start and not asking.anybody(before):
+        yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete them. Unset it first."

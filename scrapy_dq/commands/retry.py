@@ -1,0 +1,183 @@
+"""`scrapy dq retry`: what failed for good, or is a dead letter, gets another try."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import asking, looking
+from scrapy_dq.commands.asking import count_of
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.overview import Dead, Failed, Overview
+    from scrapy_dq.frontier.retrying import Retried
+
+_ID = re.compile(r"[0-9a-f]{24}")
+
+
+class Retry(Subcommand):
+    """Moves records back into the backlog."""
+
+    name = "retry"
+    arguments = "[<spider>] [<id> | <URL> ...]"
+    words = "words"
+    summary = "give failed requests and dead letters another try"
+    description = (
+        "Puts requests that failed for good, and dead letters, back to where they waited, with no attempt "
+        "charged: those with an id or a URL that is named, those that --match and --reason choose, or --all."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "words", nargs="*", metavar="<spider> <id> <URL>",
+            help="the name of the spider; ids, as `failed` and `dead` show them; whole URLs",
+        )  # fmt: skip
+        looking.add_common_options(parser)
+        parser.add_argument("--failed", action="store_true", help="failed requests only")
+        parser.add_argument("--dead", action="store_true", help="dead letters only")
+        parser.add_argument(
+            "--match", action="append", default=[], metavar="GLOB",
+            help="those whose whole URL this matches: * is anything (may be repeated)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--reason", metavar="TEXT", help="of these, only those whose reason has this in it"
+        )
+        parser.add_argument("--all", action="store_true", help="all that are kept; says how many, and asks")
+        asking.add_yes(parser)
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.display import ProgressBar, print_json
+        from scrapy_dq.frontier.retrying import Cleared, kept, retry, retry_records
+
+        options.spider, named = _words(options.words, bool(options.crawl))
+        if options.all == bool(named or options.match or options.reason):
+            raise CommandError("say which: ids, URLs, --match or --reason; or --all, and none of these")
+        with looking.place_of(settings, options) as place:
+            choice = _Choice(named, options, place.config.max_entry_bytes)
+            overview = place.overview()
+            try:
+                retry_records(place.client, place.crawl, overview)  # none: whether it may be
+            except Cleared as error:
+                raise CommandError(_cleared(str(error), options)) from error
+            failed, dead = kept(place.client, place.crawl)
+            failed, dead = failed * choice.of_failed, dead * choice.of_dead
+            if options.all:
+                _ask(failed, dead, overview, options, place)
+            with ProgressBar() as bar:
+                bar.begin("records looked at", failed + dead)
+                found = retry(
+                    place.client, place.crawl, overview, moved=bar.advance,
+                    failed=choice.wants_failed if choice.of_failed else None,
+                    dead=choice.wants_dead if choice.of_dead else None,
+                )  # fmt: skip
+        missing = [name for name in named if name not in choice.found]
+        if options.json:
+            print_json(
+                {
+                    "crawl": place.crawl, "redis": place.target, "failed": found.failed, "dead": found.dead,
+                    "left": found.left, "missing": missing,
+                }
+            )  # fmt: skip
+        else:
+            for line in _told(found, overview, options):
+                asking.say(line, options)
+            if missing:
+                print(f"Kept neither as failed nor as dead: {' '.join(missing)}", file=sys.stderr)
+        return FAILED if missing or found.left else DONE
+
+
+class _Choice:
+    """What the command line chooses."""
+
+    def __init__(self, named: Sequence[str], options: argparse.Namespace, max_bytes: int) -> None:
+        self.of_failed = options.failed or not options.dead
+        self.of_dead = options.dead or not options.failed
+        self.found: set[str] = set()
+        """Those ids and URLs that were there."""
+        self._named = frozenset(named)
+        self._globs: list[str] = options.match
+        self._reason: str | None = options.reason
+        self._max_bytes = max_bytes
+
+    def wants_failed(self, record: Failed) -> bool:
+        return self._wants(record, lambda: record.label)
+
+    def wants_dead(self, record: Dead) -> bool:
+        return self._wants(record, lambda: self._url_of(record.payload))
+
+    def _wants(self, record: Failed | Dead, url_of: Callable[[], str]) -> bool:
+        if self._reason and self._reason.lower() not in record.reason.lower():
+            return False
+        if not (self._named or self._globs):
+            return True
+        entry_id, url = record.entry_id.hex(), url_of()
+        names = self._named & {entry_id, url}
+        self.found |= names
+        return bool(names) or any(fnmatchcase(url, glob) for glob in self._globs)
+
+    def _url_of(self, payload: bytes) -> str:
+        from scrapy_dq.codec.shown import shown
+
+        # Of what cannot be read the URL is not known: its id chooses it.
+        return str(shown(payload, self._max_bytes).get("url", ""))
+
+
+def _words(words: Sequence[str], named: bool) -> tuple[str, list[str]]:
+    """Return the spider, and ids and URLs; with a crawl *named* by --crawl, the spider may be left out."""
+    spider, *chosen = words or [""]
+    if spider and (_ID.fullmatch(spider) or "://" in spider):
+        if not named:
+            raise CommandError("name a spider first, or a crawl with --crawl")
+        spider, chosen = "", list(words)
+    for each in chosen:
+        if not (_ID.fullmatch(each) or "://" in each):
+            raise CommandError(f"{each!r} is neither a URL nor an id, which has 24 digits from 0 to f")
+    return spider, chosen
+
+
+def _ask(
+    failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: looking.Place
+) -> None:
+    census = overview.census.failed
+    more = f" ({census:,} failed; DQ_KEEP_FAILED are kept)" if failed and census > failed else ""
+    where = f"the backlog of crawl {place.crawl!r} at {place.target}"
+    asking.say(f"To {where}: {_both(failed, dead) or 'nothing'}{more}.", options)
+    if failed or dead:
+        asking.need_consent("Go on?", options)
+
+
+def _both(failed: int, dead: int) -> str:
+    counts = (failed, "failed request"), (dead, "dead letter")
+    return " and ".join(count_of(count, name) for count, name in counts if count)
+
+
+def _cleared(why: str, options: argparse.Namespace) -> str:
+    named = options.spider or f"--crawl {options.crawl}"
+    return (
+        f"{why}. Nothing was changed. `scrapy dq failed {named} --json` lists what failed, and `scrapy dq "
+        f"push` puts single requests into a new run"
+    )
+
+
+def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> Iterator[str]:
+    if not (found.failed or found.dead or found.left):
+        yield "Nothing to retry."
+        return
+    if found.failed or found.dead:
+        yield f"Back in the backlog: {_both(found.failed, found.dead)}."
+    if found.left:
+        yield f"{found.left:,} stay as they are: gone meanwhile, or stored by another version."
+    if asking.anybody(overview):
+        return
+    if overview.phase == "finished":
+        known = "The run was finished and is open again; what it has seen is known still."
+        yield from asking.go_on(options, f"{known} Its start() runs once more.")
+    else:
+        yield from asking.go_on(options, "No worker is alive.")

@@ -1,0 +1,1 @@
+"""Requests that a person or a program writes down -> a crawl."""

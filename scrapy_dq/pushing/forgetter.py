@@ -1,0 +1,69 @@
+"""Makes a crawl forget what somebody has written down."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy import Request
+
+from scrapy_dq import scrapy_redis
+from scrapy_dq.frontier.forgetting import MAX_FINGERPRINTS, forget
+from scrapy_dq.pushing.lines import Line
+from scrapy_dq.pushing.written import BadLine, Written
+
+
+@dataclass
+class Forgotten:
+    """What became of what was read."""
+
+    requests: int = 0
+    known: int = 0
+    bad: int = 0
+
+
+async def forget_lines(
+    client: Any,
+    crawl: str,
+    written: Written,
+    fingerprint: Callable[[Request], bytes],
+    batches: AsyncIterator[Sequence[Line]],
+    *,
+    bad: Callable[[str, str], object],
+    strict: bool = False,
+) -> Forgotten:
+    """Forget the requests of all lines, and return how many there were; blocks while Redis does it.
+
+    Args:
+        client: a `redis` client that decodes nothing.
+        bad: told the name of each line that is no request, and why.
+        strict: nothing after the first line that is none.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+        FrontierRefused: a key of the crawl has a foreign type.
+    """
+    found, waiting = Forgotten(), list[tuple[bytes, bytes]]()
+
+    def hand_in() -> None:
+        for start in range(0, len(waiting), MAX_FINGERPRINTS):
+            part = waiting[start : start + MAX_FINGERPRINTS]
+            found.known += forget(client, crawl, part) or 0
+            found.requests += len(part)
+        waiting.clear()
+
+    async for batch in batches:
+        for line in batch:
+            try:
+                request = written.request(line)
+            except BadLine as error:
+                found.bad += 1
+                bad(line.name, str(error))
+                if strict:
+                    hand_in()
+                    return found
+                continue
+            if request is not None:
+                waiting.append((fingerprint(request), scrapy_redis.fingerprint(request)))
+        hand_in()
+    return found

@@ -1,0 +1,192 @@
+"""Puts what somebody has written down into a crawl, as one of its workers would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from operator import index
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+
+from scrapy_dq import scrapy_redis
+from scrapy_dq.admission import entry_ids
+from scrapy_dq.assembly import codec_of, frontier_of, identity_of
+from scrapy_dq.codec import CannotEncode
+from scrapy_dq.connection import Connection
+from scrapy_dq.due import BadDue, due_of, without_due
+from scrapy_dq.dupefilter import shares_seen
+from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.frontier.visitor import Visitor
+from scrapy_dq.pushing.lines import Line
+from scrapy_dq.pushing.written import BadLine, Written
+from scrapy_dq.settings import Config
+from scrapy_dq.slots import BadPartition, partition_without_downloader
+from scrapy_dq.surroundings import data_dir
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from scrapy.crawler import Crawler
+
+WAKE_EVERY_S = 1.0
+
+
+@dataclass
+class Pushed:
+    """What became of what was read."""
+
+    requests: int = 0
+    """Put, whether they were known or not."""
+    known: int = 0
+    bad: int = 0
+    """Lines that are no request."""
+    run: int | None = None
+    """None: nothing was put."""
+    disturbed: bool = False
+
+    @property
+    def new(self) -> int:
+        return max(0, self.requests - self.known)
+
+
+class Pusher:
+    """One push; `pushed` is true at any time, also if it breaks off."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        config: Config,
+        common: Mapping[str, Any],
+        *,
+        spider: str,
+        bad: Callable[[str, str], object],
+        wake: Callable[[], object],
+    ) -> None:
+        """
+        Args:
+            crawler: with its spider and its fingerprinter; without an engine.
+            common: see `Written`.
+            spider: the class by which the crawl is stored; empty: it is not, and the first worker says it.
+            bad: told the name of each line that is no request, and why.
+            wake: called when something was handed in, once a second at most, and in the end.
+        Raises:
+            ConfigError: the SCHEDULER_SERIALIZER does not work.
+        """
+        self.pushed = Pushed()
+        self._config = config
+        self._codec = codec_of(config, crawler)
+        self._written = Written(self._codec, common)
+        self._bad = bad
+        self._wake = wake
+        self._woken_at = 0.0
+        identity = identity_of(config, crawler)
+        # Limits stay as they are: who pushes does not say how fast the crawl goes.
+        self._identity = replace(identity, limits=None)
+        if not spider:
+            # What a run is like is for its first worker to say.
+            self._identity = replace(self._identity, spider="", spider_args="")
+        fingerprinter = crawler.request_fingerprinter
+        assert fingerprinter is not None
+        self._fingerprint = fingerprinter.fingerprint
+        self._shares_seen = shares_seen(crawler)
+        self._ids = entry_ids()
+
+    def check(self) -> None:
+        """Raise BadLine if what holds for all requests fits none, say a callback that the spider has not."""
+        scheme = self._config.url_schemes[0]
+        request = self._written.request(Line("", f"{scheme}://localhost/".encode()))
+        assert request is not None
+        self._put_of(request)
+
+    async def push(self, batches: AsyncIterator[Sequence[Line]], *, strict: bool = False) -> None:
+        """Put the requests of all lines; each batch is stored before the next is read.
+
+        The run begins, if it has to, with the first line that is a request.
+
+        Args:
+            strict: nothing after the first line that is none.
+        Raises:
+            ConfigError, FrontierError: it broke off; what is counted was stored.
+        """
+        connection = Connection(self._config, data_dir())
+        try:
+            client = await connection.open()
+            visitor = Visitor(
+                frontier_of(self._config, client), self._identity, connect=connection.blocking,
+                ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,
+                dropped=self._known,
+            )  # fmt: skip
+            try:
+                async with AsyncExitStack() as stack:
+                    await self._push(visitor, stack, batches, strict)
+                if self.pushed.run is not None:
+                    self._wake()
+            finally:
+                self.pushed.requests -= visitor.unconfirmed
+                self.pushed.disturbed = visitor.disturbed
+        finally:
+            await connection.close()
+
+    async def _push(
+        self, visitor: Visitor, stack: AsyncExitStack, batches: AsyncIterator[Sequence[Line]], strict: bool
+    ) -> None:
+        adopted = False
+        async for batch in batches:
+            for line in batch:
+                try:
+                    request = self._written.request(line)
+                    put = request and self._put_of(request)
+                except BadLine as error:
+                    self.pushed.bad += 1
+                    self._bad(line.name, str(error))
+                    if strict:
+                        if self.pushed.run is not None:
+                            await visitor.hand_in()
+                        return
+                    continue
+                if not (request and put):
+                    continue
+                if self.pushed.run is None:
+                    adopted = (await stack.enter_async_context(visitor.joined())).adopted
+                    self.pushed.run = visitor.run
+                if adopted and put.admission is Admission.SEEN:
+                    put.known_as = scrapy_redis.fingerprint(request)
+                self.pushed.requests += 1
+                await visitor.put(put)
+            if self.pushed.run is not None:
+                await visitor.hand_in()
+                if time.monotonic() >= self._woken_at + WAKE_EVERY_S:
+                    self._woken_at = time.monotonic()
+                    self._wake()
+
+    def _put_of(self, request: Request) -> Put:
+        if request.meta.get("dq_local"):
+            raise BadLine("dq_local keeps a request in the worker that made it")
+        try:
+            due = due_of(request, None, None)
+            partition = b""
+            if self._config.partition_by == "slot":
+                partition = partition_without_downloader(request)
+            payload = self._codec.encode(without_due(request))
+        except (BadDue, BadPartition, CannotEncode) as error:
+            raise BadLine(str(error)) from error
+        entry_id = next(self._ids)
+        filtered = self._shares_seen and not request.dont_filter
+        admission, token = Admission.ID, entry_id
+        if filtered:
+            try:
+                admission, token = Admission.SEEN, self._fingerprint(request)
+            except Exception as error:  # of a project's own fingerprinter
+                raise BadLine(printable(f"{type(error).__name__}: {error}")) from error
+        return Put(
+            entry_id, admission, token, int(index(request.priority)), False, payload, partition=partition,
+            due_at=due.at, not_before_s=due.not_before_s, once=not filtered,
+        )  # fmt: skip
+
+    def _known(self, put: Put) -> None:
+        self.pushed.known += 1

@@ -1,0 +1,228 @@
+"""The commands that change a crawl, as a user runs them: one process each, beside real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier import peek
+from support.project import Project
+from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq, run_dq_each
+from support.tree_site import TreeSite
+from support.waiting import free_port, wait_until
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+PASSWORD = "s3cr3t-w0rd"
+FED = """\
+from scrapy_dq import RedisSpider
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(RedisSpider, TreeSpider):
+    name = SPIDER_NAME
+"""
+FAILS = """\
+from pathlib import Path
+
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        if not Path("mended").exists() and page_path(response) != "/p/0":
+            raise ValueError("not mended")
+        return super().parse(response)
+"""
+
+
+@pytest.fixture
+def look(server: RedisServer) -> Iterator[Callable[[Project], Any]]:
+    """Yield a function that reads the state of a project's crawl."""
+    with server.client() as client:
+        yield lambda project: peek(client, project.name)
+
+
+def start_dq(project: Project, *words: str) -> subprocess.Popen[str]:
+    """Start a command that reads a pipe; the test ends it."""
+    return subprocess.Popen(
+        project.command("dq", *words), cwd=project.folder, env=project.environ(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_a_live_crawl_takes_what_is_pushed_and_is_not_cleared(
+    make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
+) -> None:
+    """At once, though it waits; `clear` refuses while its worker lives, and with --force closes it."""
+    site = start_site(pages=5)
+    project = make_project([], redis_url=server.url, spider=FED)
+    worker = project.start_worker()
+    worker.wait_for_log("Fed by")
+    done = run_dq(project, "push", project.name, "--priority", "2", site.url("/p/3"), site.url("/p/4"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "requests pushed  2" in done.stdout
+    assert "Go on with" not in done.stdout
+    wait_until(lambda: set(site.hits()) == {"/p/3", "/p/4"}, "the worker crawls what was pushed", 3)
+    refused, cleared = run_dq_each(
+        project,
+        [["clear", project.name, "--yes"], ["clear", "--crawl", project.name, "--yes", "--force", "--json"]],
+    )
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert f"{worker.pid}-" in refused.stderr.splitlines()[-1]
+    assert "alive: nothing was deleted" in refused.stderr
+    assert json.loads(cleared.stdout)["deleted"]["workers"] == 1
+    assert worker.wait(20) == 0
+    assert worker.close_reason == "frontier_lost"
+    for done in (refused, cleared):
+        assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_a_push_that_is_killed_does_not_keep_a_run_open(
+    make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
+) -> None:
+    """The worker waits for it while it lives, crawls what it has pushed, and ends when it is dead."""
+    site = start_site(pages=3)
+    project = make_project([site.start_url], redis_url=server.url, settings={"DQ_WORKER_TTL": 60})
+    push = start_dq(project, "push", project.name, "--file", "-")
+    assert push.stdin is not None
+    push.stdin.write(f"{site.url('/p/2?pushed')}\n")
+    push.stdin.flush()
+    wait_until(lambda: look(project).census.waiting == 1, "the first line is pushed", 20)
+    worker = project.start_worker()
+    wait_until(lambda: look(project).census.done == 4, "all is crawled", 20)
+    assert worker.running
+    assert look(project).phase == "open"
+    os.kill(push.pid, signal.SIGKILL)
+    push.communicate()
+    assert worker.wait(10) == 0
+    assert worker.close_reason == "finished"
+    assert "/p/2?pushed" in site.hits()
+    assert look(project).phase == "finished"
+
+
+def test_a_push_that_is_interrupted_says_how_far_it_was(
+    make_project: MakeProject, server: RedisServer, look: Callable[[Project], Any]
+) -> None:
+    """Ctrl-C while it waits for more: what was read is stored, and nobody is left behind."""
+    project = make_project([], redis_url=server.url)
+    push = start_dq(project, "push", project.name, "--file", "-", "--json")
+    assert push.stdin is not None
+    push.stdin.write("http://a.example/1\nhttp://a.example/2\nhttp://a.exam")
+    push.stdin.flush()
+    wait_until(lambda: look(project).census.waiting == 2, "two lines are pushed", 20)
+    os.kill(push.pid, signal.SIGINT)
+    out, err = push.communicate(timeout=5)
+    assert push.returncode == 1
+    assert json.loads(out)["pushed"] == 2
+    assert err.splitlines()[-1] == "scrapy dq push: interrupted"
+    overview = look(project)
+    assert (overview.members, overview.phase, overview.census.waiting) == ([], "open", 2)
+
+
+def test_what_failed_is_crawled_again_after_the_cause_is_mended(
+    make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
+) -> None:
+    """A finished run whose seen was kept is opened again: the pages that failed, and those that they link."""
+    site = start_site(pages=13)
+    project = make_project(
+        [site.start_url], redis_url=server.url, spider=FAILS, settings={"SCHEDULER_PERSIST": True}
+    )
+    assert project.run_worker().close_reason == "finished"
+    failed = look(project).census.failed
+    assert failed == len(site.hits()) - 1 > 0
+    (project.folder / "mended").touch()
+    done = run_dq(project, "retry", project.name, "--all", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Back in the backlog: {failed} failed requests." in done.stdout
+    assert f"Go on with: scrapy crawl {project.name}" in " ".join(done.stdout.split())
+    worker = project.run_worker()
+    assert worker.close_reason == "finished"
+    assert f"resumed run 0; {failed} waiting" in worker.text
+    assert set(project.count("done")) == set(site.paths)
+    assert project.count("done")["/p/0"] == 2  # start() ran once more
+    assert look(project).census.failed == 0
+
+
+def test_a_page_that_is_forgotten_is_crawled_when_it_is_found_again(
+    make_project: MakeProject, start_site: StartSite, server: RedisServer
+) -> None:
+    """In the next run of a crawl that keeps what it has seen; the others stay known."""
+    site = start_site(pages=5)
+    project = make_project([site.start_url], redis_url=server.url, settings={"SCHEDULER_PERSIST": True})
+    project.run_worker()
+    done = run_dq(project, "forget", project.name, site.url("/p/2"))
+    assert (done.returncode, done.stderr) == (0, "")
+    project.run_worker()
+    assert site.hits() == {f"/p/{n}": 2 if n in (0, 2) else 1 for n in range(5)}
+
+
+def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServer) -> None:
+    """Wrong names, words after options, and a Redis that is away: one line, and no password."""
+    project = make_project([], redis_url=server.url)
+    name, url = project.name, "http://a.example/1"
+    begun, as_json, listed = run_dq_each(
+        project,
+        [
+            ["push", name, url, "-s", f"REDIS_URL={server.url}"],
+            ["limit", name, "--delay", "2", "a.example", "--json"],
+            ["--help"],
+        ],
+    )
+    assert (begun.returncode, begun.stderr) == (0, "")
+    assert f"Go on with: scrapy crawl {name}" in " ".join(begun.stdout.split())
+    assert PASSWORD not in begun.stdout
+    assert json.loads(as_json.stdout)["delay_s"] == 2
+    for command in ("retry", "forget", "push", "limit", "clear"):
+        assert command in listed.stdout
+    words = {
+        "retry": ["--all", "--yes"], "push": [name, url], "forget": [name, url], "limit": ["a.example"],
+        "clear": ["--yes"],
+    }  # fmt: skip
+    typos = run_dq_each(project, [[each, *rest, "--crawl", name[:-1]] for each, rest in words.items()])
+    spiders = run_dq_each(
+        project, [["push", name[:-1], url], ["forget", name[:-1], url], ["clear", name[:-1]]]
+    )
+    nowhere = f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
+    away = run_dq_each(
+        project,
+        [
+            [each, *([] if rest[0] == name else [name]), *rest, "-s", f"REDIS_URL={nowhere}"]
+            for each, rest in words.items()
+        ],
+    )
+    for ended, says in (
+        *((each, f"did you mean --crawl {name!r}?") for each in typos),
+        *((each, f"did you mean {name!r}?") for each in spiders),
+        *((each, "cannot be reached") for each in away),
+    ):
+        assert ended.returncode == 1
+        assert ended.stdout == ""
+        (line,) = ended.stderr.splitlines()
+        assert says in line
+        assert PASSWORD not in line
+
+
+def test_a_crawl_in_the_embedded_redis_is_pushed_to(make_project: MakeProject) -> None:
+    """It is started for the moment, and keeps what was pushed."""
+    project = make_project([])
+    pushed, looked, cleared = run_dq_each(
+        project,
+        [["push", project.name, "http://a.example/1"], ["status", project.name, "--no-rate", "--json"],
+         ["clear", project.name, "--yes"]],
+    )  # fmt: skip
+    assert "requests pushed  1" in pushed.stdout
+    assert json.loads(looked.stdout)["waiting"] == 1
+    assert "is deleted" in cleared.stdout

@@ -1,0 +1,148 @@
+"""`scrapy dq clear`: what is said and asked before, who may be at work, and what is left alone."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from commands.test_failures import end_badly
+from scrapy_dq.commands import asking
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier import alive
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.model import FrontierRefused, Status
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put, puts
+
+TTL = {"DQ_WORKER_TTL": 1}
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look every 50 ms, where in earnest it is a second."""
+    monkeypatch.setattr(alive, "LOOK_S", 0.05)
+
+
+@pytest.fixture
+def beaten(live: LiveFrontier, worker: HandWorker) -> Iterator[HandWorker]:
+    """Yield a worker of another machine that lives."""
+    with beating(live, worker):
+        yield worker
+
+
+@contextmanager
+def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.01):
+            if live.redis.exists(live.key("beats")):
+                live.redis.hincrby(live.key("beats"), worker.worker_id, 1)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_it_says_what_there_is_and_asks(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All counts; then all keys of the crawl are gone, and no other."""
+    end_badly(worker, 2)
+    worker.exchange(*puts(b"a", 5, 100), put(200, due_in=900), want=2)
+    worker.leave()
+    live.redis.set(live.crawl, "mine")
+    before = live.dump()
+    for answer in (io.StringIO("y\n"), io.StringIO("")):
+        monkeypatch.setattr(sys, "stdin", answer)
+        with pytest.raises(CommandError, match="--yes"):
+            dq.text("clear")
+    assert live.dump() == before
+    text = dq.text("clear", "--yes")
+    for part in ("0 workers", "5 waiting", "1 delayed", "2 failed", "2 dead", "is deleted."):
+        assert part in text
+    assert live.dump() == {}
+    assert live.redis.get(live.crawl) == b"mine"
+    live.redis.delete(live.crawl)
+    with pytest.raises(CommandError, match="there is no crawl"):
+        dq.text("clear", "--yes")
+
+
+def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
+    """Before anything is asked; it names the worker, and the ways out."""
+    before = live.redis.hgetall(live.key("meta"))
+    with pytest.raises(FrontierRefused):
+        dq.text("clear", **TTL)
+    with pytest.raises(FrontierRefused, match="worker worker of crawl") as refusal:
+        dq.text("clear", "--yes", **TTL)
+    for part in ("scrapy dq stop", "--force", "nothing was deleted"):
+        assert part in str(refusal.value)
+    assert "SCHEDULER_FLUSH_ON_START" not in str(refusal.value)
+    assert dq.said == ["Watching for up to 1 s whether worker is alive"]
+    assert live.redis.hgetall(live.key("meta")) == before
+
+
+def test_who_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """It is watched for DQ_WORKER_TTL."""
+    worker.exchange(put(1), put(2), want=1)
+    began = time.monotonic()
+    found = dq.found("clear", "--yes", **TTL)
+    assert time.monotonic() - began >= 1
+    assert (found["deleted"]["waiting"], found["deleted"]["in_flight"]) == (1, 1)
+    assert live.dump() == {}
+
+
+def test_who_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """Its process is gone."""
+    gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
+    worker.leave()
+    live.call("join", "gone", gone, "epoch", IDENTITY)
+    began = time.monotonic()
+    dq.text("clear", "--yes", DQ_WORKER_TTL=60)
+    assert time.monotonic() - began < 5
+    assert live.dump() == {}
+
+
+def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
+    """It says what becomes of them; each finds at its next exchange that the frontier is gone."""
+    beaten.exchange(put(1), put(2), want=1)
+    text = dq.text("clear", "--force", "--yes", DQ_WORKER_TTL=60)
+    assert "close with reason frontier_lost" in text
+    assert beaten.exchange(put(3)).status is Status.LOST
+
+
+def test_who_joins_while_it_asks_is_seen(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer took its time: it is looked again."""
+    worker.exchange(put(1))
+    worker.leave()
+    with ExitStack() as stack:
+
+        def consent(question: str, options: Any) -> None:
+            stack.enter_context(beating(live, HandWorker(live, "late")))
+
+        monkeypatch.setattr(asking, "need_consent", consent)
+        with pytest.raises(FrontierRefused, match="worker late"):
+            dq.text("clear", **TTL)
+    assert live.members() == {"late"}
+
+
+def test_nobody_is_asked_under_force_either(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--force is no --yes."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(CommandError, match="--yes"):
+        dq.text("clear", "--force")
+    assert live.members() == {"worker"}

@@ -1,0 +1,359 @@
+"""`scrapy dq push`: URLs and files, what is known, what is bad, and what of a run that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.model import Ack, FrontierRefused, Limits
+from scrapy_dq.frontier.visitor import Visitor
+from scrapy_dq.pushing.lines import Splitter
+from scrapy_dq.scrapy_redis import fingerprint
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
+
+SPIDERS = {"SPIDER_MODULES": ["support.pushed_spider"]}
+OWN = replace(
+    IDENTITY,
+    fingerprinter="scrapy.utils.request.RequestFingerprinter",
+    spider="support.pushed_spider.PushedSpider",
+    partition_by="slot",
+)
+HOST = "http://a.example"
+
+
+@pytest.fixture
+def worker(live: LiveFrontier) -> HandWorker:
+    """Return a worker of the spider's crawl."""
+    return HandWorker(live, "worker", OWN)
+
+
+class Push:
+    """Pushes to the spider's crawl."""
+
+    def __init__(self, dq: Any, folder: Path) -> None:
+        self.dq = dq
+        self._file = folder / "requests.jsonl"
+
+    def __call__(self, *words: str, **settings: Any) -> Any:
+        return self.dq.found("push", "pushed", *words, **SPIDERS | settings)
+
+    def text(self, *words: str, **settings: Any) -> str:
+        return str(self.dq.text("push", "pushed", *words, **SPIDERS | settings))
+
+    def file(self, *lines: str | bytes, words: tuple[str, ...] = ()) -> Any:
+        """Push a file of these lines."""
+        self._file.write_bytes(b"\n".join(x.encode() if isinstance(x, str) else x for x in lines))
+        return self("--file", str(self._file), *words)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return the requests that wait, best first."""
+        return [found["request"] for found in self.dq.found("peek", "-n", "1000")]
+
+    def urls(self) -> set[str]:
+        return {request["url"] for request in self.waiting()}
+
+
+@pytest.fixture
+def push(dq: Any, tmp_path: Path) -> Push:
+    return Push(dq, tmp_path)
+
+
+def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
+    """Each in its partition; those that the crawl knows are told as known."""
+    assert push(f"{HOST}/1", f"{HOST}/2") | {"redis": ""} == {
+        "crawl": live.crawl, "redis": "", "run": 0, "pushed": 2, "known": 0, "bad": 0,
+    }  # fmt: skip
+    found = push(f"{HOST}/2", f"{HOST}/3?b=1&a=2", f"{HOST}/3?a=2&b=1")
+    assert (found["pushed"], found["known"], push.dq.status) == (1, 2, 0)
+    assert push.urls() == {f"{HOST}/1", f"{HOST}/2", f"{HOST}/3?b=1&a=2"}
+    assert set(live.state()["partitions"].values()) == {b"a.example"}
+    assert live.members() == {"worker"}
+    assert "requests pushed  0\nknown already    1" in push.text(f"{HOST}/1")
+
+
+def test_known_ones_are_pushed_all_the_same_if_asked(
+    push: Push, worker: HandWorker, live: LiveFrontier
+) -> None:
+    """With --dont-filter, or where a line says so; nothing is left in Redis that only a repeat would need."""
+    push(f"{HOST}/1")
+    assert push(f"{HOST}/1", f"{HOST}/1", "--dont-filter")["pushed"] == 2
+    assert push.file(json.dumps({"url": f"{HOST}/1", "dont_filter": True}), f"{HOST}/1")["known"] == 1
+    assert [request.get("dont_filter", False) for request in push.waiting()].count(True) == 3
+    assert not live.redis.exists(live.key("admitted"))
+
+
+def test_options_hold_where_a_line_says_nothing(push: Push, worker: HandWorker) -> None:
+    """Priority, callback and each key of meta."""
+    words = ("--priority", "5", "--meta", '{"a": 1, "b": 2}', "--callback", "parse_page")
+    own = {"url": f"{HOST}/2", "priority": -1, "meta": {"b": 3}, "callback": "parse"}
+    push.file(f"{HOST}/1", json.dumps(own), words=words)
+    first, second = push.waiting()
+    assert (first["priority"], first["callback"], first["meta"]) == (5, "parse_page", {"a": 1, "b": 2})
+    assert (second["priority"], second["callback"], second["meta"]) == (-1, "parse", {"a": 1, "b": 3})
+
+
+def test_a_line_may_say_all_of_a_request(push: Push, worker: HandWorker) -> None:
+    """By the names that a request's attributes have; two that differ in method or body are two."""
+    whole = {
+        "url": f"{HOST}/1", "method": "POST", "headers": {"X-A": ["1", "2"]}, "body": "é",
+        "cookies": {"c": "d"}, "meta": {"deep": {"x": [1]}}, "cb_kwargs": {"k": 1}, "flags": ["f"],
+        "encoding": "utf-8", "errback": "parse_page", "priority": 3,
+    }  # fmt: skip
+    assert push.file(json.dumps(whole), json.dumps(whole | {"method": "PUT"}), f"{HOST}/1")["pushed"] == 3
+    (found,) = [request for request in push.waiting() if request["method"] == "POST"]
+    assert found.pop("kind") == "request"
+    assert found.pop("callback") is None
+    assert found == {
+        key: value for key, value in whole.items() if key != "encoding"
+    } | {"headers": {"X-A": ["1", "2"]}}  # fmt: skip
+
+
+def test_a_request_may_be_due_later(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
+    """As one that a spider yields."""
+    push(f"{HOST}/1", "--meta", '{"dq_delay": 900}')
+    assert peek(live.redis, live.crawl).census.delayed == 1
+    (request,) = push.waiting()
+    assert "dq_delay" not in request.get("meta", {})
+
+
+def test_a_crawl_without_partitions_has_none(push: Push, live: LiveFrontier) -> None:
+    """As its settings say."""
+    HandWorker(live, "worker", replace(OWN, partition_by="none"))
+    push(f"{HOST}/1", DQ_PARTITION_BY="none")
+    assert set(live.state()["partitions"].values()) == {b""}
+
+
+BAD = {
+    "{": "begins like JSON",
+    "[1]": "its JSON is a list",
+    '"http://x/"': "its JSON is a str",
+    "{}": "it has no url",
+    '{"url": 7}': "str",
+    '{"url": "http://x/", "form": 1}': "'form' is no attribute",
+    '{"url": "http://x/", "callback": "nope"}': "has no callback 'nope'",
+    '{"url": "http://x/", "callback": 5}': "has no callback 5",
+    '{"url": "http://x/", "priority": "high"}': "priority",
+    '{"url": "http://x/", "meta": [1]}': 'its "meta" is a list',
+    '{"url": "http://x/", "meta": {"dq_delay": "soon"}}': "dq_delay",
+    '{"url": "http://x/", "meta": {"dq_local": true}}': "dq_local",
+    '{"url": "http://x/", "meta": {"download_slot": "a\\u0000"}}': "download slot",
+    '{"url": "file:///etc/passwd"}': "DQ_URL_SCHEMES",
+    "no url at all": "Missing scheme",
+    b"\xff\xfe": "no text in UTF-8",
+    "[" * 100_000: "begins like JSON",
+    '{"url": "http://x/", "body": "' + "x" * 1_100_000 + '"}': "DQ_MAX_ENTRY_BYTES",
+    "http://x/" + "x" * 9_000_000: "it is too long",
+}
+
+
+def test_bad_lines_are_told_with_their_numbers_and_the_rest_goes_on(push: Push, worker: HandWorker) -> None:
+    """One line for each, which says why; the exit status is 1."""
+    lines: list[str | bytes] = ["# all that may be wrong", "", f"{HOST}/first"]
+    for bad in BAD:
+        lines += [bad, f"  {HOST}/{len(lines)}  \r"]
+    found = push.file(*lines)
+    assert (found["pushed"], found["bad"], push.dq.status) == (1 + len(BAD), len(BAD), 1)
+    assert len(push.dq.said) == len(BAD)
+    for i, (line, reason) in enumerate(zip(push.dq.said, BAD.values(), strict=True)):
+        assert line.startswith(f"scrapy dq push: line {4 + 2 * i}: ")
+        assert reason in line
+        assert len(line) < 600
+
+
+def test_strict_stops_at_the_first_bad_line(push: Push, worker: HandWorker) -> None:
+    """What stood before it went in, and is counted; nothing after it does."""
+    found = push.file(f"{HOST}/1", f"{HOST}/2", "nonsense", f"{HOST}/3", "more nonsense", words=("--strict",))
+    assert (found["pushed"], found["bad"], push.dq.status) == (2, 1, 1)
+    assert push.urls() == {f"{HOST}/1", f"{HOST}/2"}
+    assert push("nonsense", f"{HOST}/4", "--strict")["run"] is None
+
+
+def test_a_bad_url_of_the_command_line_is_told_by_itself(push: Push, worker: HandWorker) -> None:
+    """There is no line to count."""
+    assert push("nonsense", f"{HOST}/1")["pushed"] == 1
+    assert push.dq.said == ["scrapy dq push: 'nonsense': ValueError: Missing scheme in request url: nonsense"]
+
+
+def test_a_file_may_be_large(push: Push, worker: HandWorker) -> None:
+    """More than one part and more than one exchange; the last line has no end, the first a mark."""
+    count = 5000
+    found = push.file("\ufeff" + f"{HOST}/0", *(f"{HOST}/{n}?{'x' * 50}" for n in range(1, count)))
+    assert (found["pushed"], found["known"]) == (count, 0)
+
+
+def test_a_push_that_breaks_off_says_how_many_went_in(
+    push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not handed in does not count; standard error says why."""
+    hand_in, calls = Visitor._hand_in, iter((True, True, False))
+
+    async def break_off(visitor: Visitor) -> None:
+        if not next(calls):
+            raise FrontierRefused("the crawl was deleted meanwhile")
+        await hand_in(visitor)
+
+    monkeypatch.setattr(Visitor, "_hand_in", break_off)
+    with pytest.raises(FrontierRefused):
+        push.file(*(f"{HOST}/{n}?{'x' * 100}" for n in range(3000)))
+    stored = peek(live.redis, live.crawl).census.waiting
+    assert 0 < stored < 3000
+    assert json.loads(push.dq.printed)["pushed"] == stored
+    assert live.members() == {"worker"}
+
+
+def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
+    """Where nothing but delayed requests waits they ask but seldom; a heartbeat reads this count."""
+    push(f"{HOST}/1")
+    first = int(live.redis.hget(live.key("meta"), "words"))
+    push("nonsense")
+    assert int(live.redis.hget(live.key("meta"), "words")) == first > 0
+
+
+def test_lines_are_split_wherever_a_part_ends() -> None:
+    """However it is cut; what is too long is dropped, and not kept meanwhile."""
+    text = b"one\n\ntwo two\n" + b"x" * 20 + b"\nlast"
+    for size in range(1, len(text) + 1):
+        splitter = Splitter(10)
+        parts = [text[i : i + size] for i in range(0, len(text), size)]
+        lines = [line for part in parts for line in splitter.feed(part)] + list(splitter.end())
+        assert [line.text for line in lines] == [b"one", b"", b"two two", None, b"last"]
+        assert [line.name for line in lines] == [f"line {n}" for n in range(1, 6)]
+    endless = Splitter(10)
+    for _ in range(100):
+        assert list(endless.feed(b"y" * 1000)) == []
+    assert sum(map(len, endless._rest)) <= 10
+
+
+def test_standard_input_is_a_file_too(
+    push: Push, worker: HandWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Called -, a pipe or not."""
+    reader, writer = os.pipe()
+    os.write(writer, f"{HOST}/1\n{HOST}/2".encode())
+    os.close(writer)
+    with os.fdopen(reader) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert push("--file", "-")["pushed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "name URLs, or a --file"),
+        ([HOST, "--file", "x"], "not both"),
+        (["--file", "no such file"], "cannot be read: No such file"),
+        (["--file", "/"], "cannot be read: Is a directory"),
+        ([HOST, "--meta", "{"], "--meta is no JSON"),
+        ([HOST, "--meta", "[1]"], "--meta is a JSON object"),
+        ([HOST, "--callback", "nope"], "has no callback 'nope'"),
+        ([HOST, "-a", "novalue"], "NAME=VALUE"),
+    ],
+)
+def test_what_is_typed_wrongly_changes_nothing(
+    push: Push, live: LiveFrontier, worker: HandWorker, words: list[str], says: str
+) -> None:
+    """It is said in one line."""
+    before = live.dump()
+    with pytest.raises(CommandError, match=says) as error:
+        push(*words)
+    assert "\n" not in str(error.value)
+    assert live.dump() == before
+
+
+def test_limits_that_hold_stay(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+    """Also if this project's settings have others."""
+    live.limit(b"a.example", delay_s=7.0)
+    push(f"{HOST}/1", DQ_DOMAIN_DELAY=3, DQ_DOMAIN_LIMITS={"a.example": {"delay": 1}})
+    assert live.limit(b"a.example") == (7.0, 0, 0.0)
+
+
+def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live: LiveFrontier) -> None:
+    """What it would store could not be read there, or would not be known."""
+    HandWorker(live, "worker", replace(OWN, spider="another"))
+    with pytest.raises(FrontierRefused, match="spider class 'another'"):
+        push(f"{HOST}/1")
+    live.redis.hset(live.key("meta"), mapping={"spider": OWN.spider, "fingerprinter": "another"})
+    with pytest.raises(FrontierRefused, match="REQUEST_FINGERPRINTER_CLASS 'another'"):
+        push(f"{HOST}/1")
+    assert live.members() == {"worker"}
+
+
+def test_what_was_adopted_is_known(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+    """By the name that scrapy-redis would give it."""
+    live.call("adopt", worker.epoch, 0, [fingerprint(Request(f"{HOST}/1"))])
+    assert push(f"{HOST}/1", f"{HOST}/2")["known"] == 1
+
+
+def test_a_dupefilter_of_the_projects_own_lets_all_pass(
+    push: Push, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """It is each worker's own, and filters what the worker finds."""
+    own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}
+    assert push(f"{HOST}/1", f"{HOST}/1", **own)["pushed"] == 2
+
+
+# A run that is not there
+
+
+def test_a_crawl_that_is_typed_must_be_there(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+    """A mistyped name begins none."""
+    with pytest.raises(CommandError, match=f"did you mean --crawl '{live.crawl}'"):
+        push(f"{HOST}/1", "--crawl", live.crawl + "x")
+    assert not live.redis.exists(f"dq:{{{live.crawl}x}}:meta")
+
+
+@pytest.fixture
+def unnamed(push: Push, live: LiveFrontier) -> Callable[..., Any]:
+    """Return a push to the spider's crawl as its settings name it, without --crawl."""
+    return lambda *words: push.text(*words, "--crawl", "", DQ_CRAWL=live.crawl)
+
+
+def test_a_crawl_that_is_absent_begins(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
+    """The first worker says what it is like, limits too; what is no request begins nothing."""
+    assert "no request       1" in unnamed("nonsense")
+    assert live.dump() == {}
+    text = " ".join(unnamed(f"{HOST}/1").split())
+    assert "Run 0 begins with them; its start() runs, too. Go on with: scrapy crawl pushed" in text
+    assert live.members() == set()
+    assert "No worker is alive." in unnamed(f"{HOST}/2")
+    live.call("join", "gone", own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}, "epoch", OWN)
+    assert "No worker is alive." in unnamed(f"{HOST}/3")
+    live.call("flush", ["gone"])
+    unnamed(f"{HOST}/1")
+    worker = HandWorker(live, "worker", replace(OWN, limits=Limits(concurrency=1), run_name="its own"))
+    assert (worker.joined.resumed, worker.joined.limits_changed) == (True, False)
+    assert live.state()["run name"] == "its own"
+    assert len(worker.exchange(want=9).leases) == 1
+
+
+def test_a_finished_run_is_followed_by_the_next(
+    unnamed: Callable[..., str], push: Push, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """What was seen is known only if it was kept."""
+    push(f"{HOST}/1")
+    while worker.exchange(want=1).leases:
+        pass
+    worker.exchange(*(Ack(entry) for entry in worker.held))
+    worker.leave()
+    assert "Run 1 begins with them" in unnamed(f"{HOST}/1")
+    assert push.urls() == {f"{HOST}/1"}
+    again = HandWorker(live, "again", replace(OWN, limits=Limits(concurrency=1)))
+    assert (again.joined.resumed, again.joined.limits_changed) == (True, False)
+
+
+def test_the_settings_may_delete_what_is_pushed(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+    """It is said before it happens."""
+    worker.exchange(put(1))
+    worker.leave()
+    assert "SCHEDULER_FLUSH_ON_START" in push.text(f"{HOST}/1", SCHEDULER_FLUSH_ON_START=True)

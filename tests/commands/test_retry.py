@@ -1,0 +1,177 @@
+"""`scrapy dq retry`: which ones, what is asked before, and what is said of a run that is over."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from commands.test_failures import end_badly
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.model import Status
+from support.live_frontier import HandWorker, LiveFrontier, bury, entry_id, fail, put
+from support.stored_requests import stored
+
+
+def url(n: int) -> str:
+    return f"http://x.example/{n}"
+
+
+def counts(live: LiveFrontier) -> tuple[int, int, int]:
+    """Return how many wait, have failed, are dead."""
+    census = peek(live.redis, live.crawl).census
+    return census.waiting, census.failed, census.dead
+
+
+class Terminal(io.StringIO):
+    """In which somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_all_says_how_many_and_asks(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but a yes is one; without a terminal --yes is needed."""
+    end_badly(worker, 3)
+    for answer in ("n\n", "\n", "", "ja\n"):
+        monkeypatch.setattr(sys, "stdin", Terminal(answer))
+        with pytest.raises(CommandError, match="nothing was changed"):
+            dq.text("retry", "--all")
+        assert dq.said == ["Go on? [y/N] "]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(CommandError, match="--yes"):
+        dq.text("retry", "--all")
+    assert counts(live) == (0, 3, 3)
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    text = dq.text("retry", "--all")
+    asked, told = " ".join(text.split()).split(" Back in the backlog: ")
+    assert asked.startswith(f"To the backlog of crawl {live.crawl!r} at 127.0.0.1:")
+    assert asked.endswith(": 3 failed requests and 3 dead letters.")
+    assert told == "3 failed requests and 3 dead letters."
+    assert counts(live) == (6, 0, 0)
+    assert "Nothing to retry." in dq.text("retry", "--all", "--failed")
+    assert dq.status == 0
+
+
+def test_all_says_that_not_all_that_failed_are_kept(dq: Any, worker: HandWorker) -> None:
+    """The newest are."""
+    end_badly(worker, 8)
+    text = " ".join(dq.text("retry", "--all", "--failed", "--yes").split())
+    assert "5 failed requests (8 failed; DQ_KEEP_FAILED are kept)." in text
+    found = dq.found("retry", "--all", "--dead", "--yes")
+    assert (found["failed"], found["dead"], found["left"]) == (0, 8, 0)
+    assert ": 8 dead letters." in " ".join(dq.said)
+
+
+def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """By id or by URL, failed or dead; with or without a spider's name before them."""
+    end_badly(worker, 3)
+    failed, dead = dq.found("failed"), dq.found("dead")
+    found = dq.found("retry", failed[0]["id"], dead[0]["url"], failed[1]["url"])
+    assert (found["failed"], found["dead"], found["missing"]) == (2, 1, [])
+    assert counts(live) == (3, 1, 2)
+    assert worker.take(9)
+    assert "Back in the backlog: 1 failed request." in dq.text("retry", failed[2]["url"])
+    assert dq.status == 0
+
+
+def test_what_is_kept_nowhere_is_told(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """The others are moved; the exit status says that something was not."""
+    end_badly(worker, 2)
+    missing = ["0" * 24, "http://x.example/none"]
+    text = dq.text("retry", *missing, url(0))
+    assert "Back in the backlog: 1 failed request." in text
+    assert dq.said == [f"Kept neither as failed nor as dead: {' '.join(missing)}"]
+    assert dq.status == 1
+    assert dq.found("retry", *missing)["missing"] == missing
+    assert counts(live) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--match", "*/1"], (1, 0)),
+        (["--match", "http://x.example/[12]"], (2, 0)),
+        (["--match", "*/1", "--match", "*/3"], (1, 1)),
+        (["--match", "*", "--dead"], (0, 3)),
+        (["--match", "*", "--failed"], (3, 0)),
+        (["--reason", "valueerror"], (3, 0)),
+        (["--reason", "DIED"], (0, 3)),
+        (["--reason", "ValueError: 1"], (1, 0)),
+        (["--match", "*/[0-9]", "--reason", "5"], (0, 1)),
+        (["--match", "x.example"], (0, 0)),
+    ],
+)
+def test_those_are_retried_that_are_described(
+    dq: Any, worker: HandWorker, words: list[str], expected: tuple[int, int]
+) -> None:
+    """By a pattern of the whole URL, and by a part of the reason, in any case."""
+    end_badly(worker, 3)
+    found = dq.found("retry", *words)
+    assert (found["failed"], found["dead"]) == expected
+    assert dq.status == 0
+
+
+def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """Its id, its reason or --all chooses it."""
+    worker.exchange(*(put(n, payload=b"\xffno entry") for n in range(3)), want=3)
+    worker.exchange(*(bury(n, f"unreadable {n}") for n in range(3)))
+    assert dq.found("retry", "--match", "*://*")["dead"] == 0
+    assert dq.found("retry", entry_id(0).hex())["dead"] == 1
+    assert dq.found("retry", "--reason", "unreadable 1")["dead"] == 1
+    assert dq.found("retry", "--all", "--yes")["dead"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "say which"),
+        (["--failed"], "say which"),
+        (["--all", "--match", "*"], "say which"),
+        (["--all", "http://x.example/1"], "say which"),
+        (["spider", "nonsense"], "'nonsense' is neither a URL nor an id"),
+    ],
+)
+def test_what_is_typed_wrongly_changes_nothing(
+    dq: Any, live: LiveFrontier, worker: HandWorker, words: list[str], says: str
+) -> None:
+    """It is said what may be typed."""
+    end_badly(worker, 1)
+    with pytest.raises(CommandError, match=says):
+        dq.text("retry", *words)
+    assert counts(live) == (0, 1, 1)
+
+
+def test_what_another_version_has_stored_is_told(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """It stays as it is."""
+    worker.exchange(put(1, payload=stored(url(1))), want=1)
+    worker.exchange(fail(1))
+    (record,) = live.redis.lrange(live.key("failed"), 0, -1)
+    live.redis.lset(live.key("failed"), 0, b"\x98" + record[1:-1])  # without the partition, which is empty
+    assert "1 stay as they are" in dq.text("retry", "--match", "*")
+    assert dq.status == 1
+
+
+def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
+    """With what it has seen it is opened again; without, it is refused, before anything is asked."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1, payload=stored(url(1))), want=1)
+    assert worker.exchange(fail(1)).status is Status.FINISHED
+    worker.leave()
+    with pytest.raises(CommandError, match=r"SCHEDULER_PERSIST .*Nothing was changed.*scrapy dq push"):
+        dq.text("retry", "--all")
+    live.redis.hset(live.key("meta"), "keep_seen", 1)
+    text = " ".join(dq.text("retry", "--all", "--yes").split())
+    assert f"Its start() runs once more. Go on with: scrapy crawl <spider> -s DQ_CRAWL={live.crawl}" in text
+    assert counts(live) == (1, 0, 0)
+    again = HandWorker(live, "again")
+    again.exchange(want=1)
+    again.exchange(fail(1))
+    again.exchange(put(2))
+    again.leave()
+    assert "No worker is alive. Go on with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")

@@ -1,0 +1,71 @@
+"""What a crawl has seen, and is to forget: of each kind, and what another scheduler had seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scrapy_dq.frontier import forget
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Put, Seen
+from support.live_frontier import HandWorker, LiveFrontier, numbers, put
+
+
+def seen(n: int, fingerprint: bytes) -> Put:
+    return put(n, admission=Admission.SEEN, token=fingerprint)
+
+
+@pytest.mark.parametrize("kind", list(Seen))
+def test_what_is_forgotten_is_new_again(open_frontier: Callable[..., LiveFrontier], kind: Seen) -> None:
+    """Of either kind; how many were known is told, and the others stay known."""
+    live = open_frontier(seen=kind)
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, b"one"), seen(2, b"two"))
+    assert forget(live.redis, live.crawl, [(b"one", b"-"), (b"three", b"-")]) == 1
+    assert worker.exchange(seen(3, b"one"), seen(4, b"two")).dropped == (1,)
+    assert forget(live.redis, live.crawl, [(b"one", b"-"), (b"one", b"-")]) == 1
+    live.state()
+
+
+def test_what_another_scheduler_had_seen_is_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
+    """By its own name; known by both names counts once."""
+    theirs = b"a" * 20, b"b" * 20
+    live.call("adopt", worker.epoch, 0, list(theirs))
+    worker.exchange(seen(1, b"one"))
+    assert forget(live.redis, live.crawl, [(b"one", theirs[0]), (b"two", theirs[1]), (b"x", b"c" * 20)]) == 2
+    known = [seen(2, b"one"), seen(3, b"two")]
+    for each, name in zip(known, theirs, strict=True):
+        each.known_as = name
+    assert worker.exchange(*known).dropped == ()
+
+
+def test_workers_are_told(live: LiveFrontier, worker: HandWorker) -> None:
+    """Each call counts up what they look at: they remember for themselves what they have sent."""
+    for calls in (1, 2):
+        forget(live.redis, live.crawl, [(b"one", b"-")])
+        counters = live.redis.hmget(live.key("meta"), "forgets", "words")
+        assert [int(counter) for counter in counters] == [calls, calls]
+
+
+def test_nothing_else_is_touched(live: LiveFrontier, worker: HandWorker) -> None:
+    """What waits is served still, and the run goes on."""
+    worker.exchange(seen(1, b"one"))
+    forget(live.redis, live.crawl, [(b"one", b"-")])
+    assert numbers(worker.exchange(want=1)) == [1]
+
+
+def test_a_crawl_that_is_not_there_is_not_made(live: LiveFrontier) -> None:
+    assert forget(live.redis, live.crawl, [(b"one", b"-")]) is None
+    assert live.dump() == {}
+
+
+@pytest.mark.parametrize("name", ["seen", "adopted"])
+def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandWorker, name: str) -> None:
+    """It is found before the first write."""
+    worker.exchange(seen(1, b"one"))
+    live.redis.delete(live.key(name))
+    live.redis.set(live.key(name), "foreign")
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match="something else uses this name"):
+        forget(live.redis, live.crawl, [(b"one", b"-")])
+    assert live.dump() == before

@@ -1,0 +1,386 @@
+"""Another try: failed requests and dead letters go back to where they waited, each once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+
+from scrapy_dq.frontier import Cleared, Retried, peek, retry
+from scrapy_dq.frontier.model import Census, FrontierRefused, Move, Order, Status, Terms
+from scrapy_dq.frontier.overview import Overview
+from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, retry_records
+from support.live_frontier import (
+    HandWorker,
+    LiveFrontier,
+    ack,
+    bury,
+    by_partition,
+    entry_id,
+    fail,
+    limited,
+    numbers,
+    put,
+    puts,
+    release,
+    waits,
+)
+
+pytestmark = pytest.mark.usefixtures("sound")
+A = b"a"
+END: dict[str, Callable[[int], Move]] = {"failed": fail, "dead": bury}
+
+
+def look(live: LiveFrontier) -> Overview:
+    return peek(live.redis, live.crawl)
+
+
+def retry_all(live: LiveFrontier) -> Retried:
+    """Retry everything that is kept."""
+    everything: Callable[[Any], bool] = lambda record: True  # noqa: E731
+    return retry(live.redis, live.crawl, look(live), failed=everything, dead=everything)
+
+
+# Where they go
+
+
+@pytest.mark.parametrize("partitioning", ["none", "slots", "own"], indirect=True)
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("how", END)
+def test_each_returns_to_its_place(
+    open_frontier: Callable[..., LiveFrontier], order: Order, how: str
+) -> None:
+    """Of every order and partition: the same is served as if it had never been leased."""
+    live = open_frontier(order)
+    worker = HandWorker(live, "worker")
+    begin = [put(n, n % 3, start=n % 4 == 0) for n in range(12)]
+    worker.exchange(*begin)
+    served = worker.take(12)
+    worker.exchange(*(release(n) for n in served))
+    chosen = worker.take(7)
+    worker.exchange(*(END[how](n) for n in chosen))
+    kept = live.redis.llen(live.key("failed")) if how == "failed" else 7
+    found = retry_all(live)
+    assert (found.failed, found.dead, found.left) == ((kept, 0, 0) if how == "failed" else (0, 7, 0))
+    gone = set(chosen[: 7 - kept])  # no more than five are kept here
+    again = worker.take(12)
+    assert by_partition(again) == by_partition([n for n in served if n not in gone])
+
+
+def test_no_attempt_is_charged_any_more(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of one whose workers died with it: it is nobody's suspect, and has all attempts again."""
+    worker.exchange(put(1), put(2))
+    for n in range(4):
+        victim = HandWorker(live, f"victim {n}")
+        assert victim.take(1) == [1]
+        worker.reclaim(victim.worker_id, max_attempts=3)
+    assert look(live).census.dead == 1
+    assert retry_all(live).dead == 1
+    assert live.state()["entries"][entry_id(1)] == ("backlog", 0, False, b"payload")
+    assert worker.take(2) == [1, 2]
+
+
+def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None:
+    """Nothing was waiting for them; what moves nothing tells nobody."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(fail(1))
+    assert retry_all(live).failed == 1
+    assert live.redis.hget(live.key("meta"), "words") == b"1"
+    assert retry_all(live).failed == 0
+    assert live.redis.hget(live.key("meta"), "words") == b"1"
+
+
+def test_the_counts_follow(live: LiveFrontier, worker: HandWorker) -> None:
+    """What failed counts as waiting; but what was trimmed from the list has failed for good."""
+    worker.exchange(*(put(n) for n in range(9)), want=9)
+    worker.exchange(*(fail(n) for n in range(7)), bury(7))
+    assert retry_all(live) == Retried(failed=5, dead=1)
+    census = look(live).census
+    assert (census.waiting, census.in_flight, census.failed, census.dead) == (6, 1, 2, 0)
+    live.redis.hset(live.key("meta"), "failed", 0)  # a count that somebody has spoilt
+    worker.exchange(fail(8))
+    live.redis.hset(live.key("meta"), "failed", 0)
+    assert retry_all(live).failed == 1
+    assert look(live).census.failed == 0
+
+
+def test_what_was_put_as_a_dead_letter_waits_in_its_partition(live: LiveFrontier, worker: HandWorker) -> None:
+    """It never had a place: it is served as one that was put then."""
+    worker.exchange(put(1, partition=A), put(2, partition=A, reason="odd"), put(3, partition=A))
+    assert retry_all(live).dead == 1
+    assert live.state()["partitions"][entry_id(2)] == A
+    assert sorted(worker.take(3)) == [1, 2, 3]
+
+
+def test_limits_hold_for_what_returns(live: LiveFrontier) -> None:
+    """A partition that was empty, and rests or is full, stays so."""
+    slow = HandWorker(live, "slow", limited(100.0, b=(0.0, 1)))
+    slow.exchange(put(1, partition=A), put(2, partition=b"b"), put(3, partition=b"b"), want=9)
+    slow.exchange(fail(1))
+    assert slow.take(1) == []
+    slow.exchange(fail(2), want=1)
+    assert slow.held == {entry_id(3)}
+    assert retry_all(live).failed == 2
+    assert numbers(slow.exchange(want=9)) == []
+    slow.exchange(ack(3))
+    assert numbers(slow.exchange(want=9)) == [2]
+    live.advance(100)
+    assert waits(slow.exchange(want=9, terms=Terms(ahead_s=1.0))) == {1: 0}
+
+
+# Which ones
+
+
+def test_only_what_is_chosen_is_moved(live: LiveFrontier, worker: HandWorker) -> None:
+    """The others stay, in their order."""
+    worker.exchange(*(put(n) for n in range(8)), want=8)
+    worker.exchange(*(fail(n) for n in range(4)), *(bury(n) for n in range(4, 8)))
+    found = retry(
+        live.redis, live.crawl, look(live),
+        failed=lambda record: record.label.endswith(("/1", "/2")),
+        dead=lambda record: record.entry_id == entry_id(6),
+    )  # fmt: skip
+    assert found == Retried(failed=2, dead=1)
+    state = live.state()
+    assert [int(record[0]) for record in state["failed"]] == [3, 0]
+    assert set(state["dead"]) == {entry_id(n) for n in (4, 5, 7)}
+    assert worker.take(9) == [1, 2, 6]
+    assert retry(live.redis, live.crawl, look(live)) == Retried()
+
+
+def test_what_fails_again_meanwhile_is_not_moved_again(live: LiveFrontier, worker: HandWorker) -> None:
+    """Else a page that fails at once would keep the command busy for ever."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(fail(1))
+    rounds = 0
+
+    def crawl_meanwhile(count: int) -> None:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 10
+        time.sleep(0.002)  # times of failures are kept in milliseconds
+        for n in worker.take(1):
+            worker.exchange(fail(n))
+
+    found = retry(live.redis, live.crawl, look(live), failed=lambda record: True, moved=crawl_meanwhile)
+    assert found == Retried(failed=1)
+    assert look(live).census.failed == 1
+
+
+def test_all_of_many_are_moved(live: LiveFrontier, worker: HandWorker) -> None:
+    """More than are read at once, or moved in one call; failures that come meanwhile shift none away."""
+    live.frontier._keep_failed = 1000
+    for begin in range(0, 1000, 250):
+        worker.exchange(*(put(n) for n in range(begin, begin + 250)), want=250)
+        worker.exchange(*(fail(n) if n % 2 else bury(n) for n in range(begin, begin + 250)))
+    more = iter(range(5000, 6000))
+
+    def fail_meanwhile(count: int) -> None:
+        n = next(more)
+        worker.exchange(put(n, 9), want=1)
+        worker.exchange(*(release(int(i)) for i in worker.held - {entry_id(n)}))
+        if entry_id(n) in worker.held:
+            worker.exchange(fail(n))
+
+    odd: Callable[[Any], bool] = lambda record: int(record.entry_id) % 4 == 1  # noqa: E731
+    chosen = retry(live.redis, live.crawl, look(live), failed=odd, moved=fail_meanwhile)
+    assert chosen.failed == 250
+    assert retry(live.redis, live.crawl, look(live), dead=lambda record: True).dead == 500
+
+
+def test_where_a_record_stands_may_have_changed(live: LiveFrontier, worker: HandWorker) -> None:
+    """The list was full, and others have failed since it was read: it is looked for."""
+    worker.exchange(*(put(n) for n in range(8)), want=8)
+    worker.exchange(*(fail(n) for n in range(5)))
+    records = live.redis.lrange(live.key("failed"), 0, -1)
+    worker.exchange(fail(5), fail(6))
+    kept = live.redis.llen(live.key("failed"))
+    moved = retry_records(live.redis, live.crawl, look(live), [(records[i], i - kept) for i in (0, 1, 4)])
+    assert moved == (2, 0)  # the last one was trimmed meanwhile
+    assert [int(record[0]) for record in live.state()["failed"]] == [6, 5, 2]
+    assert worker.take(9) == [3, 4]
+
+
+# Again, and by strangers
+
+
+@pytest.mark.parametrize("how", END)
+def test_to_do_it_again_changes_nothing(live: LiveFrontier, worker: HandWorker, how: str) -> None:
+    """As after a lost reply: the record is gone, whether its entry waits, is leased or done."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(END[how](1))
+    records = [(record, -1) for record in live.redis.lrange(live.key("failed"), 0, -1)]
+    once = {"failed": records} if how == "failed" else {"dead": [entry_id(1)]}
+    assert sum(retry_records(live.redis, live.crawl, look(live), **once)) == 1
+    for then in (lambda: None, lambda: worker.take(1), lambda: worker.exchange(ack(1), put(2))):
+        then()
+        before = live.state()
+        assert retry_records(live.redis, live.crawl, look(live), **once) == (0, 0)
+        assert live.state() == before
+
+
+def record(
+    entry: bytes = entry_id(9),
+    place: bytes = b"p" * 16,
+    payload: Any = b"x",
+    partition: tuple[bytes, ...] = (b"",),
+) -> bytes:
+    """Return a record of a request that failed, as lua/fail.lua would write it."""
+    fields = [entry, "label", "reason", 0, "worker", 0, place, payload, *partition]
+    return msgpack.packb(fields, use_bin_type=False)
+
+
+FOREIGN = {
+    "no msgpack": b"\xc1junk",
+    "no array": msgpack.packb("junk"),
+    "too short": msgpack.packb([b"id"], use_bin_type=False),
+    "of an earlier version": record(partition=()),
+    "a place of 3 bytes": record(place=b"ppp"),
+    "a partition with a zero byte": record(partition=(b"a\0",)),
+    "a partition that is too long": record(partition=(b"a" * 513,)),
+    "an id of 3 bytes": record(entry=b"iii"),
+    "a payload that is a number": record(payload=7),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_record_is_left_alone(live: LiveFrontier, worker: HandWorker, what: str) -> None:
+    """Whatever somebody has written there: in the list, and, without its first two fields, in the hash."""
+    foreign = FOREIGN[what]
+    worker.exchange(put(1), put(2), want=2)
+    worker.exchange(fail(1), bury(2))
+    live.redis.lpush(live.key("failed"), foreign)
+    live.redis.hset(live.key("dead"), b"stranger-id!", foreign)
+    found = retry_all(live)
+    assert (found.failed, found.dead) == (1, 1)
+    sent = retry_records(live.redis, live.crawl, look(live), [(foreign, -1)], [b"stranger-id!", b"short"])
+    assert sent == (0, 0)
+    assert live.redis.lrange(live.key("failed"), 0, -1) == [foreign]
+    assert worker.take(9) == [1, 2]
+    live.redis.delete(live.key("failed"), live.key("dead"))
+
+
+def test_an_id_that_is_none_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
+    """Somebody has copied a dead letter to a name of their own."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(bury(1))
+    live.redis.hset(live.key("dead"), b"copy", live.redis.hget(live.key("dead"), entry_id(1)))
+    assert retry_records(live.redis, live.crawl, look(live), (), [b"copy", entry_id(1)]) == (0, 1)
+    live.redis.hdel(live.key("dead"), b"copy")
+
+
+def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
+    """Records may be large: what is more than 4 MiB goes in another call; one alone may be larger."""
+    assert [len(batch) for batch in _batches([3, 3, 2, 1, 9, 1], lambda mib: mib * 2**20)] == [1, 1, 2, 1, 1]
+    assert [len(batch) for batch in _batches(range(250), lambda _: 1)] == [100, 100, 50]
+
+
+@pytest.mark.parametrize("name", ["failed", "dead", "returned", "rotation", "seen"])
+def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandWorker, name: str) -> None:
+    """It is found before the first write."""
+    worker.exchange(put(1), put(2), want=2)
+    worker.exchange(fail(1), bury(2))
+    records = [(record, -1) for record in live.redis.lrange(live.key("failed"), 0, -1)]
+    kept = live.redis.dump(live.key(name))
+    live.redis.set(live.key(name), "foreign")
+    before, overview = live.dump(), Overview("open", worker.epoch, 0, Census(), [])
+    with pytest.raises(FrontierRefused, match="something else uses this name"):
+        retry_records(live.redis, live.crawl, overview, records, [entry_id(2)])
+    assert live.dump() == before
+    live.redis.delete(live.key(name))
+    if kept:
+        live.redis.restore(live.key(name), 0, kept)
+
+
+def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
+    """One that was deleted, and begun anew, since it was looked at; or whose next run has begun."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(bury(1))
+    for epoch, run in (("other", 0), (worker.epoch, 1), (worker.epoch, -1)):
+        before = live.dump()
+        with pytest.raises(FrontierRefused, match="changed meanwhile"):
+            retry_records(
+                live.redis, live.crawl, Overview("open", epoch, run, Census(), []), (), [entry_id(1)]
+            )
+        assert live.dump() == before
+
+
+# The end of a run
+
+
+def finished_run(live: LiveFrontier) -> HandWorker:
+    """Return the worker of a run that is finished: one failed, one is a dead letter."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), put(2), want=2)
+    assert worker.exchange(fail(1), bury(2)).status is Status.FINISHED
+    return worker
+
+
+def test_a_finished_run_that_has_members_is_open_again(live: LiveFrontier) -> None:
+    """Who has not left yet goes on."""
+    worker = finished_run(live)
+    assert retry_all(live) == Retried(1, 1)
+    assert look(live).phase == "open"
+    receipt = worker.exchange(want=9)
+    assert (receipt.status, numbers(receipt)) == (Status.OK, [1, 2])
+    assert worker.exchange(ack(1), ack(2)).status is Status.FINISHED
+
+
+def test_a_finished_run_that_keeps_what_it_has_seen_is_resumed(live: LiveFrontier) -> None:
+    """The next worker goes on with it; nothing else of it is left."""
+    worker = finished_run(live)
+    worker.leave(keep_seen=True)
+    live.redis.hset(live.key("meta"), "keep_seen", 1)
+    assert retry_all(live) == Retried(1, 1)
+    again = HandWorker(live, "again")
+    assert (again.joined.resumed, again.run) == (True, 0)
+    assert again.take(9) == [1, 2]
+
+
+def test_a_finished_run_that_has_forgotten_is_not_opened(live: LiveFrontier) -> None:
+    """It would be crawled from its start: refused, also by a call that moves nothing; nothing is changed."""
+    finished_run(live).leave()
+    before = live.dump()
+    for call in (lambda: retry_all(live), lambda: retry_records(live.redis, live.crawl, look(live))):
+        with pytest.raises(Cleared, match="SCHEDULER_PERSIST"):
+            call()
+    assert live.dump() == before
+
+
+def test_nothing_moved_opens_no_run(live: LiveFrontier) -> None:
+    """Of a finished one nothing is retried: it stays finished."""
+    finished_run(live)
+    assert retry_records(live.redis, live.crawl, look(live), (), [b"no such id!!"]) == (0, 0)
+    assert look(live).phase == "finished"
+
+
+def test_no_more_than_a_bounded_number_at_once(live: LiveFrontier, worker: HandWorker) -> None:
+    """A script holds Redis while it runs: each call is given no more records, and no more bytes."""
+    live.frontier._keep_failed = 1000
+    worker.exchange(*puts(b"", 250), want=250)
+    worker.exchange(*(fail(n) for n in range(250)))
+    asked: list[int] = []
+
+    class Counting:
+        def evalsha(self, sha: str, count: int, key: str, *args: Any) -> Any:
+            asked.append(len(msgpack.unpackb(args[2], raw=True)) // 2)
+            return live.redis.evalsha(sha, count, key, *args)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(live.redis, name)
+
+    overview = look(live)
+    retry_records(live.redis, live.crawl, overview)  # the script is known from here on
+    assert retry(Counting(), live.crawl, overview, failed=lambda record: True).failed == 250
+    assert max(asked) <= MAX_RECORDS
+    assert sum(asked) == 250
+
+
+def test_a_crawl_that_is_not_there_is_not_made(live: LiveFrontier) -> None:
+    """There is nothing to retry."""
+    with pytest.raises(FrontierRefused, match="changed meanwhile"):
+        retry_records(live.redis, live.crawl, look(live), (), [entry_id(1)])
+    assert live.dump() == {}

@@ -1,0 +1,17 @@
+"""A spider that requests are pushed to, in a module that a spider loader finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scrapy import Spider
+
+
+class PushedSpider(Spider):
+    """Whose crawl a test pushes to."""
+
+    name = "pushed"
+
+    def parse(self, response: Any, **kwargs: Any) -> Any: ...
+
+    def parse_page(self, response: Any, **kwargs: Any) -> Any: ...
