@@ -54,7 +54,7 @@ class Retry(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import ProgressBar, print_json
-        from scrapy_dq.frontier.retrying import Cleared, kept, retry, retry_records
+        from scrapy_dq.frontier.retrying import kept, retry
 
         options.spider, named = _words(options.words, bool(options.crawl))
         if options.all == bool(named or options.match or options.reason):
@@ -62,10 +62,6 @@ class Retry(Subcommand):
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
-            try:
-                retry_records(place.client, place.crawl, overview)  # none: whether it may be
-            except Cleared as error:
-                raise CommandError(_cleared(str(error), options)) from error
             failed, dead = kept(place.client, place.crawl)
             failed, dead = failed * choice.of_failed, dead * choice.of_dead
             if options.all:
@@ -158,14 +154,6 @@ def _both(failed: int, dead: int) -> str:
     return " and ".join(count_of(count, name) for count, name in counts if count)
 
 
-def _cleared(why: str, options: argparse.Namespace) -> str:
-    named = options.spider or f"--crawl {options.crawl}"
-    return (
-        f"{why}. Nothing was changed. `scrapy dq failed {named} --json` lists what failed, and `scrapy dq "
-        f"push` puts single requests into a new run"
-    )
-
-
 def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> Iterator[str]:
     if not (found.failed or found.dead or found.left):
         yield "Nothing to retry."
@@ -178,6 +166,6 @@ def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> It
         return
     if overview.phase == "finished":
         known = "The run was finished and is open again; what it has seen is known still."
-        yield from asking.go_on(options, f"{known} Its start() runs once more.")
+        yield from asking.go_on(options, known)
     else:
         yield from asking.go_on(options, "No worker is alive.")

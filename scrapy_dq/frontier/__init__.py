@@ -6,12 +6,12 @@ Knows Redis; knows nothing of Scrapy.
 from scrapy_dq.frontier.forgetting import forget
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.overview import Dead, Failed, Overview, dead, failed, peek, shared_stats
-from scrapy_dq.frontier.retrying import Cleared, Retried, retry
+from scrapy_dq.frontier.retrying import Retried, retry
 from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.frontier.steer import PartitionLimits, limit
 from scrapy_dq.frontier.worker import Worker
 
 __all__ = [
-    "Cleared", "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Retried", "Worker",
+    "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Retried", "Worker",
     "WorkerOptions", "dead", "failed", "forget", "limit", "peek", "retry", "shared_stats",
 ]  # fmt: skip

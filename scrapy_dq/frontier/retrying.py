@@ -20,10 +20,6 @@ MAX_RECORDS = 100
 """Of one call: a script holds Redis while it runs."""
 
 
-class Cleared(FrontierRefused):
-    """The run is finished, its workers have left, and what it had seen is gone."""
-
-
 @dataclass
 class Retried:
     """What became of those that were chosen."""
@@ -45,8 +41,9 @@ def retry(
 ) -> Retried:
     """Move failed requests and dead letters of the run back to where they waited; blocking.
 
-    No attempt is charged to them any more. A finished run is open again, if what it had seen is still
-    there. What fails again meanwhile is not moved a second time. It may be repeated at any time.
+    No attempt is charged to them any more. A finished run is open again: what it has seen and its start
+    requests are known still. What fails again meanwhile is not moved a second time. It may be repeated at
+    any time.
 
     Args:
         client: a `redis` client that decodes nothing.
@@ -54,7 +51,6 @@ def retry(
         failed, dead: choose; None: none of them. What is no record of ours is not shown to them.
         moved: told now and then how many more have been looked at.
     Raises:
-        Cleared: nothing was changed.
         redis.exceptions.RedisError: no reply; some may have been moved.
         FrontierRefused: the crawl has changed meanwhile, or a key of it has a foreign type.
     """
@@ -151,11 +147,6 @@ def retry_records(
     script = Script("retry", Order.FIFO)  # each returns to its place, whatever the order makes of it
     reply = script.call_blocking(client, keys.meta(crawl), overview.epoch, overview.run, *args)
     refuse(reply)
-    if reply[0] == b"CLEARED":
-        raise Cleared(
-            f"run {overview.run} of crawl {crawl!r} is finished, and with it went what it had seen "
-            f"(SCHEDULER_PERSIST was not set): to open it again would crawl everything again"
-        )
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
     return reply[1], reply[2]

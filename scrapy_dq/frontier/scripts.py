@@ -28,7 +28,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "flush": ("member",),
     "limit": ("limits", "block"),
     "steer": (),
-    "retry": ("member",),
+    "retry": (),
     "forget": (),
     "overview": (),
     "sizes": (),

@@ -158,16 +158,15 @@ def test_what_another_version_has_stored_is_told(dq: Any, live: LiveFrontier, wo
 
 
 def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
-    """With what it has seen it is opened again; without, it is refused, before anything is asked."""
+    """It is opened again, with what it has seen."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
     worker.leave()
-    with pytest.raises(CommandError, match=r"SCHEDULER_PERSIST .*Nothing was changed.*scrapy dq push"):
-        dq.text("retry", "--all")
-    live.redis.hset(live.key("meta"), "keep_seen", 1)
     text = " ".join(dq.text("retry", "--all", "--yes").split())
-    assert f"Its start() runs once more. Go on with: scrapy crawl <spider> -s DQ_CRAWL={live.crawl}" in text
+    assert (
+        f"what it has seen is known still. Go on with: scrapy crawl <spider> -s DQ_CRAWL={live.crawl}" in text
+    )
     assert counts(live) == (1, 0, 0)
     again = HandWorker(live, "again")
     again.exchange(want=1)

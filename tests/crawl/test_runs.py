@@ -148,7 +148,7 @@ def test_dead_letters_outlive_their_run(
     assert last.close_reason == "finished"
     assert "Traceback" not in last.text
     assert project.count("done") == done
-    assert key_names(redis, project.name) == {"meta", "dead"}
+    assert key_names(redis, project.name) == {"meta", "dead", "seen", "seeds"}
     with connect_url(redis.url) as client:
         assert peek(client, project.name).census.dead == 5 - len(done)
 

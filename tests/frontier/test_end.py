@@ -179,11 +179,18 @@ def finished_by(live: LiveFrontier, crawl: Identity = IDENTITY) -> HandWorker:
 
 
 def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None:
-    """A tombstone (number, name) and the dead letters stay, nothing else."""
+    """A tombstone (number, name) stays, nothing else."""
     last = finished_by(live)
+    live.redis.delete(live.key("dead"))
     assert last.leave() == (0, True)
-    assert live.key_names() == {"meta", "dead"}
+    assert live.key_names() == {"meta"}
     assert live.state()["phase"] == "finished"
+
+
+def test_what_failed_stays_with_all_that_a_retry_needs(live: LiveFrontier) -> None:
+    """Failed requests and dead letters, and what makes a put known: no more is crawled again."""
+    finished_by(live).leave()
+    assert live.key_names() == {"meta", "dead", "seen", "seeds", "admitted"}
 
 
 def test_others_that_are_there_keep_the_finished_run(
@@ -201,7 +208,7 @@ def test_others_that_are_there_keep_the_finished_run(
 def test_seen_stays_if_told_so(live: LiveFrontier) -> None:
     """With SCHEDULER_PERSIST the next run crawls only what is new."""
     finished_by(live).leave(keep_seen=True)
-    assert live.key_names() == {"meta", "dead", "seen"}
+    assert live.key_names() >= {"meta", "dead", "seen"}
     again = HandWorker(live, "again", replace(IDENTITY, keep_seen=True))
     moves = [put(n, admission=Admission.SEEN) for n in (1, 4)]
     assert again.exchange(*moves).dropped == (0,)

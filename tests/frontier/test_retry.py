@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
 
-from scrapy_dq.frontier import Cleared, Retried, peek, retry
-from scrapy_dq.frontier.model import Census, FrontierRefused, Move, Order, Status, Terms
+from scrapy_dq.frontier import Retried, peek, retry
+from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Order, Status, Terms
 from scrapy_dq.frontier.overview import Overview
 from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, retry_records
 from support.live_frontier import (
+    IDENTITY,
     HandWorker,
     LiveFrontier,
     ack,
@@ -329,25 +331,50 @@ def test_a_finished_run_that_has_members_is_open_again(live: LiveFrontier) -> No
     assert worker.exchange(ack(1), ack(2)).status is Status.FINISHED
 
 
-def test_a_finished_run_that_keeps_what_it_has_seen_is_resumed(live: LiveFrontier) -> None:
-    """The next worker goes on with it; nothing else of it is left."""
+@pytest.mark.parametrize("keep_seen", [False, True])
+def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, keep_seen: bool) -> None:
+    """The next worker goes on with it, and what the run had admitted is known to it."""
     worker = finished_run(live)
-    worker.leave(keep_seen=True)
-    live.redis.hset(live.key("meta"), "keep_seen", 1)
+    known = [put(n, admission=by) for n, by in enumerate(Admission, 3)]
+    worker.exchange(*known, want=9)
+    assert worker.exchange(*(ack(n) for n in (3, 4, 5))).status is Status.FINISHED
+    worker.leave(keep_seen)
     assert retry_all(live) == Retried(1, 1)
     again = HandWorker(live, "again")
     assert (again.joined.resumed, again.run) == (True, 0)
+    assert again.exchange(*known).dropped == (0, 1, 2)
     assert again.take(9) == [1, 2]
+    assert again.exchange(ack(1), ack(2)).status is Status.FINISHED
+    again.leave(keep_seen)
+    assert live.key_names() == ({"meta", "seen"} if keep_seen else {"meta"})
 
 
-def test_a_finished_run_that_has_forgotten_is_not_opened(live: LiveFrontier) -> None:
-    """It would be crawled from its start: refused, also by a call that moves nothing; nothing is changed."""
-    finished_run(live).leave()
-    before = live.dump()
-    for call in (lambda: retry_all(live), lambda: retry_records(live.redis, live.crawl, look(live))):
-        with pytest.raises(Cleared, match="SCHEDULER_PERSIST"):
-            call()
-    assert live.dump() == before
+@pytest.mark.parametrize(
+    ("persisted", "persists"), [(False, False), (False, True), (True, False), (True, True)]
+)
+def test_what_stays_for_a_retry_is_not_known_to_the_next_run(
+    live: LiveFrontier, persisted: bool, persists: bool
+) -> None:
+    """It is gone with what failed, even if that run persists; unless both do."""
+    worker = finished_run(live)
+    seen = put(3, admission=Admission.SEEN)
+    worker.exchange(seen, want=1)
+    worker.exchange(ack(3))
+    worker.leave(persisted)
+    assert live.key_names() == {"meta", "failed", "dead", "seen", "admitted"}
+    later = HandWorker(live, "later", replace(IDENTITY, keep_seen=persists))
+    assert later.run == 1
+    assert later.exchange(seen).dropped == ((0,) if persisted and persists else ())
+
+
+def test_another_fingerprinter_may_begin_the_next_run(live: LiveFrontier) -> None:
+    """What the last one had seen, by its own fingerprints, stayed for a retry only."""
+    worker = finished_run(live)
+    worker.exchange(put(3, admission=Admission.SEEN), want=1)
+    worker.exchange(ack(3))
+    worker.leave()
+    later = HandWorker(live, "later", replace(IDENTITY, fingerprinter="another"))
+    assert later.joined.census.seen == 0
 
 
 def test_nothing_moved_opens_no_run(live: LiveFrontier) -> None:

@@ -52,10 +52,13 @@ class ReferenceFrontier(Partitions):
         self.turn = 0
         self.due_first: list[bytes] = []
         """Ids of delayed entries. Within a unit of time it is the frontier that knows who comes first."""
+        self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
         self._clear_run()
         self.run, self.phase, self.done, self.dead, self.failed = 0, "absent", 0, {}, []
         self.crawl = Identity("", "", "")
         self.words = Words()
+        self.seen_for_retry = False
+        """What was seen stays for a retry of what failed, not for the next run."""
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
@@ -126,7 +129,7 @@ class ReferenceFrontier(Partitions):
             return Rejoined(Status.FINISHED)
         if self.phase == "finished" and self.run < run:
             self._next_run(keep_seen)
-        self.phase = "open"
+        self.phase, self.seen_for_retry = "open", False
         old = self.members.get(old_id)
         me = self.members[new_id] = Worker(identity, done=old.done if old else 0)
         if old and not old.fenced:
@@ -174,7 +177,9 @@ class ReferenceFrontier(Partitions):
         self.members.pop(worker_id, None)
         self.classify_touched(0)
         if self.phase == "finished" and not self.members:
-            self._clear_run(keep_seen)
+            failed = bool(self.dead or self.failed)
+            self._clear_run(keep_seen or failed, keep_admitted=failed)
+            self.seen_for_retry = failed and not keep_seen
         return len(released), not self.members
 
     def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
@@ -229,16 +234,17 @@ class ReferenceFrontier(Partitions):
             return Status.LOST
         return Status.RESYNC if self.run < run else Status.FINISHED if self.run > run else None
 
-    def _clear_run(self, keep_seen: bool = False) -> None:
-        kept = self.tokens[Admission.SEEN] if keep_seen else set()
-        self.tokens = {Admission.SEEN: kept, Admission.SEED: set(), Admission.ID: set()}
+    def _clear_run(self, keep_seen: bool = False, *, keep_admitted: bool = False) -> None:
+        kept = {Admission.SEEN: keep_seen, Admission.SEED: keep_admitted, Admission.ID: keep_admitted}
+        self.tokens = {by: self.tokens[by] if keep else set() for by, keep in kept.items()}
         self.delayed: dict[bytes, tuple[int, Put]] = {}
         clock = self.clock if keep_seen else 0
         self.clear_partitions()
         self.clock = clock
 
     def _next_run(self, keep_seen: bool) -> None:
-        self._clear_run(keep_seen)
+        self._clear_run(keep_seen and not self.seen_for_retry)
+        self.seen_for_retry = False
         self.run, self.phase, self.done = self.run + 1, "open", 0
         self.dead, self.failed = {}, []
         self.limited = bool(self.delay or self.concurrency or self.own)

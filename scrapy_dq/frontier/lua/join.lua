@@ -20,7 +20,8 @@ if wrong then return wrong end
 -- the keys that may have stayed.
 local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind' }
 if state.phase == 'finished' then
-  agree = redis.call('EXISTS', key.seen) == 1 and { 'schema', 'fingerprinter', 'seen_kind' } or { 'schema' }
+  agree = redis.call('EXISTS', key.seen) == 1 and seen_stays() and { 'schema', 'fingerprinter', 'seen_kind' }
+    or { 'schema' }
 end
 for _, field in ipairs(agree) do
   local stored = redis.call('HGET', key.meta, field)

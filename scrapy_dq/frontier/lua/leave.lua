@@ -1,5 +1,5 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is gone.
--- The last to leave a finished run unlinks its keys; meta (the tombstone) and dead letters stay.
+-- The last to leave a finished run unlinks its keys; meta (the tombstone) stays, and what a retry needs.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua)
 -- RETURNS  OK, released, last (1: nobody is left) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
@@ -16,6 +16,6 @@ remove_member(worker_id)
 classify_touched(0)
 save_partitions()
 local last = redis.call('SCARD', key.members) == 0 and 1 or 0
-if last == 1 and state.phase == 'finished' then clear_run(keeps_seen(ARGV[4])) end
+if last == 1 and state.phase == 'finished' then end_run(keeps_seen(ARGV[4])) end
 save_state()
 return { 'OK', #ids, last }

@@ -12,7 +12,7 @@ local function remove_member(id)
   redis.call('UNLINK', worker_key(id), in_flight_key(id))
 end
 -- Every key of the run, named one by one: nothing is found by a pattern.
-local function clear_run(keep_seen)
+local function clear_run(keep_seen, keep_admitted)
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     redis.call('UNLINK', worker_key(id), in_flight_key(id))
   end
@@ -22,9 +22,10 @@ local function clear_run(keep_seen)
   local best = redis.call('HGETALL', key.bands)
   for i = 1, #best, 2 do unlink_list(best[i], best[i + 1]) end
   for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do unlink_list(split(member, 1)) end
-  redis.call('UNLINK', key.members, key.beats, key.seeds, key.admitted, key.bands, key.more_bands, key.returned,
-    key.quarantine, key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent,
-    key.earliest, key.blocked)
+  redis.call('UNLINK', key.members, key.beats, key.bands, key.more_bands, key.returned, key.quarantine,
+    key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent, key.earliest,
+    key.blocked)
+  if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted) end
   state.waiting, state.in_flight, state.turn = 0, 0, 0
   if not keep_seen then
     redis.call('UNLINK', key.seen, key.adopted)
@@ -36,8 +37,18 @@ local function keeps_seen(said)
   if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
   return said == '1'
 end
+-- The last worker has left a finished run. What failed can be tried again (retry.lua) until the next run
+-- begins: without what makes a put known, that would crawl all of it again.
+local function end_run(keep_seen)
+  local failed = redis.call('EXISTS', key.failed, key.dead) > 0
+  clear_run(keep_seen or failed, failed)
+  redis.call('HSET', key.meta, 'seen_for', failed and not keep_seen and 'retry' or '')
+end
+-- Whether a run that is begun now knows what the finished one has seen.
+local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
 local function next_run(keep_seen)
-  clear_run(keep_seen)
+  clear_run(keep_seen and seen_stays())
+  redis.call('HDEL', key.meta, 'seen_for')
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed, state.hold = 0, ''

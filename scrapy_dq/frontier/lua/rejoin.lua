@@ -21,6 +21,7 @@ if state.phase == 'finished' then
   elseif parentless == 1 or (parentless == 2 and redis.call('SCARD', key.members) > 0) then
     -- While there are members the keys stay: puts of the log that are stored are known, and drop out.
     state.phase = 'open'
+    redis.call('HDEL', key.meta, 'seen_for')
   else
     return { 'FINISHED' }
   end

@@ -2,7 +2,6 @@
 -- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...),
 --          dead (msgpack array of ids)
 -- RETURNS  OK, moved from failed, moved from dead (what is gone, or no record of ours, stays where it is)
---          | CLEARED (the run is finished, and what it had seen is gone: to open it would crawl all of it again)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so to do it again changes nothing
@@ -12,10 +11,6 @@ local answer = stale(epoch, tonumber(run))
 if answer then return { answer } end
 local wrong = wrong_type()
 if wrong then return wrong end
-if state.phase == 'finished' and redis.call('SCARD', key.members) == 0
-  and redis.call('EXISTS', key.seen) == 0 and not keeps_seen('') then
-  return { 'CLEARED' }
-end
 local function text(value, length) return type(value) == 'string' and (not length or #value == length) end
 -- Returns the fields of a record and, if it is one of ours, the lease that it tells of from field *from* on.
 local function read(record, from)
@@ -57,6 +52,7 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
 end
 if from_failed + from_dead > 0 then
   state.phase = 'open'
+  redis.call('HDEL', key.meta, 'seen_for')
   tell() -- whoever is quiet, as nothing was waiting
 end
 classify_touched(0)
