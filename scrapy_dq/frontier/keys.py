@@ -18,9 +18,7 @@ KEYS = (
     Key("meta", "hash", "from the first crawl on; after a finished run it is the tombstone"),
     Key("members", "set", "while workers are registered"),
     Key("beats", "hash", "while workers are registered; no TTL: an eviction policy would delete it"),
-    Key(
-        "seen", "set", "the run; longer with SCHEDULER_PERSIST, or for a retry; a zset with DQ_SEEN_TTL"
-    ),
+    Key("seen", "set", "the run; longer with SCHEDULER_PERSIST, or for a retry; a zset with DQ_SEEN_TTL"),
     Key("adopted", "set", "as `seen`; what another scheduler had seen, by its own fingerprints"),
     Key("seeds", "set", "the run; longer for a retry of what failed"),
     Key("admitted", "set", "the run; longer for a retry of what failed"),

@@ -135,7 +135,7 @@ def test_a_push_that_is_interrupted_says_how_far_it_was(
 def test_what_failed_is_crawled_again_after_the_cause_is_mended(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """The finished run is open again: the pages that failed, and those that they link, once each; no other."""
+    """The finished run is open again: pages that failed, and those that they link, once each; no other."""
     site = start_site(pages=13)
     project = make_project([site.start_url], redis_url=server.url, spider=FAILS)
     assert project.run_worker().close_reason == "finished"
