@@ -117,7 +117,8 @@ class Crawl(Subcommand):
                 {feed.feed.uri: str(feed.folder) for feed in feeds},
                 restarts=options.restarts, grace_s=config.shutdown_grace_s, lookout=lookout, view=view,
             )  # fmt: skip
-            view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers; logs: {_common(logs)}")
+            view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers")
+            view.say(f"Logs: {_common(logs)}")
             with view:
                 crew.work(stops)
             joined, unjoined = _join(feeds, crew.run, crew.finished, stops)

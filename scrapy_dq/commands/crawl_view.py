@@ -86,10 +86,17 @@ class CrawlView:
         head.add_column(no_wrap=True, justify="right")
         head.add_row(
             Text(printable(self._crawl, 30), style="bold"),
-            ProgressBar(total=total or None, completed=done, pulse=not total),
+            ProgressBar(
+                total=total or None,
+                completed=done,
+                pulse=not total,
+                style="bright_black",
+                complete_style="green",
+                finished_style="green",
+            ),
             f"{done:,} of {total:,}",
         )
-        rows = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+        rows = Table(box=None, pad_edge=False, header_style="dim", expand=True)
         for column in ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts"):
             rows.add_column(column, justify="right", no_wrap=True)
         rows.add_column("state", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -100,7 +107,7 @@ class CrawlView:
                 f"{post.pages:,}", f"{post.items:,}", Text(f"{post.errors:,}", "red" if post.errors else ""),
                 f"{post.restarts:,}" if post.restarts else "", state_of(post, crew),
             )  # fmt: skip
-        return Group(head, Text(f"{sum(rates):,.1f} pages/s; {_counts(crew)}"), rows)
+        return Group("", head, Text(f"{sum(rates):,.1f} pages/s; {_counts(crew)}"), "", rows)
 
 
 def state_of(post: Post, crew: Crew) -> str:
@@ -110,7 +117,10 @@ def state_of(post: Post, crew: Crew) -> str:
         return post.state
     if crew.stopping:
         return "stopping"
-    return "crawling" if process.run else "starting"
+    if process.run is None:
+        return "starting"
+    seen = crew.lookout.overview
+    return seen.hold.value or "crawling" if seen else "crawling"
 
 
 def _progress(crew: Crew) -> tuple[int, int]:

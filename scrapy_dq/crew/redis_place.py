@@ -45,10 +45,10 @@ async def _prepare(connection: Connection, config: Config) -> None:
 
 
 def run_name_for(client: Any, config: Config) -> str:
-    """Return the DQ_RUN_NAME for the workers, "" if there is to be none.
+    """Return the DQ_RUN_NAME for the workers.
 
     With a name, a worker that comes late, or is started again as the run ends, finds it finished and does
-    not begin the next one. A run that goes on keeps the name that it has.
+    not begin the next one. A run that goes on keeps the name that it has, if it has one.
 
     Raises:
         FrontierUnavailable, FrontierRefused: it cannot be known.
@@ -56,8 +56,8 @@ def run_name_for(client: Any, config: Config) -> str:
     if config.run_name:
         return config.run_name
     try:
-        if peek(client, config.crawl).phase == "open":
-            return run_name(client, config.crawl)
+        if peek(client, config.crawl).phase == "open" and (name := run_name(client, config.crawl)):
+            return name
     except Exception as error:
         if passes(error):
             raise FrontierUnavailable(explain(error)) from error

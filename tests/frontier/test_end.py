@@ -226,6 +226,17 @@ def test_the_tombstone_outlives_repeated_leaves(live: LiveFrontier) -> None:
 # The next run
 
 
+def test_a_run_without_a_name_takes_the_first_that_comes(live: LiveFrontier, worker: HandWorker) -> None:
+    """Who joins with it finds the run finished later; a second name changes nothing."""
+    named = HandWorker(live, "named", replace(IDENTITY, run_name="job"))
+    other = HandWorker(live, "other", replace(IDENTITY, run_name="another"))
+    for each in (worker, named, other):
+        each.exchange()
+    late = HandWorker(live, "late", replace(IDENTITY, run_name="job"))
+    assert (late.joined.status, late.run) == (FINISHED, 0)
+    assert HandWorker(live, "next", replace(IDENTITY, run_name="another")).run == 1
+
+
 @pytest.mark.parametrize("left", [False, True])
 def test_the_next_to_join_starts_the_next_run(live: LiveFrontier, left: bool) -> None:
     """With a number of its own, the same epoch and nothing of the run before, whoever is still there."""

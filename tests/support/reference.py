@@ -70,6 +70,8 @@ class ReferenceFrontier(Partitions):
             self.crawl = crawl
         elif not resumed:
             self.epoch, self.phase, self.crawl = new_epoch, "open", crawl
+        if resumed and not self.crawl.run_name:
+            self.crawl = replace(self.crawl, run_name=crawl.run_name)
         limits_changed = resumed and self.settings != crawl.limits
         if limits_changed or not resumed:
             self.set_limits(crawl.limits)

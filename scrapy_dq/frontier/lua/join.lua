@@ -65,6 +65,8 @@ else
   for _, field in ipairs(agree) do
     if redis.call('HGET', key.meta, field) == '' then redis.call('HSET', key.meta, field, ours[field]) end
   end
+  -- A run without a name takes the first one that comes: who has it finds the run finished, not the next one.
+  if redis.call('HGET', key.meta, 'run_name') == '' then redis.call('HSET', key.meta, 'run_name', run_name) end
   -- Limits that were changed by hand stay as they are, until somebody comes with other settings.
   if limits ~= '' and redis.call('HGET', key.meta, 'limits_set') ~= limits then
     set_limits(limits)
