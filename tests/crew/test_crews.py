@@ -14,6 +14,7 @@ from pathlib import Path
 from crew.conftest import Scene
 from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.steer import Word, steer
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.waiting import wait_until
@@ -205,6 +206,25 @@ def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
     assert crew.wait(10) == 1
     assert "No worker is left, and the run is not finished." in crew.err
     assert len(crew.pids) == 2
+
+
+def test_what_all_workers_are_told_goes_for_those_that_are_down(
+    scene: Callable[..., Scene], redis_server: RedisServer
+) -> None:
+    """One that died before `scrapy dq stop` is not started again; one that begins meanwhile closes."""
+    late = "import os, time\n\ntime.sleep(2 * ('\"number\": 3' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
+    here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1})
+    spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
+    spider.write_text(late + spider.read_text())
+    crew = here.crew("-w", "3", "-o", "items.jsonl")
+    wait_until(lambda: here.done() >= 4, "some pages are done", 20)
+    os.kill(crew.pids[1], signal.SIGKILL)
+    crew.wait_for("worker 2 died")
+    with connect_url(redis_server.url) as client:
+        steer(client, here.project.name, Word.STOP)
+    assert crew.wait(15) == 1
+    assert len(crew.pids) == 3
+    assert set(here.project.count("done")) == set(paths_of(here.feed))
 
 
 def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene]) -> None:
