@@ -18,8 +18,8 @@ from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_dq.crew.crew import Crew
     from scrapy_dq.crew.joining import Joined, Joining
-    from scrapy_dq.crew.parts import Run
     from scrapy_dq.crew.stops import Stops
     from scrapy_dq.settings import Config
 
@@ -120,15 +120,13 @@ class Crawl(Subcommand):
             view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers; logs: {_common(logs)}")
             with view:
                 crew.work(stops)
-            joined, unjoined = _join(feeds, crew.run, crew.finished, stops)
+            joined, unjoined = _join(feeds, crew, stops)
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
         return DONE if crew.finished and not unjoined else FAILED
 
 
-def _join(
-    feeds: list[Joining], run: Run | None, finished: bool, stops: Stops
-) -> tuple[list[Joined], list[str]]:
+def _join(feeds: list[Joining], crew: Crew, stops: Stops) -> tuple[list[Joined], list[str]]:
     """Join all feeds; return them, and why others could not be."""
     from scrapy_dq.commands.display import ProgressBar
     from scrapy_dq.crew.errors import CrewError, Interrupted
@@ -140,11 +138,11 @@ def _join(
         if stops.count > asked:
             raise Interrupted
 
-    for feed in feeds if run else ():
-        assert run is not None
+    for feed in feeds if crew.run else ():
+        assert crew.run is not None
         with ProgressBar() as bar:
             try:
-                found = feed.join(run, finished, bar, stopped)
+                found = feed.join(crew.run, crew.finished, bar, stopped, took_part=crew.took_part)
                 joined += [found] if found else []
             except CrewError as error:
                 unjoined.append(str(error))

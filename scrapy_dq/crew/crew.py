@@ -56,6 +56,8 @@ class Crew:
         self.took_s = 0.0
         self.run: Run | None = None
         """Of the first worker that joined."""
+        self.took_part = False
+        """A worker joined before the run was finished."""
         self.restarted = 0
         self._command = command
         self._parts = parts
@@ -131,6 +133,7 @@ class Crew:
         for error in process.read():
             self._say(f"{post.name}: {error}")
         self.run = self.run or process.run
+        self.took_part |= process.run is not None and not process.over
         if status is not None:
             self._ended(post, process, status)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from crew.conftest import Scene
 from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.overview import run_name
 from scrapy_dq.frontier.steer import Word, steer
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
@@ -227,8 +228,8 @@ def test_what_all_workers_are_told_goes_for_those_that_are_down(
     assert set(here.project.count("done")) == set(paths_of(here.feed))
 
 
-def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene]) -> None:
-    """It finds the crew's run finished, and closes."""
+def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+    """It finds the crew's run finished, and closes; so does a late crew, whose -O leaves the feed alone."""
     here = scene(pages=3)
     late = "import os, time\n\ntime.sleep(2 * ('\"number\": 2' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
     spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
@@ -237,6 +238,11 @@ def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene]) -> None:
     assert crew.wait() == 0
     assert here.project.count("done") == dict.fromkeys(here.site.paths, 1)
     assert "run 0 is finished" in crew.out
+    assert repeats(here) == 0
+    with connect_url(redis_server.url) as client:
+        name = run_name(client, here.project.name)
+    crew = here.crew("-w", "1", "-O", "items.jsonl", "-s", f"DQ_RUN_NAME={name}")
+    assert crew.wait() == 0
     assert repeats(here) == 0
 
 
