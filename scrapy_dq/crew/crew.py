@@ -178,7 +178,7 @@ class Crew:
             self._start(post)
 
     def _hear_stop(self) -> None:
-        """Start nobody any more once all workers were asked to close: who joins later is not meant by that."""
+        """Start nobody any more once all workers were asked to close: who joins later would go on."""
         at, seen = self.lookout.at, self.lookout.overview
         if seen is None or self._called_off:
             return
@@ -190,7 +190,9 @@ class Crew:
         for post in self.posts:
             if post.due:
                 post.due, post.state = 0.0, "died; not started again"
-        late = [post.process for post in self.posts if post.process and post.process.joined_at > self._calm_at]
+        late = [
+            post.process for post in self.posts if post.process and post.process.joined_at > self._calm_at
+        ]
         self._signal(late, signal.SIGTERM)
 
     def _pass_on(self, stops: int) -> None:

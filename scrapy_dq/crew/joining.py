@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -72,7 +73,7 @@ class Joining:
         """
         try:
             return self._join(run, finished, bar, stopped, took_part)
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, csv.Error) as error:
             raise CrewError(
                 f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
                 f"next `scrapy dq crawl` with this feed joins them"

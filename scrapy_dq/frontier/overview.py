@@ -209,9 +209,7 @@ def peek(client: Any, crawl: str) -> Overview:
     refuse(reply)
     phase, epoch, run, counts, members, said = reply
     found, words = parse_members(members), parse_words(said)
-    return Overview(
-        phase.decode(), epoch.decode(), int(run), Census(*counts), found, words.hold, words.stops
-    )
+    return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), found, words.hold, words.stops)
 
 
 def run_name(client: Any, crawl: str) -> str:

@@ -90,7 +90,7 @@ def test_a_run_that_goes_on_appends_even_with_overwrite(feed: Feed) -> None:
 
 
 def test_a_crew_that_came_too_late_empties_no_feed(feed: Feed) -> None:
-    """With -O and the name of a finished run, the feed is all of it already; unless its parts are still there."""
+    """The run is finished: the feed is all of it already, unless its parts are still there."""
     feed.write_part("1\n")
     feed.join(overwrite=True)
     feed.write_part("")
