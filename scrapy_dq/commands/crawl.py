@@ -81,6 +81,7 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.crawl_summary import Summary
         from scrapy_dq.commands.crawl_view import CrawlView
         from scrapy_dq.commands.crawlers import prepared_crawler
+        from scrapy_dq.commands.display import last_words
         from scrapy_dq.crew.crew import Crew
         from scrapy_dq.crew.feed_plan import plan_feeds, storages
         from scrapy_dq.crew.joining import Joining
@@ -122,7 +123,8 @@ class Crawl(Subcommand):
                 crew.work(stops)
             joined, unjoined = _join(feeds, crew, stops)
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
-        summary.print_json() if options.json else summary.print()
+        with last_words():
+            summary.print_json() if options.json else summary.print()
         return DONE if crew.finished and not unjoined else FAILED
 
 

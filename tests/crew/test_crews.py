@@ -6,10 +6,14 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from crew.conftest import Scene
 from scrapy_dq.connection import connect_url
@@ -226,6 +230,25 @@ def test_what_all_workers_are_told_goes_for_those_that_are_down(
     assert crew.wait(15) == 1
     assert len(crew.pids) == 3
     assert set(here.project.count("done")) == set(paths_of(here.feed))
+
+
+@pytest.mark.parametrize(
+    "where", ["| head -c 1", "2>&1 | head -n 1", "> /dev/full", "2> /dev/full", ">&- 2>&-"]
+)
+def test_the_exit_status_is_that_of_the_crawl_whoever_reads(scene: Callable[..., Scene], where: str) -> None:
+    """A pipe whose reader has gone, a disk that is full: the feed is joined, and that is what counts."""
+    here = scene(pages=3)
+    command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
+    environ = here.project.environ()
+    del environ["PYTHONUNBUFFERED"]
+    done = subprocess.run(
+        ["bash", "-c", f"{shlex.join(command)} {where}; exit ${{PIPESTATUS[0]}}"], cwd=here.project.folder,
+        env=environ, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not re.search("Traceback|BrokenPipe", done.stderr)
+    assert repeats(here) == 0
+    assert_tidy(here)
 
 
 def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
