@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,7 @@ class Crawl(Subcommand):
 
         if os.name != "posix":
             raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
+        _fill_standard_streams()
         _set_feeds(settings, options)
         crawler = prepared_crawler(settings, options.spider, _spider_args(options))
         config = config_of(crawler)
@@ -180,6 +182,15 @@ def _spider_args(options: argparse.Namespace) -> dict[str, str]:
         return arglist_to_dict(options.spargs)
     except ValueError:
         raise CommandError("-a takes NAME=VALUE") from None
+
+
+def _fill_standard_streams() -> None:
+    """Open those that are closed: a lock or pipe of ours that has their number would reach no worker."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    if sys.stderr is None:  # print() would take standard output instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _set_feeds(settings: Settings, options: argparse.Namespace) -> None:

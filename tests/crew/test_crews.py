@@ -251,6 +251,19 @@ def test_the_exit_status_is_that_of_the_crawl_whoever_reads(scene: Callable[...,
     assert_tidy(here)
 
 
+def test_closed_standard_streams_are_no_obstacle(scene: Callable[..., Scene]) -> None:
+    """Pipes that took their numbers would not reach the workers; JSON is not mixed with anything."""
+    here = scene(pages=3)
+    command = shlex.join([*here.project.command("dq", "crawl", here.project.name), "-w", "1"])
+    for where in ("<&- >&- 2>&-", "--json <&- 2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {where}"], cwd=here.project.folder, env=here.project.environ(),
+            stdout=subprocess.PIPE, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0
+    assert json.loads(done.stdout)["finished"]
+
+
 def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
     """It finds the crew's run finished, and closes; so does a late crew, whose -O leaves the feed alone."""
     here = scene(pages=3)
