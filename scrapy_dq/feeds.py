@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import IO, TYPE_CHECKING, Any
 
 from scrapy import Spider
@@ -36,9 +37,32 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         return storage
 
     def open(self, spider: Spider) -> IO[bytes]:
-        """Open for appending (or truncated, with `overwrite`), without a buffer."""
+        """Open for appending (or truncated, with `overwrite`), without a buffer; what is written is whole."""
         buffered = super().open(spider)
         path, mode = self.path, self.write_mode
         buffered.close()
-        unbuffered: Any = open(path, "ab" if mode == "wb" else mode, buffering=0)  # noqa: SIM115
+        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode)
         return unbuffered  # type: ignore[no-any-return]
+
+
+class _Whole(io.FileIO):
+    """A file in which a write that fails leaves nothing behind; a pipe cannot be cut, and is as it is."""
+
+    def write(self, data: Any) -> int:
+        """Write all of *data*, or nothing and raise.
+
+        A disk that is full takes a part of it without a word. Once there is room again, the next record
+        would be written into the middle of that one, and those after it could not be told apart.
+        """
+        if not self.seekable():
+            return super().write(data)
+        end, done = self.seek(0, io.SEEK_END), 0
+        whole = memoryview(data).cast("B")
+        try:
+            while done < len(whole):
+                done += super().write(whole[done:])
+        except OSError:
+            if self.seek(0, io.SEEK_END) == end + done:  # else somebody else writes to it, too
+                self.truncate(end)
+            raise
+        return done

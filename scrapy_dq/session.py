@@ -172,7 +172,7 @@ class Session:
         self.adopted = joined.adopted
         self.paused = joined.words.hold is Hold.PAUSED
         if crew := own_member():
-            crew.joined(self._crawler, joined.epoch, joined.run)
+            crew.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._dupefilter.open()
         self._listen()

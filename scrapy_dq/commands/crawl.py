@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,8 @@ from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_dq.crew.crew import Crew
     from scrapy_dq.crew.joining import Joined, Joining
-    from scrapy_dq.crew.parts import Run
     from scrapy_dq.crew.stops import Stops
     from scrapy_dq.settings import Config
 
@@ -81,6 +82,7 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.crawl_summary import Summary
         from scrapy_dq.commands.crawl_view import CrawlView
         from scrapy_dq.commands.crawlers import prepared_crawler
+        from scrapy_dq.commands.display import last_words
         from scrapy_dq.crew.crew import Crew
         from scrapy_dq.crew.feed_plan import plan_feeds, storages
         from scrapy_dq.crew.joining import Joining
@@ -92,6 +94,7 @@ class Crawl(Subcommand):
 
         if os.name != "posix":
             raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
+        _fill_standard_streams()
         _set_feeds(settings, options)
         crawler = prepared_crawler(settings, options.spider, _spider_args(options))
         config = config_of(crawler)
@@ -121,15 +124,14 @@ class Crawl(Subcommand):
             view.say(f"Logs: {_common(logs)}")
             with view:
                 crew.work(stops)
-            joined, unjoined = _join(feeds, crew.run, crew.finished, stops)
+            joined, unjoined = _join(feeds, crew, stops)
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
-        summary.print_json() if options.json else summary.print()
+        with last_words():
+            summary.print_json() if options.json else summary.print()
         return DONE if crew.finished and not unjoined else FAILED
 
 
-def _join(
-    feeds: list[Joining], run: Run | None, finished: bool, stops: Stops
-) -> tuple[list[Joined], list[str]]:
+def _join(feeds: list[Joining], crew: Crew, stops: Stops) -> tuple[list[Joined], list[str]]:
     """Join all feeds; return them, and why others could not be."""
     from scrapy_dq.commands.display import ProgressBar
     from scrapy_dq.crew.errors import CrewError, Interrupted
@@ -141,11 +143,11 @@ def _join(
         if stops.count > asked:
             raise Interrupted
 
-    for feed in feeds if run else ():
-        assert run is not None
+    for feed in feeds if crew.run else ():
+        assert crew.run is not None
         with ProgressBar() as bar:
             try:
-                found = feed.join(run, finished, bar, stopped)
+                found = feed.join(crew.run, crew.finished, bar, stopped, took_part=crew.took_part)
                 joined += [found] if found else []
             except CrewError as error:
                 unjoined.append(str(error))
@@ -181,6 +183,15 @@ def _spider_args(options: argparse.Namespace) -> dict[str, str]:
         return arglist_to_dict(options.spargs)
     except ValueError:
         raise CommandError("-a takes NAME=VALUE") from None
+
+
+def _fill_standard_streams() -> None:
+    """Open those that are closed: a lock or pipe of ours that has their number would reach no worker."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    if sys.stderr is None:  # print() would take standard output instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _set_feeds(settings: Settings, options: argparse.Namespace) -> None:

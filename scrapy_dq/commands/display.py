@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +24,14 @@ LINE_EVERY_S = 5.0
 LONGEST_CELL = 2000
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would exit with status 1 from here, whatever the command has done. Source: rich/console.py"""
+        raise BrokenPipeError
+
+
 class ProgressBar:
-    """Shows how far something is, on standard error."""
+    """Shows how far something is, on standard error. A terminal or pipe that has gone away stops nothing."""
 
     def __init__(self) -> None:
         console = Console(file=sys.stderr)
@@ -41,14 +49,16 @@ class ProgressBar:
 
     def __enter__(self) -> ProgressBar:
         if self._bar is not None:
-            self._bar.start()
+            with suppress(OSError):
+                self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
 
     def begin(self, what: str, total: int) -> None:
         """Begin with the next *total* of something."""
@@ -60,14 +70,41 @@ class ProgressBar:
         """So many more are done."""
         self._done += count
         if self._bar is not None:
-            self._bar.advance(self._row, count)
+            with suppress(OSError):
+                self._bar.advance(self._row, count)
         elif time.monotonic() >= self._told_at + LINE_EVERY_S:
             self._told_at = time.monotonic()
-            print(f"{self._done:,} of {self._total:,} {self._what}", file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print(f"{self._done:,} of {self._total:,} {self._what}", file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:
         """Print a line, above the bar."""
         print(line, file=sys.stderr, flush=True) if self._bar is None else self._bar.console.print(line)
+
+
+@contextmanager
+def last_words() -> Iterator[None]:
+    """Print what is left to say; that it cannot be printed does not change how the command ended."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            with suppress(OSError):
+                print(f"standard output cannot be written: {error.strerror}", file=sys.stderr)
+
+
+def end_output() -> None:
+    """Write what is printed but not written; if it cannot be, Python does not try again at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def print_json(found: Any) -> None:
@@ -110,7 +147,7 @@ def print_table(
     wraps: Sequence[str] = (),
 ) -> None:
     """Print such a table, as wide as the terminal."""
-    console = Console(highlight=False, markup=False)
+    console = _Console(highlight=False, markup=False)
     with console.capture() as shown:
         console.print(table_of(columns, rows, numbers=numbers, wraps=wraps))
     for line in shown.get().splitlines():

@@ -12,6 +12,7 @@ from scrapy.utils.log import configure_logging
 from scrapy_dq.commands.adopt import Adopt
 from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
+from scrapy_dq.commands.display import end_output
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.forget import Forget
@@ -99,3 +100,7 @@ class Command(ScrapyCommand):
         except KeyboardInterrupt:
             self.exitcode = FAILED
             print(f"scrapy dq {subcommand.name}: interrupted", file=sys.stderr)
+        except BrokenPipeError:
+            self.exitcode = FAILED  # who read it has seen enough
+        finally:
+            end_output()

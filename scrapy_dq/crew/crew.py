@@ -56,6 +56,8 @@ class Crew:
         self.took_s = 0.0
         self.run: Run | None = None
         """Of the first worker that joined."""
+        self.took_part = False
+        """A worker joined before the run was finished."""
         self.restarted = 0
         self._command = command
         self._parts = parts
@@ -67,6 +69,10 @@ class Crew:
         """One could not begin, and has shown why."""
         self._told = 0
         self._told_at = 0.0
+        self._stops: int | None = None
+        self._calm_at = 0.0
+        """When a look last found that nobody had said `scrapy dq stop`."""
+        self._called_off = False
         # Open for writing in this process alone: the kernel closes it with us, and the workers see that.
         self._lifeline, self._life = os.pipe()
 
@@ -91,6 +97,7 @@ class Crew:
                 for post in self.posts:
                     self._attend(post)
                     post.sample()
+                self._hear_stop()
                 self._pass_on(stops.count)
                 self._view.show(self)
                 time.sleep(TICK_S)
@@ -126,6 +133,7 @@ class Crew:
         for error in process.read():
             self._say(f"{post.name}: {error}")
         self.run = self.run or process.run
+        self.took_part |= process.run is not None and not process.over
         if status is not None:
             self._ended(post, process, status)
 
@@ -141,7 +149,7 @@ class Crew:
             post.state = "stopped"  # by its second signal: it could not say so
             return
         self._say(f"{post.name} died: {post.state}")
-        if self.stopping:
+        if self.stopping or self._called_off:
             return
         hopeless = process.run is None and status >= 0 and self.run is None
         if (process.run is None or status >= 0) and not (hopeless and self._hopeless):
@@ -168,6 +176,24 @@ class Crew:
             post.due, post.state = 0.0, "died; the run is finished"
         else:
             self._start(post)
+
+    def _hear_stop(self) -> None:
+        """Start nobody any more once all workers were asked to close: who joins later would go on."""
+        at, seen = self.lookout.at, self.lookout.overview
+        if seen is None or self._called_off:
+            return
+        if self._stops is None or seen.stops <= self._stops:
+            self._stops, self._calm_at = seen.stops, at
+            return
+        self._called_off = True
+        self._say("All workers of the crawl are asked to stop: none is started again")
+        for post in self.posts:
+            if post.due:
+                post.due, post.state = 0.0, "died; not started again"
+        late = [
+            post.process for post in self.posts if post.process and post.process.joined_at > self._calm_at
+        ]
+        self._signal(late, signal.SIGTERM)
 
     def _pass_on(self, stops: int) -> None:
         """Tell the workers what we were told; kill those that do not end."""

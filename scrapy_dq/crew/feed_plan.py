@@ -60,9 +60,14 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
         exporter = FeedExporter(crawler)
     except NotConfigured:
         raise CrewError("a feed cannot be written, as Scrapy says above") from None
+    except Exception as error:
+        raise CrewError(f"a feed cannot be written: {type(error).__name__}: {error}") from error
     feeds = []
+    now = datetime.now(tz=timezone.utc).replace(
+        microsecond=0
+    )  # once: two seconds would look like two workers
     for uri, options in exporter.feeds.items():
-        one, other = (_resolved(crawler, uri, options, worker) for worker in ("a", "b"))
+        one, other = (_resolved(crawler, uri, options, worker, now) for worker in ("a", "b"))
         scheme = urlsplit(uri).scheme
         if one == other or scheme == "stdout":
             why = _why_not(exporter, uri, scheme, options)
@@ -90,7 +95,7 @@ def storages(crawler: Crawler) -> dict[str, str | None]:
     return found
 
 
-def _resolved(crawler: Crawler, uri: str, options: Mapping[str, Any], worker: str) -> str:
+def _resolved(crawler: Crawler, uri: str, options: Mapping[str, Any], worker: str, now: datetime) -> str:
     """Return the URI as a worker would have it. Source: scrapy/extensions/feedexport.py"""
     spider = crawler.spider
     assert spider is not None
@@ -98,7 +103,6 @@ def _resolved(crawler: Crawler, uri: str, options: Mapping[str, Any], worker: st
     spider.dq_worker = worker  # type: ignore[attr-defined]
     try:
         params = {name: getattr(spider, name) for name in dir(spider)}
-        now = datetime.now(tz=timezone.utc).replace(microsecond=0)
         params |= {
             "time": now.replace(tzinfo=None).isoformat().replace(":", "-"),
             "batch_time": now.isoformat().replace(":", "-"),

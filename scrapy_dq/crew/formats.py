@@ -14,6 +14,8 @@ from typing import IO, Any, NamedTuple
 from scrapy_dq.crew.errors import CrewError
 
 CHUNK = 1 << 20
+FIELD_BYTES = (1 << 31) - 1
+"""A page's text may be longer than the 128 KiB at which the csv module stops by itself."""
 _DIALECT = ("delimiter", "quotechar", "quoting", "skipinitialspace", "lineterminator", "strict")
 
 
@@ -110,14 +112,16 @@ def join_json(out: IO[bytes], sources: Sources) -> int:
 
 def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
     """Yield the text of each element of the arrays in a file, one after the other."""
-    decode = codecs.getincrementaldecoder(sources.encoding)("replace").decode
-    decoder, text, at, need = json.JSONDecoder(), "", 0, 0
+    # What was there before is the user's: it is not mended, but refused.
+    decode = codecs.getincrementaldecoder(sources.encoding)("replace" if torn_ok else "strict").decode
+    decoder, text, at, need, inside = json.JSONDecoder(), "", 0, 0, False
     for chunk in chain(sources.chunks(path), [b""]):
         text, at = text[at:] + decode(chunk, not chunk), 0
         if len(text) < need and chunk:
             continue  # an element that is longer than a chunk is not tried again at each
         while True:
-            while at < len(text) and text[at] in "[],\ufeff \r\n\t":
+            while at < len(text) and (text[at] in "],\ufeff \r\n\t" or (text[at] == "[" and not inside)):
+                inside = text[at] == "[" or (inside and text[at] != "]")
                 at += 1
             try:
                 end = decoder.raw_decode(text, at)[1] if at < len(text) else at
@@ -153,15 +157,14 @@ def join_csv(out: IO[bytes], sources: Sources) -> int:
             where = [_named(headers[path]).index(column) if column in _named(headers[path]) else -1
                      for column in columns]  # fmt: skip
         for record in records:
-            if where is not None:
-                values = _parse(sources, record)
-                record = _row(
-                    sources,
-                    [values[i] if 0 <= i < len(values) else "" for i in where],
-                    sources.plain_encoding,
-                )
-            out.write(record)
             count += ours
+            if where is None:
+                out.write(record)
+                continue
+            # Of the user's own, which may have been written otherwise, one record may be several rows.
+            for values in _parse(sources, record, strict=not ours):
+                row = [values[i] if 0 <= i < len(values) else "" for i in where]
+                out.write(_row(sources, row + values[len(headers[path].names) :], sources.plain_encoding))
     return count
 
 
@@ -172,7 +175,7 @@ class _Header(NamedTuple):
 
 def _header(sources: Sources, path: Path) -> _Header:
     raw = next(_records(sources._replace(read=lambda _: None), path, torn_ok=path is not sources.before), b"")
-    return _Header(raw, _parse(sources, raw) if raw else [])
+    return _Header(raw, next(_parse(sources, raw), []))
 
 
 def _named(header: _Header) -> list[tuple[str, int]]:
@@ -195,10 +198,11 @@ def _records(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[bytes]:
         yield record + (b"" if open_quote else end)
 
 
-def _parse(sources: Sources, record: bytes) -> list[str]:
+def _parse(sources: Sources, record: bytes, *, strict: bool = False) -> Iterator[list[str]]:
+    csv.field_size_limit(FIELD_BYTES)
     dialect = {k: v for k, v in sources.export_kwargs.items() if k in _DIALECT and k != "quoting"}
-    text = io.StringIO(record.decode(sources.encoding, "replace"), newline="")
-    return next(csv.reader(text, **dialect), [])
+    text = io.StringIO(record.decode(sources.encoding, "strict" if strict else "replace"), newline="")
+    return csv.reader(text, **dialect)
 
 
 def _row(sources: Sources, values: Sequence[str], encoding: str) -> bytes:

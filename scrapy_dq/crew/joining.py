@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -56,7 +57,9 @@ class Joining:
         """
         return self._folder.held()
 
-    def join(self, run: Run, finished: bool, bar: Bar, stopped: Callable[[], None]) -> Joined | None:
+    def join(
+        self, run: Run, finished: bool, bar: Bar, stopped: Callable[[], None], *, took_part: bool = True
+    ) -> Joined | None:
         """Join all parts that are there; None if there are none.
 
         CRASH at any line: the next crew that writes this feed joins what this one has not.
@@ -64,18 +67,21 @@ class Joining:
         Args:
             run: the crew's.
             stopped: called now and then; raises Interrupted to stop, which leaves all as it was.
+            took_part: False: the run was finished before this crew came. What its -O finds may be all of it.
         Raises:
             CrewError: it cannot be read or written; the parts stay where they are.
         """
         try:
-            return self._join(run, finished, bar, stopped)
-        except (OSError, UnicodeError) as error:
+            return self._join(run, finished, bar, stopped, took_part)
+        except (OSError, UnicodeError, csv.Error) as error:
             raise CrewError(
                 f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
                 f"next `scrapy dq crawl` with this feed joins them"
             ) from error
 
-    def _join(self, run: Run, finished: bool, bar: Bar, stopped: Callable[[], None]) -> Joined | None:
+    def _join(
+        self, run: Run, finished: bool, bar: Bar, stopped: Callable[[], None], took_part: bool
+    ) -> Joined | None:
         folder = self._folder
 
         def waiting() -> None:
@@ -114,6 +120,10 @@ class Joining:
             items = JOINERS[self.feed.format](out, Sources(before, parts, self.feed.options, read))
             out.flush()
             os.fsync(out.fileno())
+        if not (items or appended or took_part) and folder.target.exists():
+            folder.drop(parts)
+            self._say(f"{folder.target}: left as it is: the run was finished before")
+            return None
         folder.replace(parts, None if finished else run)
         return Joined(folder.target, items, appended)
 

@@ -41,6 +41,7 @@ class Member:
         self._crawler: Crawler | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._run = ("", 0)
+        self._over = False
 
     def enter(self, crawler: Crawler, grace_s: float) -> None:
         """Begin to watch the parent and to report; on the event loop."""
@@ -54,10 +55,10 @@ class Member:
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()
 
-    def joined(self, crawler: Crawler, epoch: str, run: int) -> None:
-        """Tell which run this worker is in."""
+    def joined(self, crawler: Crawler, epoch: str, run: int, *, over: bool) -> None:
+        """Tell which run this worker is in, and whether it came too late to take part."""
         if crawler is self._crawler:
-            self._run = (epoch, run)
+            self._run, self._over = (epoch, run), over
             self._send()
 
     def part(self, crawler: Crawler, feed_options: Any) -> Path | None:
@@ -89,6 +90,7 @@ class Member:
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
             "epoch": self._run[0],
             "run": self._run[1],
+            "over": self._over,
         }
         reports.send(self._invitation.reports, report | more)
 

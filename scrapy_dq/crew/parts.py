@@ -129,6 +129,11 @@ class PartsFolder:
         _sync(self.target.parent)
         self._settle()
 
+    def drop(self, parts: list[Path]) -> None:
+        """Remove *parts* without any item, and `joined`; the feed stays."""
+        for left in (*parts, self.joined):
+            left.unlink(missing_ok=True)
+
     def _recover(self) -> None:
         """Finish, or undo, what a crew that was killed was about to do."""
         if self._marker.exists() and not self.joined.exists():

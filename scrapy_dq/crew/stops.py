@@ -25,4 +25,6 @@ class Stops:
                 signal.signal(number, what)
 
     def _count(self, number: int, frame: object) -> None:
-        self.count += 1
+        # A terminal or session that ends may say so twice, or after SIGTERM: that is no second demand.
+        if number != signal.SIGHUP or not self.count:
+            self.count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ class WorkerProcess:
     Attributes:
         pages, items, errors: as of its last report.
         run: None as long as it has not joined.
+        over: the run was finished before this worker came.
+        joined_at: when that was heard of (monotonic); inf before.
         reason: why its spider closed; "" before.
     """
 
@@ -32,6 +35,8 @@ class WorkerProcess:
     ) -> None:
         self.pages = self.items = self.errors = 0
         self.run: Run | None = None
+        self.over = False
+        self.joined_at = math.inf
         self.reason = ""
         self.began = time.monotonic()
         self._log = log
@@ -69,7 +74,8 @@ class WorkerProcess:
                 continue
             self.pages, self.items, self.errors = report["pages"], report["items"], report["errors"]
             if report["epoch"]:
-                self.run = Run(report["epoch"], report["run"])
+                self.run, self.over = Run(report["epoch"], report["run"]), report["over"]
+                self.joined_at = min(self.joined_at, time.monotonic())
             self.reason = report.get("reason", self.reason)
         return errors
 

@@ -67,8 +67,8 @@ class Heartbeat:
     """Beats from a thread with a connection of its own, so that a slow callback is not taken for death.
 
     It stops beating while the event loop has not run for `stall_timeout_s`: a worker that hangs for
-    ever must lose its leases. `observed(silent, dead)` and `told(words)`, when all workers were told
-    something, are called on the event loop.
+    ever must lose its leases. `observed(silent, dead)` and, at each beat, `told(words)`, how often all
+    workers were told something, are called on the event loop.
     """
 
     def __init__(
@@ -87,7 +87,6 @@ class Heartbeat:
         self._stall_timeout_s = stall_timeout_s
         self._observed = observed
         self._told = told
-        self._words = 0
         self._observer = Observer(ttl_s, self._interval_s)
         self._stalled = False
         self._stop = threading.Event()
@@ -162,8 +161,7 @@ class Heartbeat:
         silent, dead = self._observer.observe(beats, time.monotonic())
         if self._stop.is_set():
             return
-        if words != self._words:
-            self._words = words
-            self._loop.call_soon_threadsafe(self._told, words)
+        # At each beat: an answer that was under way as it was said ends the call, and does not bring it.
+        self._loop.call_soon_threadsafe(self._told, words)
         if silent:
             self._loop.call_soon_threadsafe(self._observed, silent, dead)

@@ -15,7 +15,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order, Seen
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import parse_members, refuse
+from scrapy_dq.frontier.wire import parse_members, parse_words, refuse
 
 PART = 200
 """So many records are read at once."""
@@ -33,6 +33,8 @@ class Overview:
     census: Census
     members: list[Member]
     hold: Hold = Hold.NONE
+    stops: int = 0
+    """How often all workers were asked to close."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,9 @@ def peek(client: Any, crawl: str) -> Overview:
     """
     reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl))
     refuse(reply)
-    phase, epoch, run, counts, members, hold = reply
-    found = parse_members(members)
-    return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), found, Hold(hold.decode()))
+    phase, epoch, run, counts, members, said = reply
+    found, words = parse_members(members), parse_words(said)
+    return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), found, words.hold, words.stops)
 
 
 def run_name(client: Any, crawl: str) -> str:

@@ -6,14 +6,20 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from crew.conftest import Scene
 from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.overview import run_name
+from scrapy_dq.frontier.steer import Word, steer
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.waiting import wait_until
@@ -207,8 +213,59 @@ def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
     assert len(crew.pids) == 2
 
 
-def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene]) -> None:
-    """It finds the crew's run finished, and closes."""
+def test_what_all_workers_are_told_goes_for_those_that_are_down(
+    scene: Callable[..., Scene], redis_server: RedisServer
+) -> None:
+    """One that died before `scrapy dq stop` is not started again; one that begins meanwhile closes."""
+    late = "import os, time\n\ntime.sleep(2 * ('\"number\": 3' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
+    here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1})
+    spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
+    spider.write_text(late + spider.read_text())
+    crew = here.crew("-w", "3", "-o", "items.jsonl")
+    wait_until(lambda: here.done() >= 4, "some pages are done", 20)
+    os.kill(crew.pids[1], signal.SIGKILL)
+    crew.wait_for("worker 2 died")
+    with connect_url(redis_server.url) as client:
+        steer(client, here.project.name, Word.STOP)
+    assert crew.wait(15) == 1
+    assert len(crew.pids) == 3
+    assert set(here.project.count("done")) == set(paths_of(here.feed))
+
+
+@pytest.mark.parametrize(
+    "where", ["| head -c 1", "2>&1 | head -n 1", "> /dev/full", "2> /dev/full", ">&- 2>&-"]
+)
+def test_the_exit_status_is_that_of_the_crawl_whoever_reads(scene: Callable[..., Scene], where: str) -> None:
+    """A pipe whose reader has gone, a disk that is full: the feed is joined, and that is what counts."""
+    here = scene(pages=3)
+    command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
+    environ = here.project.environ()
+    del environ["PYTHONUNBUFFERED"]
+    done = subprocess.run(
+        ["bash", "-c", f"{shlex.join(command)} {where}; exit ${{PIPESTATUS[0]}}"], cwd=here.project.folder,
+        env=environ, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not re.search("Traceback|BrokenPipe", done.stderr)
+    assert repeats(here) == 0
+    assert_tidy(here)
+
+
+def test_closed_standard_streams_are_no_obstacle(scene: Callable[..., Scene]) -> None:
+    """Pipes that took their numbers would not reach the workers; JSON is not mixed with anything."""
+    here = scene(pages=3)
+    command = shlex.join([*here.project.command("dq", "crawl", here.project.name), "-w", "1"])
+    for where in ("<&- >&- 2>&-", "--json <&- 2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {where}"], cwd=here.project.folder, env=here.project.environ(),
+            stdout=subprocess.PIPE, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0
+    assert json.loads(done.stdout)["finished"]
+
+
+def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+    """It finds the crew's run finished, and closes; so does a late crew, whose -O leaves the feed alone."""
     here = scene(pages=3)
     late = "import os, time\n\ntime.sleep(2 * ('\"number\": 2' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
     spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
@@ -217,6 +274,11 @@ def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene]) -> None:
     assert crew.wait() == 0
     assert here.project.count("done") == dict.fromkeys(here.site.paths, 1)
     assert "run 0 is finished" in crew.out
+    assert repeats(here) == 0
+    with connect_url(redis_server.url) as client:
+        name = run_name(client, here.project.name)
+    crew = here.crew("-w", "1", "-O", "items.jsonl", "-s", f"DQ_RUN_NAME={name}")
+    assert crew.wait() == 0
     assert repeats(here) == 0
 
 

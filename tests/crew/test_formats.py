@@ -18,6 +18,7 @@ from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.formats import JOINERS, Sources, unjoinable
 
 JoinText = Callable[..., str]
+Text = str | bytes
 
 
 @pytest.fixture(autouse=True, params=[1 << 20, 3])
@@ -30,16 +31,14 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def join(tmp_path: Path) -> JoinText:
     """Return a function that joins parts, given as text or bytes, and returns what comes out."""
 
-    def do(
-        kind: str, *parts: str | bytes, before: str | None = None, count: int | None = None, **more: Any
-    ) -> str:
+    def do(kind: str, *parts: Text, before: Text | None = None, count: int | None = None, **more: Any) -> str:
         return joined(tmp_path, kind, parts, before, count, more)
 
     return do
 
 
 def joined(
-    folder: Path, kind: str, parts: Sequence[str | bytes], before: str | None, count: int | None, more: Any
+    folder: Path, kind: str, parts: Sequence[Text], before: Text | None, count: int | None, more: Any
 ) -> str:
     paths = []
     for number, part in enumerate(parts):
@@ -48,7 +47,7 @@ def joined(
     old = None
     if before is not None:
         old = folder / "before"
-        old.write_bytes(before.encode())
+        old.write_bytes(before.encode() if isinstance(before, str) else before)
     sizes: list[int] = []
     out = io.BytesIO()
     items = JOINERS[kind](out, Sources(old, paths, {"format": kind} | more, sizes.append))
@@ -86,6 +85,25 @@ def test_csv_headers_that_differ_become_one(join: JoinText) -> None:
     assert list(csv.reader(io.StringIO(found))) == [
         ["b", "a", "c", "b"], ["0", "", "", ""], ["2", "1", "", ""], ["", "4", "3", ""], ["5", "6", "", "7"]
     ]  # fmt: skip
+
+
+def test_what_was_there_before_is_kept_whatever_it_is(join: JoinText) -> None:
+    """Rows that Scrapy would not have written so, values beyond the header, arrays in arrays."""
+    before = 'a,b\r\n5" pipe,3\r\n6,7\r\n1,2,more\r\n'
+    found = join("csv", "a,b,c\r\n8,9,0\r\n", before=before)
+    assert list(csv.reader(io.StringIO(found))) == [
+        ["a", "b", "c"], ['5" pipe', "3", ""], ["6", "7", ""], ["1", "2", "", "more"], ["8", "9", "0"]
+    ]  # fmt: skip
+    assert json.loads(join("json", '[\n{"a": 1}', before="[[1, [2]], []]")) == [[1, [2]], [], {"a": 1}]
+    for kind, bad in (("json", b'["\xe9"]'), ("csv", b"a,b\r\n\xe9,1\r\n")):
+        with pytest.raises(UnicodeError):
+            join(kind, '[{"b": 1}]' if kind == "json" else "c\r\n1\r\n", before=bad)
+
+
+def test_a_long_text_is_a_field_like_any_other(join: JoinText) -> None:
+    """Also in a part whose columns have to be put in order."""
+    long = "x" * 200_000
+    assert join("csv", "a,b\r\n1,2\r\n", f"b,a\r\n{long},3\r\n") == f"a,b\r\n1,2\r\n3,{long}\r\n"
 
 
 def test_csv_of_other_dialects_and_encodings(join: JoinText) -> None:

@@ -44,11 +44,11 @@ class Feed:
 
     def join(
         self, *, run: Run = THIS, finished: bool = True, overwrite: bool = False,
-        stopped: Callable[[], None] = lambda: None,
+        stopped: Callable[[], None] = lambda: None, took_part: bool = True,
     ) -> Joined | None:  # fmt: skip
         joining = self.joining(overwrite)
         with joining.held():
-            return joining.join(run, finished, NoBar(), stopped)
+            return joining.join(run, finished, NoBar(), stopped, took_part=took_part)
 
     @property
     def lines(self) -> list[str]:
@@ -87,6 +87,25 @@ def test_a_run_that_goes_on_appends_even_with_overwrite(feed: Feed) -> None:
     feed.write_part("4\n", Run("epoch", 4))
     feed.join(run=Run("epoch", 4), overwrite=True)
     assert feed.lines == ["4"]
+
+
+def test_a_crew_that_came_too_late_empties_no_feed(feed: Feed) -> None:
+    """The run is finished: the feed is all of it already, unless its parts are still there."""
+    feed.write_part("1\n")
+    feed.join(overwrite=True)
+    feed.write_part("")
+    assert feed.join(overwrite=True, took_part=False) is None
+    assert feed.lines == ["1"]
+    assert "left as it is" in feed.said[0]
+    assert not feed.parts.exists()
+    feed.target.write_text("0\n")
+    feed.write_part("1\n")
+    feed.write_part("")
+    feed.join(overwrite=True, took_part=False)
+    assert feed.lines == ["1"]
+    feed.write_part("")
+    feed.join(overwrite=True)
+    assert feed.lines == []
 
 
 def test_parts_of_other_runs_are_joined_or_with_overwrite_left_out(feed: Feed) -> None:

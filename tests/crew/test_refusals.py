@@ -23,6 +23,7 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
         (["-o", "items.csv", "-s", "FEED_EXPORT_ENCODING=utf-16"], "in the encoding 'utf-16'"),
         (["-o", "folder.jsonl"], "it is no regular file"),
         (["-o", "items.nonsense"], "Unrecognized output format"),
+        (["-s", 'FEEDS={"a.jl": {"format": "jl", "item_classes": ["no.Item"]}}'], "No module named 'no'"),
         (["-s", "DQ_ENABLED=0"], "DQ_ENABLED = False"),
         (["-s", "DQ_WORKER_TTL=x"], "DQ_WORKER_TTL"),
         (["-s", f"SCHEDULER={PLAIN['SCHEDULER']}"], "ADDONS = {"),

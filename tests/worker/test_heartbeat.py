@@ -9,9 +9,11 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
+import redis
 
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.heartbeat import LONGEST_INTERVAL_S, Heartbeat, Observer
+from scrapy_dq.frontier.steer import Word, steer
 from support.proxy import RedisProxy
 from support.waiting import wait_until
 from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
@@ -101,8 +103,10 @@ class Beats:
         self.engine = engine
         self.observed: list[tuple[list[str], list[str]]] = []
         self.threads: set[int] = set()
+        self.told: list[int] = []
         self.heartbeat = Heartbeat(
-            engine.frontier, self.connect, ttl_s=ttl_s, stall_timeout_s=stall_timeout_s, observed=self.note
+            engine.frontier, self.connect, ttl_s=ttl_s, stall_timeout_s=stall_timeout_s, observed=self.note,
+            told=self.told.append,
         )  # fmt: skip
 
     def connect(self) -> object:
@@ -145,6 +149,16 @@ async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callab
             wait_until(lambda: beats_of("a") >= 3, "three beats", 5)
             assert beats.threads
             assert threading.get_ident() not in beats.threads
+
+
+async def test_it_tells_at_each_beat_how_often_something_was_said(crawl: Crawl, client: redis.Redis) -> None:
+    """Not once: the answer of an exchange that was under way meanwhile would make the worker forget it."""
+    async with Engine(crawl, join=False) as engine:
+        joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
+        with Beats(engine) as beats:
+            beats.heartbeat.start("a", joined.epoch)
+            steer(client, crawl.name, Word.PAUSE)
+            await until(lambda: beats.told.count(1) >= 3, "it was told three times")
 
 
 async def test_it_stops_while_the_loop_is_blocked_for_too_long(

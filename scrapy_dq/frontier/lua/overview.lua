@@ -1,7 +1,7 @@
 -- overview: phase, census and members, in one atomic look. Changes nothing.
 -- ARGS     none
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
---          since, done), hold (empty, paused, draining)
+--          since, done), words (steer.lua)
 --          or WRONG_TYPE, key, actual, expected
 -- COST     O(workers)
 -- CRASH    nothing to do
@@ -19,4 +19,4 @@ for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
   members[#members + 1] = w[4] or ''
   members[#members + 1] = w[5] or ''
 end
-return { state.phase or 'absent', state.epoch or '', state.run, census(seeding), members, state.hold or '' }
+return { state.phase or 'absent', state.epoch or '', state.run, census(seeding), members, words() }
