@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from scrapy_dq.crew.crew import Crew
     from scrapy_dq.crew.joining import Joined, Joining
+    from scrapy_dq.crew.lookout import Lookout
+    from scrapy_dq.crew.parts import Run
     from scrapy_dq.crew.stops import Stops
     from scrapy_dq.settings import Config
 
@@ -120,15 +122,35 @@ class Crawl(Subcommand):
                 {feed.feed.uri: str(feed.folder) for feed in feeds},
                 restarts=options.restarts, grace_s=config.shutdown_grace_s, lookout=lookout, view=view,
             )  # fmt: skip
-            view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers")
-            view.say(f"Logs: {_common(logs)}")
-            with view:
-                crew.work(stops)
+            owed = _owed(feeds, lookout)
+            if owed:
+                crew.run = owed
+                view.say(
+                    f"Run {owed.number} was finished, and its feeds were not: they are joined now, and "
+                    f"nothing is crawled. The same command begins the next run"
+                )
+            else:
+                view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers")
+                view.say(f"Logs: {_common(logs)}")
+                with view:
+                    crew.work(stops)
             joined, unjoined = _join(feeds, crew, stops)
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         with last_words():
             summary.print_json() if options.json else summary.print()
         return DONE if crew.finished and not unjoined else FAILED
+
+
+def _owed(feeds: list[Joining], lookout: Lookout) -> Run | None:
+    """Return the last run, if it is finished and its parts are there: a new one would leave them behind."""
+    from scrapy_dq.crew.parts import Run
+
+    lookout.look()
+    seen = lookout.overview
+    if seen is None or seen.phase != "finished":
+        return None
+    run = Run(seen.epoch, seen.run)
+    return run if any(feed.is_owed_by(run) for feed in feeds) else None
 
 
 def _join(feeds: list[Joining], crew: Crew, stops: Stops) -> tuple[list[Joined], list[str]]:

@@ -55,7 +55,7 @@ class Summary:
             "finished": crew.finished,
             **totals,
             "seconds": round(crew.took_s, 1),
-            "pages_per_s": round(totals["pages"] / crew.took_s, 1),
+            "pages_per_s": round(totals["pages"] / crew.took_s, 1) if crew.took_s else 0.0,
             "workers": rows,
             "feeds": [
                 {"path": str(feed.path), "items": feed.items, "appended": feed.appended}
@@ -70,6 +70,17 @@ class Summary:
         end = "finished" if crew.finished else "not finished"
         run = f"run {crew.run.number} is {end}" if crew.run else "no worker could join"
         print(f"Crawl {self._crawl!r} at {self._target}: {run}")
+        if crew.took_s:
+            self._print_workers(found)
+        for feed in self._joined:
+            print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
+        for line in self._unjoined:
+            print(line)
+        if not crew.finished:
+            print(f"{_left(crew)}Go on with: {self._again}")
+
+    def _print_workers(self, found: dict[str, Any]) -> None:
+        crew = self._crew
         numbers = ("worker", "pages/s", "pages", "items", "errors", "restarts")
         rows = [
             [str(row["worker"]), f"{row['pages'] / crew.took_s:,.1f}", row["pages"], row["items"],
@@ -81,12 +92,6 @@ class Summary:
              found["restarts"], f"{crew.took_s:,.1f} s"]
         )  # fmt: skip
         print_table((*numbers, "end"), rows, numbers=numbers)
-        for feed in self._joined:
-            print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
-        for line in self._unjoined:
-            print(line)
-        if not crew.finished:
-            print(f"{_left(crew)}Go on with: {self._again}")
 
 
 def _left(crew: Crew) -> str:

@@ -49,6 +49,10 @@ class Joining:
     def folder(self) -> Path:
         return self._folder.path
 
+    def is_owed_by(self, run: Run) -> bool:
+        """Tell whether parts that were written in *run* are not joined: its `scrapy dq crawl` was killed."""
+        return self._folder.has_part_of(run)
+
     def held(self) -> AbstractContextManager[None]:
         """Keep other crews from this feed.
 

@@ -99,6 +99,10 @@ class PartsFolder:
         found = _read(self._holds)
         return Run(*found) if found else None
 
+    def has_part_of(self, run: Run) -> bool:
+        """Tell whether anything is left that was written in *run*."""
+        return any(run_of(part) == run for part in self.path.glob("*.part"))
+
     def finished_parts(self, waiting: Callable[[], None]) -> list[Path]:
         """Return all parts, in order, once nobody writes one of them; *waiting* is called meanwhile.
 

@@ -17,6 +17,7 @@ import pytest
 
 from crew.conftest import Scene
 from scrapy_dq.connection import connect_url
+from scrapy_dq.crew.parts import part_path
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.overview import run_name
 from scrapy_dq.frontier.steer import Word, steer
@@ -133,6 +134,33 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     assert following.wait() == 0
     assert repeats(here) == 0
     assert_tidy(here)
+
+
+@pytest.mark.parametrize("flag", ["-o", "-O"])
+def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
+    scene: Callable[..., Scene], redis_server: RedisServer, flag: str
+) -> None:
+    """Before a new run begins, which would leave it behind: this command crawls nothing, the next does."""
+    here = scene(pages=5)
+    here.project.run_worker()
+    with connect_url(redis_server.url) as client:
+        finished = peek(client, here.project.name)
+    part = part_path(here.feed.with_name("items.jsonl.parts"), finished.epoch, finished.run, 1)
+    part.parent.mkdir()
+    part.write_text('{"path": "/p/0"}\n{"path": "/p/1"}\n')
+
+    crew = here.crew("-w", "1", flag, "items.jsonl")
+
+    assert crew.wait() == 0
+    assert "Run 0 was finished, and its feeds were not: they are joined now" in crew.err
+    assert "items.jsonl: 2 items" in crew.out
+    assert paths_of(here.feed) == {"/p/0": 1, "/p/1": 1}
+    assert set(here.site.hits().values()) == {1}
+    assert not part.parent.exists()
+    following = here.crew("-w", "1", flag, "items.jsonl")
+    assert following.wait() == 0
+    assert set(here.site.hits().values()) == {2}
+    assert len(here.feed.read_text().splitlines()) == 5 + 2 * (flag == "-o")
 
 
 def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
