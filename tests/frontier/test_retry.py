@@ -340,6 +340,21 @@ def test_a_finished_run_that_keeps_what_it_has_seen_is_resumed(live: LiveFrontie
     assert again.take(9) == [1, 2]
 
 
+def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) -> None:
+    """What was admitted by its id is forgotten at the end of a run; the parent yields it again, with its id."""
+    worker = HandWorker(live, "worker")
+    live.redis.hset(live.key("meta"), "keep_seen", 1)
+    worker.exchange(put(1), want=1)
+    worker.exchange(put(2), fail(1), want=1)
+    assert worker.exchange(bury(2)).status is Status.FINISHED
+    worker.leave(keep_seen=True)
+    assert retry_all(live) == Retried(1, 1)
+    again = HandWorker(live, "again")
+    assert again.take(1) == [1]
+    assert again.exchange(put(2), ack(1), want=9).dropped == (0,)
+    assert again.exchange(ack(2)).census.in_flight == 0
+
+
 def test_a_finished_run_that_has_forgotten_is_not_opened(live: LiveFrontier) -> None:
     """It would be crawled from its start: refused, also by a call that moves nothing; nothing is changed."""
     finished_run(live).leave()
