@@ -9,6 +9,7 @@ import time
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.heartbeat import Observer
 from scrapy_dq.frontier.identity import certainly_dead, own_identity
+from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -36,8 +37,9 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[s
             return moving[0] if moving else ""
         if not told:
             logger.info(
-                "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s, ", ".join(sorted(unsure))
-            )
+                "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,
+                printable(", ".join(sorted(unsure))),
+            )  # fmt: skip
             told = True
         beats = unsure
         dead.update(observer.observe(unsure, time.monotonic())[1])

@@ -341,7 +341,7 @@ def test_a_finished_run_that_keeps_what_it_has_seen_is_resumed(live: LiveFrontie
 
 
 def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) -> None:
-    """What was admitted by its id is forgotten at the end of a run; the parent yields it again, with its id."""
+    """The end of a run forgets what was admitted by its id, and the parent yields it under the same id."""
     worker = HandWorker(live, "worker")
     live.redis.hset(live.key("meta"), "keep_seen", 1)
     worker.exchange(put(1), want=1)

@@ -12,7 +12,7 @@ local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
 local several = redis.call('EXISTS', key.more_bands) == 1
 local names, bands = {}, {}
 local function look_at(partition, band)
-  if not band or bands[partition] then return end
+  if not band or #band ~= 8 or bands[partition] then return end -- no band: a stranger's
   names[#names + 1], bands[partition] = partition, band
 end
 for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
@@ -62,7 +62,8 @@ for i, partition in ipairs(names) do
     local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
       'LIMIT', 0, MOST_LISTS - 1)
     for _, member in ipairs(others) do
-      entries = entries + entries_of(partition, string.sub(member, #partition + 2))
+      local band = string.sub(member, #partition + 2)
+      if #band == 8 then entries = entries + entries_of(partition, band) end
     end
   end
   local delay, concurrency = parse_limits(own[i])
