@@ -208,9 +208,7 @@ def peek(client: Any, crawl: str) -> Overview:
     said = [part.decode("utf-8", "replace") for part in (reply[0], reply[1], reply[5])]
     # The Lua takes a phase that it does not know, as a stranger writes it, for an open one.
     phase = said[0] if said[0] in ("absent", "finished") else "open"
-    return Overview(
-        phase, said[1], int(reply[2]), Census(*reply[3]), parse_members(reply[4]), Hold(said[2])
-    )
+    return Overview(phase, said[1], int(reply[2]), Census(*reply[3]), parse_members(reply[4]), Hold(said[2]))
 
 
 def run_name(client: Any, crawl: str) -> str:
