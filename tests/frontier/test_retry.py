@@ -12,7 +12,7 @@ import pytest
 from scrapy_dq.frontier import Cleared, Retried, peek, retry
 from scrapy_dq.frontier.model import Census, FrontierRefused, Move, Order, Status, Terms
 from scrapy_dq.frontier.overview import Overview
-from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, retry_records
+from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, _Pace, retry_records
 from support.live_frontier import (
     HandWorker,
     LiveFrontier,
@@ -276,6 +276,19 @@ def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> 
     """Records may be large: what is more than 4 MiB goes in another call; one alone may be larger."""
     assert [len(batch) for batch in _batches([3, 3, 2, 1, 9, 1], lambda mib: mib * 2**20)] == [1, 1, 2, 1, 1]
     assert [len(batch) for batch in _batches(range(250), lambda _: 1)] == [100, 100, 50]
+
+
+def test_what_is_read_at_once_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
+    """Redis keeps a reply in its memory until it is sent: of large records only some are asked for."""
+    live.frontier._keep_failed = 100
+    for n in range(0, 24, 4):
+        worker.exchange(*(put(m, payload=b"x" * 2**20) for m in range(n, n + 4)), want=4)
+        worker.exchange(*(fail(m) for m in range(n, n + 3)), bury(n + 3))
+    assert retry_all(live) == Retried(18, 6)
+    pace = _Pace()
+    for size, count in ((2**20, 4), (100, 16), (100, 64), (100, 200), (2**23, 1), (0, 4)):
+        pace.saw([b"x" * size])
+        assert pace.count == count
 
 
 @pytest.mark.parametrize("name", ["failed", "dead", "returned", "rotation", "seen"])
