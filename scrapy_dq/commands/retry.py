@@ -77,6 +77,7 @@ class Retry(Subcommand):
                     failed=choice.wants_failed if choice.of_failed else None,
                     dead=choice.wants_dead if choice.of_dead else None,
                 )  # fmt: skip
+            working = asking.anybody(place.overview())  # of a run that ends just now they may have left
         missing = [name for name in named if name not in choice.found]
         if options.json:
             print_json(
@@ -86,7 +87,7 @@ class Retry(Subcommand):
                 }
             )  # fmt: skip
         else:
-            for line in _told(found, overview, options):
+            for line in _told(found, overview, working, options):
                 asking.say(line, options)
             if missing:
                 print(f"Kept neither as failed nor as dead: {' '.join(missing)}", file=sys.stderr)
@@ -166,7 +167,7 @@ def _cleared(why: str, options: argparse.Namespace) -> str:
     )
 
 
-def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> Iterator[str]:
+def _told(found: Retried, overview: Overview, working: bool, options: argparse.Namespace) -> Iterator[str]:
     if not (found.failed or found.dead or found.left):
         yield "Nothing to retry."
         return
@@ -174,7 +175,7 @@ def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> It
         yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
         yield f"{found.left:,} stay as they are: gone meanwhile, or stored by another version."
-    if asking.anybody(overview):
+    if working:
         return
     if overview.phase == "finished":
         known = "The run was finished and is open again; what it has seen is known still."

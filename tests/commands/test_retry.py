@@ -10,7 +10,7 @@ import pytest
 
 from commands.test_failures import end_badly
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import peek
+from scrapy_dq.frontier import peek, retrying
 from scrapy_dq.frontier.model import Status
 from support.live_frontier import HandWorker, LiveFrontier, bury, entry_id, fail, put
 from support.stored_requests import stored
@@ -175,3 +175,19 @@ def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
     again.exchange(put(2))
     again.leave()
     assert "No worker is alive. Go on with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")
+
+
+def test_who_leaves_meanwhile_is_not_counted_on(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was ending as it was opened again: it is said how to go on."""
+    end_badly(worker, 1)
+    moved = retrying.retry
+
+    def move_and_leave(*args: Any, **named: Any) -> Any:
+        found = moved(*args, **named)
+        worker.leave()
+        return found
+
+    monkeypatch.setattr(retrying, "retry", move_and_leave)
+    assert "Go on with:" in dq.text("retry", "--all", "--yes")
