@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.overview import Dead, Failed, Overview
     from scrapy_dq.frontier.retrying import Retried
 
+LONGEST_LABEL = 2000
+"""There scheduler.py cuts URLs."""
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -108,7 +110,8 @@ class _Choice:
         self._max_bytes = max_bytes
 
     def wants_failed(self, record: Failed) -> bool:
-        return self._wants(record, lambda: record.label)
+        cut = len(record.label) >= LONGEST_LABEL
+        return self._wants(record, lambda: self._url_of(record.payload) if cut else record.label)
 
     def wants_dead(self, record: Dead) -> bool:
         return self._wants(record, lambda: self._url_of(record.payload))

@@ -271,6 +271,9 @@ def test_standard_input_is_a_file_too(
     with os.fdopen(reader) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert push("--file", "-")["pushed"] == 2
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(CommandError, match="closed"):
+        push("--file", "-")
 
 
 def test_a_terminal_gets_a_reason_as_it_is(
