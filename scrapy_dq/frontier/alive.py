@@ -9,7 +9,6 @@ import time
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.heartbeat import Observer
 from scrapy_dq.frontier.identity import certainly_dead, own_identity
-from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -38,7 +37,7 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[s
         if not told:
             logger.info(
                 "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,
-                printable(", ".join(sorted(unsure))),
+                ascii(", ".join(sorted(unsure)))[1:-1],
             )  # fmt: skip
             told = True
         beats = unsure
