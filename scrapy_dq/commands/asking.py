@@ -39,7 +39,7 @@ def need_consent(question: str, options: argparse.Namespace) -> None:
     """
     if options.yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed before this program began
         raise CommandError("there is no terminal to ask in: nothing was changed. --yes answers")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

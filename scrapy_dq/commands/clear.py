@@ -12,6 +12,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import asking, looking
 from scrapy_dq.commands.subcommand import DONE, Subcommand
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.frontier import Frontier
@@ -100,7 +101,8 @@ async def _announce_wait(frontier: Frontier, ttl_s: float) -> None:
     own = own_identity()
     unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
     if unsure:
-        print(f"Watching for up to {ttl_s:g} s whether {', '.join(unsure[:5])} is alive", file=sys.stderr)
+        names = printable(", ".join(unsure[:5]))
+        print(f"Watching for up to {ttl_s:g} s whether {names} is alive", file=sys.stderr)
 
 
 def _ask(place: looking.Place, overview: Overview, options: argparse.Namespace) -> None:

@@ -79,7 +79,11 @@ class ProgressBar:
 
     def say(self, line: str) -> None:
         """Print a line, above the bar."""
-        print(line, file=sys.stderr, flush=True) if self._bar is None else self._bar.console.print(line)
+        if self._bar is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            # Text, no markup: it may quote a stranger.
+            self._bar.console.print(Text(line))
 
 
 @contextmanager

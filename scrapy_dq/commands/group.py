@@ -26,11 +26,14 @@ from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import ConfigError
+from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(),
     Pause(), Drain(), Resume(), Stop(), Retry(), Push(), Forget(), Limit(), Clear(), Adopt(),
 )  # fmt: skip
+
+LONGEST_LINE = 4000
 
 
 class Command(ScrapyCommand):
@@ -96,7 +99,8 @@ class Command(ScrapyCommand):
             self.exitcode = subcommand.run(self.settings, opts)
         except (CommandError, ConfigError, FrontierError) as error:
             self.exitcode = FAILED
-            print(f"scrapy dq {subcommand.name}: {error}", file=sys.stderr)
+            # It may quote what a stranger has stored.
+            print(f"scrapy dq {subcommand.name}: {printable(str(error), LONGEST_LINE)}", file=sys.stderr)
         except KeyboardInterrupt:
             self.exitcode = FAILED
             print(f"scrapy dq {subcommand.name}: interrupted", file=sys.stderr)

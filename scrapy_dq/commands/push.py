@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
@@ -47,7 +48,6 @@ class Push(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json, print_rows
         from scrapy_dq.frontier.overview import described, peek
-        from scrapy_dq.frontier.steer import wake
         from scrapy_dq.pushing.pusher import Pusher
         from scrapy_dq.pushing.written import BadLine
 
@@ -59,7 +59,7 @@ class Push(Subcommand):
             spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""
             pusher = Pusher(
                 crawler, config, common, spider=spider, bad=source.say_bad,
-                wake=lambda: wake(place.client, place.crawl),
+                wake=lambda: _wake(place),
             )  # fmt: skip
             try:
                 pusher.check()
@@ -84,6 +84,16 @@ class Push(Subcommand):
             for line in _advice(pushed, before, config.flush_on_start, options):
                 asking.say(line, options)
         return FAILED if pushed.bad or pushed.disturbed else DONE
+
+
+def _wake(place: looking.Place) -> None:
+    """Have quiet workers look; in an outage they find what was pushed by themselves, somewhat later."""
+    from scrapy_dq.frontier.errors import as_unavailable
+    from scrapy_dq.frontier.model import FrontierError
+    from scrapy_dq.frontier.steer import wake
+
+    with suppress(FrontierError), as_unavailable():
+        wake(place.client, place.crawl)
 
 
 def _common(options: argparse.Namespace) -> dict[str, Any]:
@@ -117,7 +127,7 @@ def _advice(
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: something may be missing."
     if pushed.run is None:
         return
-    if before.phase != "open":
+    if before.phase != "open" or pushed.run != before.run:
         yield from asking.go_on(options, f"Run {pushed.run} begins with them; its start() runs, too.")
     elif not asking.anybody(before):
         yield from asking.go_on(options, "No worker is alive.")

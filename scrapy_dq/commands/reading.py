@@ -71,6 +71,8 @@ class Input:
         self._max_bytes = LONGEST * config.max_entry_bytes
         self._descriptor: int | None = None
         self._bar = ProgressBar()
+        if self._name == STDIN and sys.stdin is None:
+            raise CommandError("standard input is closed")
         if self._name == STDIN:
             self._descriptor = sys.stdin.fileno()
         elif self._name:

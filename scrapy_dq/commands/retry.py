@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.overview import Dead, Failed, Overview
     from scrapy_dq.frontier.retrying import Retried
 
+LONGEST_LABEL = 2000
+"""There scheduler.py cuts URLs."""
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -73,6 +75,7 @@ class Retry(Subcommand):
                     failed=choice.wants_failed if choice.of_failed else None,
                     dead=choice.wants_dead if choice.of_dead else None,
                 )  # fmt: skip
+            working = asking.anybody(place.overview())  # of a run that ends just now they may have left
         missing = [name for name in named if name not in choice.found]
         if options.json:
             print_json(
@@ -82,7 +85,7 @@ class Retry(Subcommand):
                 }
             )  # fmt: skip
         else:
-            for line in _told(found, overview, options):
+            for line in _told(found, overview, working, options):
                 asking.say(line, options)
             if missing:
                 print(f"Kept neither as failed nor as dead: {' '.join(missing)}", file=sys.stderr)
@@ -103,7 +106,8 @@ class _Choice:
         self._max_bytes = max_bytes
 
     def wants_failed(self, record: Failed) -> bool:
-        return self._wants(record, lambda: record.label)
+        cut = len(record.label) >= LONGEST_LABEL
+        return self._wants(record, lambda: self._url_of(record.payload) if cut else record.label)
 
     def wants_dead(self, record: Dead) -> bool:
         return self._wants(record, lambda: self._url_of(record.payload))
@@ -154,7 +158,7 @@ def _both(failed: int, dead: int) -> str:
     return " and ".join(count_of(count, name) for count, name in counts if count)
 
 
-def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> Iterator[str]:
+def _told(found: Retried, overview: Overview, working: bool, options: argparse.Namespace) -> Iterator[str]:
     if not (found.failed or found.dead or found.left):
         yield "Nothing to retry."
         return
@@ -162,7 +166,7 @@ def _told(found: Retried, overview: Overview, options: argparse.Namespace) -> It
         yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
         yield f"{found.left:,} stay as they are: gone meanwhile, or stored by another version."
-    if asking.anybody(overview):
+    if working:
         return
     if overview.phase == "finished":
         known = "The run was finished and is open again; what it has seen is known still."

@@ -19,10 +19,12 @@ from scrapy_dq.commands.status_text import one_line
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.overview import peek
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.commands.looking import Place
 
+LONGEST_LINE = 2000
 GONE = "The crawl is not there any more: its keys were deleted, or Redis was emptied"
 
 
@@ -120,7 +122,7 @@ class _Lines:
         self._say(one_line(status))
 
     def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
-        self._say(status["error"])
+        self._say(printable(status["error"], LONGEST_LINE))
 
     def _say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)

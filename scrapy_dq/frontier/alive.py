@@ -36,8 +36,9 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[s
             return moving[0] if moving else ""
         if not told:
             logger.info(
-                "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s, ", ".join(sorted(unsure))
-            )
+                "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,
+                ascii(", ".join(sorted(unsure)))[1:-1],
+            )  # fmt: skip
             told = True
         beats = unsure
         dead.update(observer.observe(unsure, time.monotonic())[1])

@@ -37,6 +37,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
 from scrapy_dq.frontier.wire import (
     NO_TERMS,
+    id_text,
     limit_args,
     ms,
     pack_limits,
@@ -227,9 +228,10 @@ class Frontier:
             ("", what was deleted), or (a worker's id, empty census) if refused.
         Source: lua/flush.lua
         """
-        reply = await self._call("flush", msgpack.packb(list(dead)))
+        packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
+        reply = await self._call("flush", packed)
         if reply[0] == b"LIVE":
-            return reply[1].decode(), Census()
+            return id_text(reply[1]), Census()
         return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
 
     async def limit(
@@ -285,6 +287,9 @@ class Frontier:
             raise FrontierUnavailable(explain(error)) from error
 
     async def _call(self, transition: str, *args: Any) -> Any:
+        args = tuple(
+            each.encode("utf-8", "surrogateescape") if isinstance(each, str) else each for each in args
+        )
         try:
             keys_of = self._exchange_keys if transition == "exchange" else self._keys
             reply = await self._scripts[transition].call(self._client, keys_of, *args)

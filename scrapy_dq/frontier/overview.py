@@ -207,9 +207,12 @@ def peek(client: Any, crawl: str) -> Overview:
     """
     reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl))
     refuse(reply)
-    phase, epoch, run, counts, members, said = reply
-    found, words = parse_members(members), parse_words(said)
-    return Overview(phase.decode(), epoch.decode(), int(run), Census(*counts), found, words.hold, words.stops)
+    phase, epoch = (part.decode("utf-8", "replace") for part in reply[:2])
+    # The Lua takes a phase that it does not know, as a stranger writes it, for an open one.
+    phase = phase if phase in ("absent", "finished") else "open"
+    words = parse_words(reply[5])
+    members = parse_members(reply[4])
+    return Overview(phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops)
 
 
 def run_name(client: Any, crawl: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -80,15 +80,16 @@ def _retry_failed(
     client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed], bool], found: Retried,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
-    name, at = keys.prefix(crawl) + "failed", 0
+    name, at, pace = keys.prefix(crawl) + "failed", 0, _Pace()
     while True:
         # From the head on: what fails meanwhile comes before it, so that nothing is passed over.
         pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
         pipe.llen(name)
-        pipe.lrange(name, at, at + PART - 1)
+        pipe.lrange(name, at, at + pace.count - 1)
         kept, records = pipe.execute()
         if not records:
             return
+        pace.saw(records)
         chosen: list[tuple[bytes, int]] = []
         for index, record in enumerate(records):
             read = _read(parse_failed, record)
@@ -108,9 +109,10 @@ def _retry_dead(
     client: Any, crawl: str, overview: Overview, wanted: Callable[[Dead], bool], found: Retried,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
-    name, cursor = keys.prefix(crawl) + "dead", 0
+    name, cursor, pace = keys.prefix(crawl) + "dead", 0, _Pace()
     while True:
-        cursor, part = client.hscan(name, cursor, count=PART)
+        cursor, part = client.hscan(name, cursor, count=pace.count)
+        pace.saw(part.values())
         chosen = []
         for entry_id, record in part.items():
             read = _read(parse_dead, entry_id, record)
@@ -150,6 +152,17 @@ def retry_records(
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
     return reply[1], reply[2]
+
+
+class _Pace:
+    """How many records are read at once: PART, or about MAX_EXCHANGE_BYTES if they are large."""
+
+    def __init__(self) -> None:
+        self.count = 4
+
+    def saw(self, records: Collection[bytes]) -> None:
+        largest = max(map(len, records), default=0)
+        self.count = max(1, min(PART, 4 * self.count, MAX_EXCHANGE_BYTES // max(1, largest)))
 
 
 def _read(parse: Callable[..., T], *record: bytes) -> T | None:

@@ -157,8 +157,13 @@ def parse_members(flat: list[Any]) -> list[Member]:
             identity = None
         identity = identity if isinstance(identity, dict) else {}  # a stranger may have written it
         counts = (in_flight, beat, _number(since) / 1000, _number(done))
-        found.append(Member(id_.decode(), identity, fenced == b"1", *counts))
+        found.append(Member(id_text(id_), identity, fenced == b"1", *counts))
     return found
+
+
+def id_text(stored: bytes) -> str:
+    """Return the id of a worker; a stranger's may be no text, and is written back as it was."""
+    return stored.decode("utf-8", "surrogateescape")
 
 
 def _number(text: bytes) -> int:
@@ -171,7 +176,7 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
     if reply[0] != b"OK":
         return {}, 0
     flat = reply[1]
-    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
+    return {id_text(flat[i]): _number(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
 
 
 def refuse(reply: Any) -> None:

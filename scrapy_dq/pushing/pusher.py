@@ -98,7 +98,7 @@ class Pusher:
 
     def check(self) -> None:
         """Raise BadLine if what holds for all requests fits none, say a callback that the spider has not."""
-        scheme = self._config.url_schemes[0]
+        scheme = next(iter(self._config.url_schemes), "http")
         request = self._written.request(Line("", f"{scheme}://localhost/".encode()))
         assert request is not None
         self._put_of(request)

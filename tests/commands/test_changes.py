@@ -45,6 +45,25 @@ class ProjectSpider(TreeSpider):
             raise ValueError("not mended")
         return super().parse(response)
 """
+ASKS = """\
+import asyncio
+import os
+from pathlib import Path
+
+from scrapy import Request
+
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME, START_URLS
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        while not Path("enough").exists():
+            yield Request(f"{START_URLS[0]}?by={os.getpid()}")
+            await asyncio.sleep(0.02)
+"""
 
 
 @pytest.fixture
@@ -164,6 +183,24 @@ def test_a_page_that_is_forgotten_is_crawled_when_it_is_found_again(
     assert (done.returncode, done.stderr) == (0, "")
     project.run_worker()
     assert site.hits() == {f"/p/{n}": 2 if n in (0, 2) else 1 for n in range(5)}
+
+
+def test_workers_forget_what_they_remember_for_themselves(
+    make_project: MakeProject, start_site: StartSite, server: RedisServer
+) -> None:
+    """Of two at work each finds its own page again and again: once forgotten, it is crawled once more."""
+    site = start_site(pages=1)
+    project = make_project([site.start_url], redis_url=server.url, spider=ASKS)
+    workers = project.start_workers(2)
+    pages = [f"/p/0?by={worker.pid}" for worker in workers]
+    wait_until(lambda: site.hits() == dict.fromkeys(pages, 1), "each page is crawled", 20)
+    done = run_dq(project, "forget", project.name, *map(site.url, pages))
+    assert "forgotten     2" in done.stdout
+    wait_until(lambda: site.hits() == dict.fromkeys(pages, 2), "each page is crawled again", 5)
+    (project.folder / "enough").touch()
+    assert project.wait() == ["finished", "finished"]
+    assert site.hits() == dict.fromkeys(pages, 2)
+    assert all(worker.stats["dq/duplicates"] > 5 for worker in workers)
 
 
 def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServer) -> None:

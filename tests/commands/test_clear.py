@@ -54,6 +54,15 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
         thread.join()
 
 
+def test_what_a_stranger_calls_a_worker_is_no_order_to_the_terminal(dq: Any, live: LiveFrontier) -> None:
+    """It never beats, and is deleted with the rest."""
+    live.call("join", "\x1b[2J", {}, "epoch", IDENTITY)
+    dq.found("clear", "--yes", **TTL)
+    assert dq.said[0] == "Watching for up to 1 s whether ?[2J is alive"
+    assert "\x1b" not in "".join(dq.said)
+    assert live.dump() == {}
+
+
 def test_it_says_what_there_is_and_asks(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,19 @@ def test_what_else_a_user_may_type(project: Project) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
+    make_project: Callable[..., Project], server: RedisServer
+) -> None:
+    """A crawl's name, in the one line that says what is wrong."""
+    project = make_project([], redis_url=server.url)
+    with server.client() as client:
+        client.hset("dq:{%1B[2J}:meta", "phase", "open")
+        done = run_dq(project, "peek", "--crawl", "0123456789")
+        client.delete("dq:{%1B[2J}:meta")
+    assert "there are: ?[2J" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
 def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., Project]) -> None:
     """It is started for the moment; a spider that cannot be made is told with the reason."""
     broken = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import os
 import sys
@@ -13,12 +15,16 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from scrapy_dq.commands.push import _advice
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import peek
+from scrapy_dq.frontier import peek, steer
 from scrapy_dq.frontier.identity import own_identity
-from scrapy_dq.frontier.model import Ack, FrontierRefused, Limits
+from scrapy_dq.frontier.model import Ack, Census, FrontierRefused, Limits, Member
+from scrapy_dq.frontier.overview import Overview
 from scrapy_dq.frontier.visitor import Visitor
+from scrapy_dq.pushing import pusher
 from scrapy_dq.pushing.lines import Splitter
+from scrapy_dq.pushing.pusher import Pushed
 from scrapy_dq.scrapy_redis import fingerprint
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 
@@ -127,6 +133,12 @@ def test_a_request_may_be_due_later(push: Push, worker: HandWorker, live: LiveFr
     assert "dq_delay" not in request.get("meta", {})
 
 
+def test_a_project_that_stores_no_url_is_told(push: Push, worker: HandWorker) -> None:
+    """Each request of its crawl stays in the worker that finds it."""
+    with pytest.raises(CommandError, match="DQ_URL_SCHEMES"):
+        push(f"{HOST}/1", DQ_URL_SCHEMES=[])
+
+
 def test_a_crawl_without_partitions_has_none(push: Push, live: LiveFrontier) -> None:
     """As its settings say."""
     HandWorker(live, "worker", replace(OWN, partition_by="none"))
@@ -212,6 +224,20 @@ def test_a_push_that_breaks_off_says_how_many_went_in(
     assert live.members() == {"worker"}
 
 
+def test_a_push_goes_on_if_nobody_can_be_woken(
+    push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an outage of a moment: what is put waits for Redis, and all lines go in."""
+
+    def fail(client: Any, crawl: str) -> None:
+        raise ConnectionError("away")
+
+    monkeypatch.setattr(steer, "wake", fail)
+    monkeypatch.setattr(pusher, "WAKE_EVERY_S", 0.0)
+    found = push.file(*(f"{HOST}/{n}?{'x' * 100}" for n in range(3000)))
+    assert (found["pushed"], push.dq.status) == (3000, 0)
+
+
 def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
     """Where nothing but delayed requests waits they ask but seldom; a heartbeat reads this count."""
     push(f"{HOST}/1")
@@ -245,6 +271,26 @@ def test_standard_input_is_a_file_too(
     with os.fdopen(reader) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert push("--file", "-")["pushed"] == 2
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(CommandError, match="closed"):
+        push("--file", "-")
+
+
+def test_a_terminal_gets_a_reason_as_it_is(
+    push: Push, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may quote a line that looks like the markup of what draws the bar."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+    lines = (json.dumps({"url": "http://x/", "callback": name}) for name in ("[/b]", "[red]a"))
+    assert push.file(*lines)["bad"] == 2
+    for said in ("has no callback '[/b]'", "has no callback '[red]a'"):
+        assert said in stderr.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -357,3 +403,12 @@ def test_the_settings_may_delete_what_is_pushed(push: Push, live: LiveFrontier, 
     worker.exchange(put(1))
     worker.leave()
     assert "SCHEDULER_FLUSH_ON_START" in push.text(f"{HOST}/1", SCHEDULER_FLUSH_ON_START=True)
+
+
+def test_a_run_that_began_meanwhile_is_told() -> None:
+    """The workers that were seen were those of the run before it, which end with that."""
+    seen = Overview("open", "epoch", 0, Census(workers=1), [Member("worker", {}, False, 0)])
+    options = argparse.Namespace(spider="pushed", crawl="", spargs=[], json=False)
+    assert list(_advice(Pushed(requests=1, run=0), seen, False, options)) == []
+    first, *_ = _advice(Pushed(requests=1, run=1), seen, False, options)
+    assert first.startswith("Run 1 begins with them")

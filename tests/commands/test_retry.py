@@ -10,9 +10,9 @@ import pytest
 
 from commands.test_failures import end_badly
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.model import Status
-from support.live_frontier import HandWorker, LiveFrontier, bury, entry_id, fail, put
+from scrapy_dq.frontier import peek, retrying
+from scrapy_dq.frontier.model import Fail, Status
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put
 from support.stored_requests import stored
 
 
@@ -43,9 +43,10 @@ def test_all_says_how_many_and_asks(
         with pytest.raises(CommandError, match="nothing was changed"):
             dq.text("retry", "--all")
         assert dq.said == ["Go on? [y/N] "]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    with pytest.raises(CommandError, match="--yes"):
-        dq.text("retry", "--all")
+    for nobody in (io.StringIO("y\n"), None):
+        monkeypatch.setattr(sys, "stdin", nobody)
+        with pytest.raises(CommandError, match="--yes"):
+            dq.text("retry", "--all")
     assert counts(live) == (0, 3, 3)
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     text = dq.text("retry", "--all")
@@ -90,6 +91,17 @@ def test_what_is_kept_nowhere_is_told(dq: Any, live: LiveFrontier, worker: HandW
     assert dq.status == 1
     assert dq.found("retry", *missing)["missing"] == missing
     assert counts(live) == (1, 1, 2)
+
+
+def test_a_long_url_chooses_as_any_other(dq: Any, worker: HandWorker) -> None:
+    """The record has its beginning beside the whole request."""
+    long = url(1) + "?" + "x" * 3000
+    for n, words in enumerate(([long], ["--match", f"{url(1)}*x"])):
+        worker.exchange(put(n, payload=stored(long)), put(n + 2, payload=stored(long + "y")), want=2)
+        worker.exchange(*(Fail(entry, "why", long[:2000]) for entry in sorted(worker.held)))
+        assert dq.found("retry", *words)["failed"] == 1
+        assert worker.take(9) == [n]
+        worker.exchange(ack(n))
 
 
 @pytest.mark.parametrize(
@@ -174,3 +186,19 @@ def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
     again.exchange(put(2))
     again.leave()
     assert "No worker is alive. Go on with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")
+
+
+def test_who_leaves_meanwhile_is_not_counted_on(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was ending as it was opened again: it is said how to go on."""
+    end_badly(worker, 1)
+    moved = retrying.retry
+
+    def move_and_leave(*args: Any, **named: Any) -> Any:
+        found = moved(*args, **named)
+        worker.leave()
+        return found
+
+    monkeypatch.setattr(retrying, "retry", move_and_leave)
+    assert "Go on with:" in " ".join(dq.text("retry", "--all", "--yes").split())

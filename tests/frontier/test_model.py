@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_dq.frontier import peek, wire
+from scrapy_dq.frontier import Retried, peek, retry, wire
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
@@ -257,6 +257,28 @@ class FrontierMachine(RuleBasedStateMachine):
     def steer(self, word: Word) -> None:
         """Someone tells all workers something."""
         assert steer(self.live.redis, self.live.crawl, word) == self.reference.steer(word)
+
+    @rule(failed=WHICH, dead=WHICH)
+    def retry(self, failed: int, dead: int) -> None:
+        """Someone gives some of what went wrong for good another try, while the keys of the run are there."""
+        reference = self.reference
+        if not (reference.members or reference.phase == "open"):
+            return
+        kept = [record[0] for record in reference.failed], sorted(reference.dead)
+        # Once the last worker has cleared a run, a late put may store again what failed in it.
+        stored = reference.elsewhere()
+        chosen = [
+            [entry_id for i, entry_id in enumerate(ids) if bits >> i & 1 and entry_id not in stored]
+            for ids, bits in zip(kept, (failed, dead), strict=True)
+        ]
+        found = retry(
+            self.live.redis, self.live.crawl, peek(self.live.redis, self.live.crawl),
+            failed=lambda record: record.entry_id in chosen[0],
+            dead=lambda record: record.entry_id in chosen[1],
+        )  # fmt: skip
+        assert found == Retried(len(chosen[0]), len(chosen[1]))
+        for ids in chosen:
+            reference.retry(ids)
 
     # What goes wrong
 

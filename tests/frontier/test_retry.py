@@ -13,7 +13,7 @@ import pytest
 from scrapy_dq.frontier import Retried, peek, retry
 from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Order, Status, Terms
 from scrapy_dq.frontier.overview import Overview
-from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, retry_records
+from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, _Pace, retry_records
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -280,6 +280,19 @@ def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> 
     assert [len(batch) for batch in _batches(range(250), lambda _: 1)] == [100, 100, 50]
 
 
+def test_what_is_read_at_once_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
+    """Redis keeps a reply in its memory until it is sent: of large records only some are asked for."""
+    live.frontier._keep_failed = 100
+    for n in range(0, 24, 4):
+        worker.exchange(*(put(m, payload=b"x" * 2**20) for m in range(n, n + 4)), want=4)
+        worker.exchange(*(fail(m) for m in range(n, n + 3)), bury(n + 3))
+    assert retry_all(live) == Retried(18, 6)
+    pace = _Pace()
+    for size, count in ((2**20, 4), (100, 16), (100, 64), (100, 200), (2**23, 1), (0, 4)):
+        pace.saw([b"x" * size])
+        assert pace.count == count
+
+
 @pytest.mark.parametrize("name", ["failed", "dead", "returned", "rotation", "seen"])
 def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandWorker, name: str) -> None:
     """It is found before the first write."""
@@ -375,6 +388,21 @@ def test_another_fingerprinter_may_begin_the_next_run(live: LiveFrontier) -> Non
     worker.leave()
     later = HandWorker(live, "later", replace(IDENTITY, fingerprinter="another"))
     assert later.joined.census.seen == 0
+def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) -> None:
+    """The end of a run forgets what was admitted by its id, and the parent yields it under the same id."""
+    worker = HandWorker(live, "worker")
+    live.redis.hset(live.key("meta"), "keep_seen", 1)
+    worker.exchange(put(1), want=1)
+    worker.exchange(put(2), fail(1), want=1)
+    assert worker.exchange(bury(2)).status is Status.FINISHED
+    worker.leave(keep_seen=True)
+    assert retry_all(live) == Retried(1, 1)
+    again = HandWorker(live, "again")
+    assert again.take(1) == [1]
+    assert again.exchange(put(2), ack(1), want=9).dropped == (0,)
+    assert again.exchange(ack(2)).census.in_flight == 0
+
+
 
 
 def test_nothing_moved_opens_no_run(live: LiveFrontier) -> None:

@@ -35,6 +35,8 @@ from scrapy_dq.frontier.steer import Word
 from support.reference_partitions import UNIT_S, Entry, Partitions, Worker, units
 
 NO_TERMS = Terms()
+KEEP_FAILED = 5
+"""How many failed requests the frontiers of these tests keep."""
 
 
 class ReferenceFrontier(Partitions):
@@ -54,7 +56,8 @@ class ReferenceFrontier(Partitions):
         """Ids of delayed entries. Within a unit of time it is the frontier that knows who comes first."""
         self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
         self._clear_run()
-        self.run, self.phase, self.done, self.dead, self.failed = 0, "absent", 0, {}, []
+        self.run, self.phase = 0, "absent"
+        self._count_from_zero()
         self.crawl = Identity("", "", "")
         self.words = Words()
         self.seen_for_retry = False
@@ -161,6 +164,7 @@ class ReferenceFrontier(Partitions):
             entry.suspect = True
             if entry.attempts >= max_attempts:
                 self.dead[entry_id] = (worker_id, entry.attempts, entry.payload)
+                self.ended[entry_id] = entry
                 buried += 1
             else:
                 self._come_back(entry_id, entry)
@@ -218,6 +222,26 @@ class ReferenceFrontier(Partitions):
             self.words = replace(told, count=told.count + 1, hold=hold)
         return self.words.hold
 
+    def elsewhere(self) -> set[bytes]:
+        """Return the ids of all that is neither done nor kept for a retry."""
+        return set(self.backlog) | set(self.delayed) | {i for w in self.members.values() for i in w.leases}
+
+    def retry(self, chosen: Collection[bytes]) -> None:
+        """Move what failed, or what is a dead letter, back to its place; all of *chosen* are of one kind."""
+        for entry_id in chosen:
+            self.dead.pop(entry_id, None)
+            kept = [record for record in self.failed if record[0] != entry_id]
+            self.count_of_failed -= len(self.failed) - len(kept)
+            self.failed = kept
+            entry = self.ended.pop(entry_id)
+            entry.attempts, entry.suspect = 0, False
+            self.tokens[Admission.ID].add(entry_id)
+            self._come_back(entry_id, entry)
+        if chosen:
+            self.phase = "open"
+            self.words = replace(self.words, count=self.words.count + 1)
+        self.classify_touched(0)
+
     def serving(self) -> list[bytes]:
         """Return the ids of the backlog, first to be leased first."""
         return sorted(self.backlog, key=lambda entry_id: self.backlog[entry_id].place)
@@ -226,7 +250,7 @@ class ReferenceFrontier(Partitions):
         in_flight = sum(len(worker.leases) for worker in self.members.values())
         counts = (len(self.backlog), in_flight, self.done, len(self.dead))
         seen, workers = len(self.tokens[Admission.SEEN]), len(self.members)
-        return Census(*counts, seen, workers, seeding, len(self.failed), len(self.delayed))
+        return Census(*counts, seen, workers, seeding, self.count_of_failed, len(self.delayed))
 
     def count_seeding(self) -> int:
         return sum(worker.seeding == 1 for worker in self.members.values())
@@ -247,10 +271,18 @@ class ReferenceFrontier(Partitions):
     def _next_run(self, keep_seen: bool) -> None:
         self._clear_run(keep_seen and not self.seen_for_retry)
         self.seen_for_retry = False
-        self.run, self.phase, self.done = self.run + 1, "open", 0
-        self.dead, self.failed = {}, []
+        self.run, self.phase = self.run + 1, "open"
+        self._count_from_zero()
         self.limited = bool(self.delay or self.concurrency or self.own)
         self.words = replace(self.words, hold=Hold.NONE)
+
+    def _count_from_zero(self) -> None:
+        self.done = self.count_of_failed = 0
+        self.dead: dict[bytes, tuple[str, int, bytes]] = {}
+        self.failed: list[tuple[bytes, str, str, str, bytes]] = []
+        """The newest that failed, and are kept."""
+        self.ended: dict[bytes, Entry] = {}
+        """What failed, or is a dead letter: a retry brings it back."""
 
     def _put(self, put: Put) -> bool:
         if put.token in self.tokens[put.admission]:
@@ -260,6 +292,7 @@ class ReferenceFrontier(Partitions):
         due = self.clock + (units(max(put.due_at, put.not_before_s - self.wall_s)) or 0)
         if put.reason:
             self.dead[put.entry_id] = ("", 0, put.payload)
+            self.ended[put.entry_id] = Entry(self._place(put), put.payload, put.partition)
         elif due > self.clock:
             self.delayed[put.entry_id] = (due, put)
         else:
@@ -291,8 +324,12 @@ class ReferenceFrontier(Partitions):
             self._come_back(move.entry_id, entry)
         elif isinstance(move, Bury):
             self.dead[move.entry_id] = (worker_id, entry.attempts, entry.payload)
+            self.ended[move.entry_id] = entry
         elif isinstance(move, Fail):
-            self.failed.append((move.entry_id, move.label, move.reason, worker_id, entry.payload))
+            record = (move.entry_id, move.label, move.reason, worker_id, entry.payload)
+            self.failed = [*self.failed, record][-KEEP_FAILED:]
+            self.count_of_failed += 1
+            self.ended[move.entry_id] = entry
 
     def _end_lease(self, worker: Worker, entry_id: bytes) -> Entry:
         entry = worker.leases.pop(entry_id)

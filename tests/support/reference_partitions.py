@@ -242,7 +242,9 @@ class Partitions:
         """Return the first *count* entries of a partition; with those that *me* has, not two suspects."""
         best: list[bytes] = []
         passed = bool(me.suspects)
-        for entry_id in sorted(self.backlog, key=lambda i: self.backlog[i].place):
+        # What was put as a dead letter has the place of the one put before it; retried, it comes after that.
+        turn = {i: (entry.place, entry.back, entry.suspect, i) for i, entry in self.backlog.items()}
+        for entry_id in sorted(self.backlog, key=turn.__getitem__):
             entry = self.backlog[entry_id]
             if entry.partition == partition and len(best) < count and not (entry.suspect and passed):
                 best.append(entry_id)

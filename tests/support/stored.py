@@ -10,14 +10,13 @@ import redis
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission, Order
+from support.reference import KEEP_FAILED as KEEP_FAILED
 from support.reference import ReferenceFrontier
 from support.stored_partitions import TURNING, check_partitions, limits_in
 
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
-KEEP_FAILED = 5
-"""How many failed requests the frontiers of these tests keep."""
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
     b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases", b"since", b"done",
@@ -124,7 +123,7 @@ def stored_state(
         "done": int(meta.get(b"done", 0)),
         "run name": meta.get(b"run_name", b"").decode(),
         "spider args": meta.get(b"spider_args", b"").decode(),
-        "places": sorted(places, key=places.__getitem__),
+        "places": sorted(places, key=lambda entry_id: (places[entry_id], entry_id)),
         "entries": entries,
         "partitions": partitions,
         "delayed": delayed,
@@ -165,7 +164,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "done": reference.done,
         "run name": reference.crawl.run_name,
         "spider args": reference.crawl.spider_args,
-        "places": sorted(everything, key=lambda i: everything[i].place),
+        "places": sorted(everything, key=lambda i: (everything[i].place, i)),
         "entries": {
             i: (where, entry.attempts, entry.suspect, entry.payload)
             for where, found in everywhere.items()
@@ -179,8 +178,8 @@ def reference_state(reference: ReferenceFrontier) -> State:
         },
         "tokens": reference.tokens,
         "dead": reference.dead,
-        "failed": reference.failed[: -KEEP_FAILED - 1 : -1],
-        "count of failed": len(reference.failed),
+        "failed": reference.failed[::-1],
+        "count of failed": reference.count_of_failed,
         "turns": [(name, partition) for _, partition, name in sorted(turns)],
         "resting": {p: time for p, (name, time) in reference.standing.items() if name == "resting"},
         "saturated": {p for p, (name, _) in reference.standing.items() if name == "saturated"},

@@ -15,8 +15,8 @@ for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
   members[#members + 1] = w[1] or '{}'
   members[#members + 1] = w[2] or '0'
   members[#members + 1] = redis.call('HLEN', in_flight_key(id))
-  members[#members + 1] = tonumber(redis.call('HGET', key.beats, id) or 0)
+  members[#members + 1] = tonumber(redis.call('HGET', key.beats, id) or 0) or 0
   members[#members + 1] = w[4] or ''
   members[#members + 1] = w[5] or ''
 end
-return { state.phase or 'absent', state.epoch or '', state.run, census(seeding), members, words() }
+return { state.phase or 'absent', state.epoch or '', state.run or 0, census(seeding), members, words() }

@@ -5,14 +5,14 @@
 -- COST     O(look * log partitions); a hash of up to 512 partitions is looked at in one part
 -- CRASH    nothing to do
 -- What came back (returned, quarantine) is not counted: it is little.
-local MOST_LISTS = 50 -- of one partition
+local MOST_LISTS, MOST_LISTS_IN_ALL = 50, 10000 -- of one partition; of all that are looked at in one call
 local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load_state()
 local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
 local several = redis.call('EXISTS', key.more_bands) == 1
 local names, bands = {}, {}
 local function look_at(partition, band)
-  if not band or bands[partition] then return end
+  if not band or #band ~= 8 or bands[partition] then return end -- no band: a stranger's
   names[#names + 1], bands[partition] = partition, band
 end
 for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
@@ -56,13 +56,15 @@ local function rank_among(best, by, candidate)
   table.insert(best, place, candidate)
   best[top + 1] = nil
 end
+local most_lists = math.max(1, math.min(MOST_LISTS, math.floor(MOST_LISTS_IN_ALL / math.max(1, #names))))
 for i, partition in ipairs(names) do
   local entries = entries_of(partition, bands[partition])
   if several then
     local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
-      'LIMIT', 0, MOST_LISTS - 1)
+      'LIMIT', 0, most_lists - 1)
     for _, member in ipairs(others) do
-      entries = entries + entries_of(partition, string.sub(member, #partition + 2))
+      local band = string.sub(member, #partition + 2)
+      if #band == 8 then entries = entries + entries_of(partition, band) end
     end
   end
   local delay, concurrency = parse_limits(own[i])

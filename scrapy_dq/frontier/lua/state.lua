@@ -18,7 +18,7 @@ local function load_state()
     seen_kind = s[16],
     hold = s[21] or '', -- paused, draining, or nothing: nothing is leased while it is there
     -- How often workers were told what; most crawls are never told anything.
-    told = s[17] and table.concat({ s[17], number(18), number(19), number(20) }, ' '),
+    told = s[17] and table.concat({ number(17) or 0, number(18) or 0, number(19) or 0, number(20) or 0 }, ' '),
   }
 end
 local function save_state()

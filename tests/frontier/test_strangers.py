@@ -1,0 +1,47 @@
+"""What somebody else has written into a crawl's own keys: it is looked at, and deleted, all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.look import sizes
+from support.live_frontier import HandWorker, LiveFrontier, put
+
+NO_TEXT = b"\xff\x1b[2J"
+
+
+def test_a_member_whose_id_is_no_text(live: LiveFrontier, worker: HandWorker) -> None:
+    """It is shown, fenced and drained, and deleted with the crawl; the others' hearts are heard."""
+    live.redis.sadd(live.key("members"), NO_TEXT)
+    live.redis.hset(live.key("beats"), NO_TEXT, "no number")
+    (name,) = {member.worker_id for member in peek(live.redis, live.crawl).members} - {"worker"}
+    assert live.call("beats", "worker", worker.epoch) == {"worker": 1, name: 0}
+    assert live.call("flush", ["worker"])[0] == name
+    worker.fence(name)
+    worker.drain(name)
+    assert live.members() == {"worker"}
+    live.redis.sadd(live.key("members"), NO_TEXT)
+    assert live.call("flush", ["worker", name])[0] == ""
+    assert live.dump() == {}
+
+
+@pytest.mark.parametrize("field", ["phase", "hold", "epoch", "run"])
+def test_fields_that_are_no_text(live: LiveFrontier, worker: HandWorker, field: str) -> None:
+    """Nothing of it reaches a terminal as it is; the crawl can be deleted."""
+    live.redis.hset(live.key("meta"), field, NO_TEXT)
+    overview = peek(live.redis, live.crawl)
+    assert overview.phase == "open"
+    assert [member.worker_id for member in overview.members] == ["worker"]
+    assert live.call("flush", ["worker"])[0] == ""
+    assert live.dump() == {}
+
+
+def test_bands_that_are_none(live: LiveFrontier, worker: HandWorker) -> None:
+    """They are counted as nothing, and are no lists."""
+    worker.exchange(put(1, partition=b"a"))
+    live.redis.hset(live.key("bands"), mapping={b"x": b"short", b"y": b""})
+    live.redis.zadd(live.key("more_bands"), {b"a\0short": 0, b"no zero": 0})
+    assert [(size.partition, size.waiting) for size in sizes(live.redis, live.crawl, 5).largest] == [("a", 1)]
+    assert live.call("flush", ["worker"])[0] == ""
+    assert live.dump() == {}
