@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shlex
-import time
 import uuid
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,13 +11,21 @@ from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 
 from scrapy_dq import stats
+from scrapy_dq.announcing import (
+    Progress,
+    announce,
+    counts_of,
+    mention_failures,
+    mention_settings_without_effect,
+    tell_hold,
+)
 from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of, options_of
 from scrapy_dq.connection import Connection
 from scrapy_dq.crew.member import own_member
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.frontier.flush import flush
-from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, FrontierError, Hold, Joined, Put, Status, Words
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.listening import Listening
 from scrapy_dq.retry_after import RetryAfter
@@ -30,7 +36,7 @@ from scrapy_dq.slots import OneSlot, Slots
 from scrapy_dq.spiders import RedisMixin
 from scrapy_dq.start_keys import patience_s, start_keys_of
 from scrapy_dq.stats_sharing import StatsSharing
-from scrapy_dq.surroundings import data_dir, differing, need_asyncio
+from scrapy_dq.surroundings import data_dir, need_asyncio
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -40,14 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
 """Leases at a time when CONCURRENT_REQUESTS is 0."""
-_WITHOUT_EFFECT = (
-    "JOBDIR",
-    "SCHEDULER_DISK_QUEUE",
-    "SCHEDULER_MEMORY_QUEUE",
-    "SCHEDULER_PRIORITY_QUEUE",
-    "SCHEDULER_START_DISK_QUEUE",
-    "SCHEDULER_START_MEMORY_QUEUE",
-)
 _COUNTERS = {
     "exchange": stats.EXCHANGES,
     "seconds": stats.EXCHANGE_SECONDS,
@@ -58,13 +56,6 @@ _COUNTERS = {
     "release": stats.RELEASED,
     "bury": stats.BURIED,
     "fail": stats.FAILED,
-}
-
-
-_HOLDS = {
-    Hold.NONE: "resumed",
-    Hold.PAUSED: "paused; nothing is sent until somebody says `scrapy dq resume`",
-    Hold.DRAINING: "draining; what is leased is finished, and no more until somebody says `scrapy dq resume`",
 }
 
 
@@ -102,7 +93,7 @@ class Session:
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
-        self._progress: asyncio.TimerHandle | None = None
+        self._progress: Progress | None = None
         self._sharing: StatsSharing | None = None
         self.codec = codec_of(config, crawler)
         self.adopted = False
@@ -120,7 +111,7 @@ class Session:
         try:
             need_asyncio()
             config = config_of(crawler)
-            _mention_settings_without_effect(crawler, config)
+            mention_settings_without_effect(crawler, config)
             for level, remark in peers.remarks(crawler.settings, config.order):
                 logger.log(level, "%s", remark)
             return cls(crawler, config, dupefilter_of(crawler))
@@ -149,7 +140,7 @@ class Session:
             frontier = frontier_of(self.config, client, start_keys)
             if self.config.flush_on_start:
                 gone = await flush(frontier, self.config.worker_ttl_s)
-                logger.info("Crawl %r flushed: %s", self.config.crawl, _counts(gone))
+                logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(gone))
             await self._join(frontier)
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
             logger.error("scrapy_dq cannot open the crawl%s: %s", where, error)
@@ -182,8 +173,8 @@ class Session:
             self._crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
         if isinstance(self._stats, SharedStats):
             self._sharing = StatsSharing(self._stats, frontier, self.worker, config.stats_interval_s)
-        self._announce(joined, crawl)
-        self._watch_progress(time.monotonic(), joined.census.done)
+        announce(self._crawler, config, self._connection.target, joined, crawl)
+        self._progress = Progress(config.log_interval_s, lambda: self.worker.census)
 
     def _listen(self) -> None:
         self._crawler.signals.connect(self._stay_open, signals.spider_idle)
@@ -200,16 +191,17 @@ class Session:
 
     async def close(self, reason: str) -> None:
         """Leave the crawl and let go of Redis; safe at any stage of `open`."""
-        for timer in (self._grace, self._progress):
-            if timer is not None:
-                timer.cancel()
+        if self._grace is not None:
+            self._grace.cancel()
+        if self._progress is not None:
+            self._progress.stop()
         if hasattr(self, "listening"):
             self.listening.stop()
         try:
             if self.opened:
                 await self._leave()
                 if reason == "finished":
-                    self._mention_failures()
+                    mention_failures(self.config.crawl, self.worker.census)
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
@@ -265,7 +257,7 @@ class Session:
             self._scheduler.forget_sent()
         if words.hold is not before.hold:
             self.paused = words.hold is Hold.PAUSED
-            logger.info("Crawl %r: %s", self.config.crawl, _HOLDS[words.hold])
+            tell_hold(self.config.crawl, words.hold)
             self.settlement.wake()
         if words.stops > before.stops:
             logger.info("Crawl %r: all its workers are asked to stop", self.config.crawl)
@@ -294,87 +286,3 @@ class Session:
         if self._grace is not None:
             left = self._grace.when() - asyncio.get_running_loop().time()
         return max(left, self.config.redis_timeout_s)
-
-    # What is logged.
-
-    def _announce(self, joined: Joined, crawl: Identity) -> None:
-        name, census = self.config.crawl, joined.census
-        if joined.status is Status.FINISHED:
-            over = f"run {self.config.run_name!r} is finished"
-            what = f"{over}: nothing to do. Another DQ_RUN_NAME starts a new run"
-        elif not joined.resumed:
-            what = f"new run {joined.run}; {_counts(census)}"
-        else:
-            others = census.workers - 1
-            if others:
-                verb, hint = f"joined run {joined.run} beside {others} registered workers", ""
-            else:
-                verb, hint = f"resumed run {joined.run}", ". SCHEDULER_FLUSH_ON_START = True starts afresh"
-            adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
-            what = f"{verb}; {_counts(census)}{adopted}{hint}"
-        logger.info("Crawl %r at %s: %s", name, self._connection.target, what)
-        if joined.words.hold:
-            logger.warning("Crawl %r is %s", name, _HOLDS[joined.words.hold])
-        if joined.limits_changed:
-            logger.info(
-                "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS are not what this run went by: "
-                "from now on all workers go by this worker's"
-            )
-        if joined.spider_args != crawl.spider_args:
-            names = differing(joined.spider_args, crawl.spider_args)
-            logger.warning(
-                "This run was started with other spider arguments (-a): %s. If these are different crawls, "
-                "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
-                ", ".join(names),
-            )
-
-    def _mention_failures(self) -> None:
-        census, crawl = self.worker.census, shlex.quote(self.config.crawl)
-        for count, what, command, level in (
-            (census.failed, "failed for good", "failed", logging.INFO),
-            (census.dead, "became dead letters", "dead", logging.WARNING),
-        ):
-            if count:
-                logger.log(
-                    level, "Of this run's requests, %d %s: `scrapy dq %s --crawl %s` lists them", count, what,
-                    command, crawl,
-                )  # fmt: skip
-
-    def _watch_progress(self, since: float, done: int) -> None:
-        interval_s = self.config.log_interval_s
-        if interval_s:
-            loop = asyncio.get_running_loop()
-            self._progress = loop.call_later(interval_s, self._log_progress, since, done)
-
-    def _log_progress(self, since: float, done: int) -> None:
-        now, census = time.monotonic(), self.worker.census
-        logger.info(
-            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %d workers",
-            (census.done - done) / (now - since),
-            census.done,
-            census.waiting,
-            _delayed(census),
-            census.in_flight,
-            census.workers,
-        )
-        self._watch_progress(now, census.done)
-
-
-def _counts(census: Census) -> str:
-    return f"{census.waiting} waiting, {_delayed(census)}{census.in_flight} in flight, {census.seen} seen"
-
-
-def _delayed(census: Census) -> str:
-    return f"{census.delayed} delayed, " if census.delayed else ""
-
-
-def _mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
-    settings = crawler.settings
-    names = [name for name in _WITHOUT_EFFECT if (settings.getpriority(name) or 0) > 0 and settings.get(name)]
-    if names:
-        logger.info(
-            "These settings have no effect with scrapy_dq.Scheduler: %s. The order is DQ_ORDER = %r, and "
-            "the crawl is kept in Redis",
-            ", ".join(names),
-            config.order.value,
-        )

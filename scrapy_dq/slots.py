@@ -15,6 +15,19 @@ from scrapy_dq.settlement import UnsupportedScrapy
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_dq.settings import Config
+
+
+def delay_of_each(crawler: Crawler, config: Config) -> str:
+    """Return what to say if the delay that the project names holds for each worker by itself; else ""."""
+    delay_s = getattr(crawler.spider, "download_delay", None) or crawler.settings.getfloat("DOWNLOAD_DELAY")
+    if not delay_s or config.domain_delay_s or config.domain_limits or config.partition_by == "none":
+        return ""
+    return (
+        f"DOWNLOAD_DELAY = {delay_s:g} holds for each worker by itself: several together ask more often. "
+        f"DQ_DOMAIN_DELAY = {delay_s:g} holds for all workers together"
+    )
+
 
 class BadPartition(ValueError):
     """The download slot of a request has a name that no partition can have."""

@@ -92,6 +92,7 @@ class Crawl(Subcommand):
         from scrapy_dq.crew.lookout import Lookout
         from scrapy_dq.crew.redis_place import opened, run_name_for
         from scrapy_dq.crew.stops import Stops
+        from scrapy_dq.slots import delay_of_each
         from scrapy_dq.surroundings import data_dir
 
         if os.name != "posix":
@@ -132,6 +133,9 @@ class Crawl(Subcommand):
             else:
                 view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers")
                 view.say(f"Logs: {_common(logs)}")
+                hint = delay_of_each(crawler, config)
+                if hint and options.workers > 1:
+                    view.say(f"Beware: {hint}")
                 with view:
                     crew.work(stops)
             joined, unjoined = _join(feeds, crew, stops)

@@ -71,7 +71,7 @@ def disconnect(live: LiveFrontier) -> None:
 
 def opening_line(worker: Worker, crawl: str) -> str:
     """Return the one INFO line that says what was opened."""
-    found = re.findall(rf"^\S+ \S+ \[scrapy_dq\.session\] INFO: Crawl '{crawl}' at (.*)$", worker.text, re.M)
+    found = re.findall(rf"^\S+ \S+ \[scrapy_dq\.announcing\] INFO: Crawl '{crawl}' at (.*)$", worker.text, re.M)
     assert len(found) == 1, worker.text
     return str(found[0])
 

@@ -88,7 +88,7 @@ def test_one_spider_twice_and_another_one_share_a_process(
     assert script.text.count("Spider closed (finished)") == 3
     assert project.count() == dict.fromkeys(site.paths, 1)
     assert project.count("item") == dict.fromkeys(site.paths, 1)
-    assert "beside 1 registered workers" in script.text
+    assert "beside 1 registered worker;" in script.text
     # The other one, oldest first with one request at a time, goes through the pages by number.
     assert [e.path for e in project.events() if e.event == "other"] == [f"/p/{k}" for k in range(60)]
     assert look(f"custom-{project.name}-other").phase == "finished"

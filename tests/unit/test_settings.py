@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq import get_redis_from_settings, session, stats
+from scrapy_dq import announcing, get_redis_from_settings, stats
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier.model import Limits, Order
 from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting, enabled
@@ -589,7 +589,7 @@ def test_the_docs_tell_of_no_other_setting() -> None:
 
 
 def test_the_docs_list_scrapy_settings_without_effect() -> None:
-    for name in session._WITHOUT_EFFECT:
+    for name in announcing.WITHOUT_EFFECT:
         assert f"`{name}`" in DOCS
 
 

@@ -1,0 +1,146 @@
+"""What a worker logs of the whole crawl: when it opens, now and then, and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Census, Hold, Joined, Status
+from scrapy_dq.settings import Config
+from scrapy_dq.slots import delay_of_each
+from scrapy_dq.surroundings import differing
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+WITHOUT_EFFECT = (
+    "JOBDIR",
+    "SCHEDULER_DISK_QUEUE",
+    "SCHEDULER_MEMORY_QUEUE",
+    "SCHEDULER_PRIORITY_QUEUE",
+    "SCHEDULER_START_DISK_QUEUE",
+    "SCHEDULER_START_MEMORY_QUEUE",
+)
+_HOLDS = {
+    Hold.NONE: "resumed",
+    Hold.PAUSED: "paused; nothing is sent until somebody says `scrapy dq resume`",
+    Hold.DRAINING: "draining; what is leased is finished, and no more until somebody says `scrapy dq resume`",
+}
+
+
+def mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
+    """Log which of the project's settings do nothing with this scheduler."""
+    settings = crawler.settings
+    names = [name for name in WITHOUT_EFFECT if (settings.getpriority(name) or 0) > 0 and settings.get(name)]
+    if names:
+        logger.info(
+            "These settings have no effect with scrapy_dq.Scheduler: %s. The order is DQ_ORDER = %r, and "
+            "the crawl is kept in Redis",
+            ", ".join(names),
+            config.order.value,
+        )
+
+
+def announce(crawler: Crawler, config: Config, target: str, joined: Joined, crawl: Identity) -> None:
+    """Log what this worker has found: a new run, others at work, other arguments than its own."""
+    census = joined.census
+    if joined.status is Status.FINISHED:
+        over = f"run {config.run_name!r} is finished"
+        what = f"{over}: nothing to do. Another DQ_RUN_NAME starts a new run"
+    elif not joined.resumed:
+        what = f"new run {joined.run}; {counts_of(census)}"
+    else:
+        others = census.workers - 1
+        workers = f"{others} registered worker{'s' * (others > 1)}"
+        verb = f"joined run {joined.run} beside {workers}" if others else f"resumed run {joined.run}"
+        adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
+        afresh = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts afresh"
+        what = f"{verb}; {counts_of(census)}{adopted}{afresh}"
+    logger.info("Crawl %r at %s: %s", config.crawl, target, what)
+    if joined.words.hold:
+        logger.warning("Crawl %r is %s", config.crawl, _HOLDS[joined.words.hold])
+    delay = delay_of_each(crawler, config)
+    if delay and census.workers > 1:
+        logger.warning("%s", delay)
+    if joined.limits_changed:
+        logger.info(
+            "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS are not what this run went by: "
+            "from now on all workers go by this worker's"
+        )
+    if joined.spider_args != crawl.spider_args:
+        names = differing(joined.spider_args, crawl.spider_args)
+        logger.warning(
+            "This run was started with other spider arguments (-a): %s. If these are different crawls, "
+            "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
+            ", ".join(names),
+        )
+
+
+def tell_hold(crawl: str, hold: Hold) -> None:
+    """Log that all workers wait, or go on."""
+    logger.info("Crawl %r: %s", crawl, _HOLDS[hold])
+
+
+def mention_failures(crawl: str, census: Census) -> None:
+    """Log what went wrong for good in a run that is finished, and which command lists it."""
+    for count, what, command, level in (
+        (census.failed, "failed for good", "failed", logging.INFO),
+        (census.dead, "became dead letters", "dead", logging.WARNING),
+    ):
+        if count:
+            logger.log(
+                level, "Of this run's requests, %d %s: `scrapy dq %s --crawl %s` lists them", count, what,
+                command, shlex.quote(crawl),
+            )  # fmt: skip
+
+
+class Progress:
+    """Logs now and then how far all workers are together."""
+
+    def __init__(self, interval_s: float, census: Callable[[], Census]) -> None:
+        """
+        Args:
+            interval_s: 0: not at all.
+        """
+        self._interval_s = interval_s
+        self._census = census
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch()
+
+    def stop(self) -> None:
+        """Log no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self) -> None:
+        self._since, self._done = time.monotonic(), self._census().done
+        if self._interval_s:
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._log)
+
+    def _log(self) -> None:
+        census = self._census()
+        logger.info(
+            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %d workers",
+            (census.done - self._done) / (time.monotonic() - self._since),
+            census.done,
+            census.waiting,
+            _delayed(census),
+            census.in_flight,
+            census.workers,
+        )
+        self._watch()
+
+
+def counts_of(census: Census) -> str:
+    """Return how much there is of a crawl."""
+    return f"{census.waiting} waiting, {_delayed(census)}{census.in_flight} in flight, {census.seen} seen"
+
+
+def _delayed(census: Census) -> str:
+    return f"{census.delayed} delayed, " if census.delayed else ""
