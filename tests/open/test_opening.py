@@ -71,7 +71,8 @@ def disconnect(live: LiveFrontier) -> None:
 
 def opening_line(worker: Worker, crawl: str) -> str:
     """Return the one INFO line that says what was opened."""
-    found = re.findall(rf"^\S+ \S+ \[scrapy_dq\.announcing\] INFO: Crawl '{crawl}' at (.*)$", worker.text, re.M)
+    line = rf"^\S+ \S+ \[scrapy_dq\.announcing\] INFO: Crawl '{crawl}' at (.*)$"
+    found = re.findall(line, worker.text, re.MULTILINE)
     assert len(found) == 1, worker.text
     return str(found[0])
 
