@@ -143,7 +143,7 @@ def parse_words(packed: bytes) -> Words:
     if not packed:
         return Words()
     *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
-    count, stops, forgets, limitings = map(int, counts)
+    count, stops, forgets, limitings = (_number(text.encode()) for text in counts)
     return Words(count, stops, forgets, limitings, Hold(hold))
 
 

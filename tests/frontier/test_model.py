@@ -260,10 +260,8 @@ class FrontierMachine(RuleBasedStateMachine):
 
     @rule(failed=WHICH, dead=WHICH)
     def retry(self, failed: int, dead: int) -> None:
-        """Someone gives some of what went wrong for good another try, while the keys of the run are there."""
+        """Someone gives some of what went wrong for good another try."""
         reference = self.reference
-        if not (reference.members or reference.phase == "open"):
-            return
         kept = [record[0] for record in reference.failed], sorted(reference.dead)
         # Once the last worker has cleared a run, a late put may store again what failed in it.
         stored = reference.elsewhere()

@@ -391,13 +391,12 @@ def test_another_fingerprinter_may_begin_the_next_run(live: LiveFrontier) -> Non
 
 
 def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) -> None:
-    """The end of a run forgets what was admitted by its id, and the parent yields it under the same id."""
+    """After the end of a run, too: the parent yields it once more, under the same id."""
     worker = HandWorker(live, "worker")
-    live.redis.hset(live.key("meta"), "keep_seen", 1)
     worker.exchange(put(1), want=1)
     worker.exchange(put(2), fail(1), want=1)
     assert worker.exchange(bury(2)).status is Status.FINISHED
-    worker.leave(keep_seen=True)
+    worker.leave()
     assert retry_all(live) == Retried(1, 1)
     again = HandWorker(live, "again")
     assert again.take(1) == [1]

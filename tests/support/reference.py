@@ -235,7 +235,6 @@ class ReferenceFrontier(Partitions):
             self.failed = kept
             entry = self.ended.pop(entry_id)
             entry.attempts, entry.suspect = 0, False
-            self.tokens[Admission.ID].add(entry_id)
             self._come_back(entry_id, entry)
         if chosen:
             self.phase = "open"

@@ -31,18 +31,12 @@ local function take_out(record, position)
   emptied = emptied + 1
   return true
 end
--- What is admitted by its id may not be put beside it: its parent, retried too, yields it again, and what was
--- admitted went with the end of the run.
-local function bring_back(id, lease)
-  redis.call('SADD', key.admitted, id)
-  come_back(key.returned, id, lease)
-end
 local from_failed, from_dead = 0, 0
 failed = cmsgpack.unpack(failed)
 for i = 1, #failed, 2 do
   local fields, lease = read(failed[i], 7)
   if lease and text(fields[1], 12) and take_out(failed[i], failed[i + 1]) then
-    bring_back(fields[1], lease)
+    come_back(key.returned, fields[1], lease)
     state.failed = math.max(0, state.failed - 1)
     from_failed = from_failed + 1
   end
@@ -52,7 +46,7 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   local record = text(id, 12) and redis.call('HGET', key.dead, id)
   local _, lease = read(record or '', 5)
   if lease and redis.call('HDEL', key.dead, id) == 1 then
-    bring_back(id, lease)
+    come_back(key.returned, id, lease)
     from_dead = from_dead + 1
   end
 end
