@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,9 +130,14 @@ def test_json_arrays_become_one(join: JoinText) -> None:
         join("json", "[]", before="nonsense")
 
 
+# Python's csv knows no zero byte before 3.11: Scrapy itself cannot write one there.
+ZERO = "" if sys.version_info >= (3, 11) else "\0"
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters=ZERO), max_size=4)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.lists(st.dictionaries(st.sampled_from("abc"), st.text(max_size=4)), max_size=4), max_size=3),
+    st.lists(st.lists(st.dictionaries(st.sampled_from("abc"), TEXTS), max_size=4), max_size=3),
     st.data(),
 )
 def test_any_items_come_back(
