@@ -104,7 +104,7 @@ class Crawl(Subcommand):
         codec_of(config, crawler)
         with ExitStack() as stack:
             view = CrawlView(config.crawl)
-            feeds = [Joining(feed, view.say) for feed in plan_feeds(crawler)]
+            feeds = [Joining(feed, data_dir() / "feeds", view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
                 stack.enter_context(feed.held())
             client, target = stack.enter_context(opened(config, data_dir()))
@@ -169,7 +169,7 @@ def _join(feeds: list[Joining], crew: Crew, stops: Stops) -> tuple[list[Joined],
         assert crew.run is not None
         with ProgressBar() as bar:
             try:
-                found = feed.join(crew.run, crew.finished, bar, stopped, took_part=crew.took_part)
+                found = feed.join(crew.run, bar, stopped, took_part=crew.took_part)
                 joined += [found] if found else []
             except CrewError as error:
                 unjoined.append(str(error))

@@ -23,9 +23,25 @@ from scrapy_dq.frontier.overview import run_name
 from scrapy_dq.frontier.steer import Word, steer
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq
 from support.waiting import wait_until
 
 LONGEST_LINE = 80
+FAILS = """
+import os
+
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        if page_path(response) != "/p/0" and not os.path.exists("mended"):
+            raise ValueError("not mended")
+        yield from super().parse(response)
+"""
 
 
 def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
@@ -190,6 +206,25 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
     assert last.wait() == 0
     assert "run 1 is finished" in last.out
     assert repeats(here) == 0
+
+
+def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scene]) -> None:
+    """A finished run that `scrapy dq retry` opens again goes on with its feed, also with -O."""
+    here = scene(pages=13)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILS)
+    words = ("-w", "1", "-O", "items.jsonl")
+    assert here.crew(*words).wait() == 0
+    assert paths_of(here.feed) == {"/p/0": 1}
+    assert os.listdir(here.project.folder / ".scrapy") == ["dq"]
+    assert (here.project.folder / ".scrapy" / "dq").stat().st_mode & 0o777 == 0o700
+    (here.project.folder / "mended").touch()
+    again = run_dq(here.project, "retry", here.project.name, "--all", "--yes")
+    assert again.returncode == 0, again.stderr
+    crew = here.crew(*words)
+    assert crew.wait() == 0
+    assert "items appended" in crew.out
+    assert repeats(here) == 0
+    assert_tidy(here)
 
 
 def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(
