@@ -86,7 +86,7 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.crawlers import prepared_crawler
         from scrapy_dq.commands.display import last_words
         from scrapy_dq.crew.crew import Crew
-        from scrapy_dq.crew.feed_plan import plan_feeds, storages
+        from scrapy_dq.crew.feed_plan import exporter_classes, plan_feeds, storages
         from scrapy_dq.crew.joining import Joining
         from scrapy_dq.crew.launch import command_of, log_paths
         from scrapy_dq.crew.lookout import Lookout
@@ -109,7 +109,8 @@ class Crawl(Subcommand):
                 stack.enter_context(feed.held())
             client, target = stack.enter_context(opened(config, data_dir()))
             more: dict[str, Any] = {
-                "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler)
+                "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
+                "FEED_EXPORTERS": exporter_classes(crawler),
             }  # fmt: skip
             if not config.run_name:
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feed_plan import JoinedFeed
-from scrapy_dq.crew.formats import JOINERS, Sources
+from scrapy_dq.crew.formats import JOINERS
 from scrapy_dq.crew.parts import PartsFolder, Run, run_of
+from scrapy_dq.crew.sources import Sources
 
 SHOWN_BYTES = 64 << 20
 """What takes longer than a moment."""

@@ -6,8 +6,9 @@
     joined        the new feed, while it is built
     joined.json   the promise that `joined` takes the feed's place: which parts it holds, up to which run
 
-Which run a feed holds is noted elsewhere, a file per feed in a folder of the project's: a run that was finished
-may be opened again (`scrapy dq retry`), and nothing of ours is left beside the feed until then. The kernel frees both locks as their holders die, kill -9 included.
+Which run a feed holds is noted in a folder of the project's, a file per feed: a finished run may be opened
+again (`scrapy dq retry`), and beside the feed nothing is left meanwhile. The kernel frees both locks as their
+holders die, kill -9 included.
 """
 
 from __future__ import annotations

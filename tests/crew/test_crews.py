@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import json
 import os
@@ -364,3 +365,21 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
     logs = [here.project.folder / f"crawl-{number}.log" for number in (1, 2)]
     assert sum("second line" in log.read_text() for log in logs) == 1
     assert re.search(r"^ +all +.* 1 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
+
+
+def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
+    """Though no worker's first item has them all, and one of them adds some late."""
+    spider = (
+        "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n\n\n"
+        "class Columns(TreeSpider):\n    name = SPIDER_NAME\n\n    def parse(self, response):\n"
+        "        for found in super().parse(response):\n            if isinstance(found, dict):\n"
+        "                found = found | {'only-' + found['path'][-1]: 'x'}\n            yield found\n"
+    )
+    here = scene(pages=10)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
+    crew = here.crew("-w", "2", "-o", "items.csv", "-o", "%(dq_worker)s.own.csv")
+    assert crew.wait() == 0
+    with here.feed.with_suffix(".csv").open(newline="") as rows:
+        found = {row["path"]: {name for name, value in row.items() if value} for row in csv.DictReader(rows)}
+    assert found == {path: {"path", f"only-{path[-1]}"} for path in here.site.paths}
+    assert not any("columns" in own.read_text() for own in here.project.folder.glob("*.own.csv"))
