@@ -82,7 +82,7 @@ class Crawl(Subcommand):
     def _run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.assembly import codec_of, config_of
         from scrapy_dq.commands.crawl_summary import Summary
-        from scrapy_dq.commands.crawl_view import CrawlView
+        from scrapy_dq.commands.crawl_view import CrawlView, workers
         from scrapy_dq.commands.crawlers import prepared_crawler
         from scrapy_dq.commands.display import last_words
         from scrapy_dq.crew.crew import Crew
@@ -103,7 +103,7 @@ class Crawl(Subcommand):
         _need_our_scheduler(crawler, config)
         codec_of(config, crawler)
         with ExitStack() as stack:
-            view = CrawlView(config.crawl)
+            view = CrawlView(config.crawl, options.spider)
             feeds = [Joining(feed, data_dir() / "feeds", view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
                 stack.enter_context(feed.held())
@@ -131,7 +131,7 @@ class Crawl(Subcommand):
                     f"nothing is crawled. The same command begins the next run"
                 )
             else:
-                view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers")
+                view.say(f"Crawl {config.crawl!r} at {target}: {workers(options.workers)}")
                 view.say(f"Logs: {_common(logs)}")
                 with view:
                     crew.work(stops)

@@ -367,6 +367,27 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
     assert re.search(r"^ +all +.* 1 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
 
 
+def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+    """Once when it is paused, once when it was so at the start, and how it goes on."""
+    here = scene(pages=40, latency_s=0.1)
+    name = here.project.name
+    says = f"Crawl {name!r} is paused; `scrapy dq resume {name}` lets it go on"
+    crew = here.crew("-w", "1")
+    wait_until(lambda: here.done() >= 4, "some pages are done", 20)
+    with connect_url(redis_server.url) as client:
+        steer(client, name, Word.PAUSE)
+        crew.wait_for(says)
+        crew.interrupt()
+        assert crew.wait(10) == 1
+        assert crew.err.count(says) == 1
+        following = here.crew("-w", "1")
+        following.wait_for(says)
+        steer(client, name, Word.RESUME)
+    assert following.wait() == 0
+    assert following.err.count("paused") == 1
+    assert f"Crawl {name!r} is resumed" in following.err
+
+
 def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
     """Though no worker's first item has them all, and one of them adds some late."""
     spider = (
