@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scrapy_dq.commands.again import named
 from scrapy_dq.frontier.model import Hold
 from scrapy_dq.text import printable
 
@@ -32,7 +32,7 @@ class CrawlView:
 
     def __init__(self, crawl: str, spider: str = "") -> None:
         self._crawl = crawl
-        self._named = spider if spider == crawl else f"--crawl {shlex.quote(crawl)}"
+        self._named = named(crawl, spider)
         self._hold = Hold.NONE
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
         self._live: Live | None = None
