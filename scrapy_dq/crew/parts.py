@@ -31,6 +31,7 @@ except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says
 
 SUFFIX = ".parts"
 POLL_S = 0.05
+CHANCES = 100
 
 
 class Run(NamedTuple):
@@ -90,13 +91,13 @@ class PartsFolder:
             os.close(lock)
 
     def _take_lock(self) -> int:
-        while True:
+        for chance in range(CHANCES, 0, -1):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 lock = _open(self.path / "crew.lock")
-            except FileNotFoundError:
-                continue  # its last holder removed the folder in between
             except OSError as error:
+                if chance > 1 and isinstance(error, (FileNotFoundError, FileExistsError)):
+                    continue  # its last holder removed the folder in between
                 raise CrewError(f"{self.path} cannot be used: {error}") from error
             if not _flock(lock):
                 os.close(lock)
@@ -105,6 +106,7 @@ class PartsFolder:
                 if os.path.samestat(os.fstat(lock), os.stat(self.path / "crew.lock")):
                     return lock
             os.close(lock)
+        raise CrewError(f"{self.path} cannot be used: it is removed again and again")
 
     @property
     def holds(self) -> Run | None:
