@@ -17,7 +17,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.formats import unjoinable
+from scrapy_dq.crew.formats import unjoinable, unreadable
 from scrapy_dq.feeds import UnbufferedFileFeedStorage
 
 if TYPE_CHECKING:
@@ -80,6 +80,13 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
             raise CrewError(f"two feeds are written to {feed.target}")
         if feed.target.exists() and not feed.target.is_file():
             raise CrewError(_refusal(feed.uri, "it is no regular file"))
+        if feed.target.exists() and not feed.overwrite:
+            try:
+                why = unreadable(feed.target, feed.options)
+            except OSError as error:
+                why = str(error)
+            if why:
+                raise CrewError(f"nothing can be appended to {feed.target}: {why}. -O would replace it")
     return feeds
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import IO, Any
 from scrapy_dq.crew.csv_format import join_csv
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.sources import Sources, lines_of
+
+LOOK_BYTES = 65536
 
 
 def join_lines(out: IO[bytes], sources: Sources) -> int:
@@ -74,6 +77,30 @@ def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
         need = 2 * (len(text) - at)
     if text[at:] and not torn_ok:
         raise CrewError(f"{path} is no JSON from here on: {text[at : at + 40]!r}")
+
+
+def unreadable(path: Path, options: Mapping[str, Any]) -> str:
+    """Return why nothing can be appended to a feed, "" if a short look finds nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        begin = file.read(LOOK_BYTES)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOOK_BYTES))
+        end = file.read(LOOK_BYTES)
+    if options["format"] == "json":
+        first = begin.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+        # What a killed crawl has left may lack its end.
+        if first not in (b"[", b"") or (first and end.rstrip()[-1:] not in (b"]", b"}", b",", b"[")):
+            return "it is no JSON array"
+    if options["format"] == "csv":
+        decode = codecs.getincrementaldecoder(options.get("encoding") or "utf-8")().decode
+        try:
+            decode(begin.partition(b"\n")[0])
+        except UnicodeError as error:
+            return f"its first line is no text: {error}"
+    return ""
 
 
 JOINERS: dict[str, Callable[[IO[bytes], Sources], int]] = {

@@ -82,7 +82,7 @@ class Joining:
         """
         try:
             return self._join(run, bar, stopped, took_part)
-        except (OSError, UnicodeError, csv.Error) as error:
+        except (OSError, UnicodeError, csv.Error, CrewError) as error:
             raise CrewError(
                 f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
                 f"next `scrapy dq crawl` with this feed joins them"

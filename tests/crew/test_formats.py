@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scrapy_dq.crew import sources
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.formats import JOINERS, unjoinable
+from scrapy_dq.crew.formats import JOINERS, unjoinable, unreadable
 from scrapy_dq.crew.sources import Sources
 
 JoinText = Callable[..., str]
@@ -182,6 +182,30 @@ def test_any_items_come_back(
             found = items(kind, [*before, cut])
             assert found == expected[: len(found)]
             assert len(found) >= len(whole) - len(parts[-1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "fine"),
+    [
+        ("json", b'\xef\xbb\xbf [\n{"a": 1}\n]\n', True),
+        ("json", b'[\n{"a": 1}', True),
+        ("json", b" \n", True),
+        ("json", b'{"a": 1}', False),
+        ("json", b'[1] and more', False),
+        ("csv", b"", True),
+        ("csv", "é,b\n".encode() + b"\xe9", True),
+        ("csv", b"\xe9,b\n", False),
+        ("jsonlines", b"\xe9", True),
+    ],
+)  # fmt: skip
+def test_what_nothing_can_be_appended_to_is_known_before(
+    tmp_path: Path, join: JoinText, kind: str, before: bytes, fine: bool
+) -> None:
+    """By its first and last bytes; what a kill has cut short can be joined with."""
+    (tmp_path / "old").write_bytes(before)
+    assert bool(unreadable(tmp_path / "old", {"format": kind})) != fine
+    if kind == "json" and fine:
+        json.loads(join(kind, "[2]", before=before, encoding="utf-8-sig"))
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ class Feed:
         part.write_text(text)
         return part
 
-    def joining(self, overwrite: bool = False) -> Joining:
-        options = {"format": "jsonlines", "overwrite": overwrite}
+    def joining(self, overwrite: bool = False, kind: str = "jsonlines") -> Joining:
+        options = {"format": kind, "overwrite": overwrite}
         return Joining(JoinedFeed("items.jsonl", self.target, options), self.notes, self.said.append)
 
     def join(
@@ -197,6 +197,19 @@ def test_a_feed_that_cannot_be_written_keeps_its_parts(feed: Feed, monkeypatch: 
             feed.join()
     feed.join()
     assert feed.lines == ["1"]
+
+
+def test_a_feed_that_turns_out_to_be_no_json_is_told_like_others(feed: Feed) -> None:
+    """The first of it may look like JSON; where the parts are is said."""
+    feed.target.write_text("[1, nonsense]")
+    feed.write_part("[2]")
+    joining = feed.joining(kind="json")
+    says = (
+        r"items.jsonl cannot be joined: .*is no JSON from here on: 'nonsense]'. Its parts stay in .*parts; "
+    )
+    with joining.held(), pytest.raises(CrewError, match=says):
+        joining.join(THIS, NoBar(), lambda: None)
+    assert feed.lines == ["[1, nonsense]"]
 
 
 def test_one_crew_at_a_time(feed: Feed) -> None:
