@@ -353,12 +353,14 @@ def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_serv
 
 
 def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[..., Scene]) -> None:
-    """The first line of each, with the worker's number; each worker has a log of its own."""
+    """The first line of each, the worker's number, what was raised; each worker has a log of its own."""
     spider = (
         "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n\n\n"
         "class Failing(TreeSpider):\n    name = SPIDER_NAME\n\n    def parse(self, response):\n"
         "        yield from super().parse(response)\n        if response.url.endswith('/p/2'):\n"
         "            self.logger.error('this page is wrong\\nsecond line')\n"
+        "        if response.url.endswith('/p/3'):\n"
+        "            raise ValueError('page 3 is odd\\nand so on')\n"
     )
     here = scene(pages=5)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
@@ -366,9 +368,10 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
     assert crew.wait() == 0
     assert re.search(r"^worker [12]: this page is wrong$", crew.err, re.MULTILINE)
     assert "second line" not in crew.err
+    assert re.search(r"^worker [12]: Spider error .*: ValueError: page 3 is odd$", crew.err, re.MULTILINE)
     logs = [here.project.folder / f"crawl-{number}.log" for number in (1, 2)]
     assert sum("second line" in log.read_text() for log in logs) == 1
-    assert re.search(r"^ +all +.* 1 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
+    assert re.search(r"^ +all +.* 2 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
 
 
 def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
