@@ -118,11 +118,31 @@ def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
         for log in log_paths(2, tmp_path, None, "../50%"):
             log.write_text(text)
     (folder,) = tmp_path.iterdir()
-    assert sorted(log.name for log in folder.iterdir()) == [
+    assert sorted(log.name for log in folder.glob("*.log*")) == [
         "worker-1.log", "worker-1.log.1", "worker-2.log", "worker-2.log.1"
     ]  # fmt: skip
     assert (folder / "worker-1.log.1").read_text() == "first"
     assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c") == [tmp_path / "x-1.log"]
+
+
+def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:
+    """Numbers go on from those that another crew uses now; once it is gone, they are free."""
+    first = log_paths(2, tmp_path, None, "books")
+    first[0].write_text("of the first")
+    code = (
+        "import sys; from pathlib import Path; from scrapy_dq.crew.launch import log_paths\n"
+        "print(*(log.name for log in log_paths(2, Path(sys.argv[1]), None, 'books')))"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+        assert done.stdout == "worker-3.log worker-4.log\n"
+    assert first[0].read_text() == "of the first"
 
 
 def test_how_a_worker_ended_is_told_in_words() -> None:
