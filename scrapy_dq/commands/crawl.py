@@ -116,7 +116,8 @@ class Crawl(Subcommand):
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
             folder = (options.log_dir or data_dir() / "logs").absolute()
             logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl)
-            stops = stack.enter_context(Stops().counted())
+            stops = Stops()
+            stops.listen()
             lookout = stack.enter_context(Lookout(client, config.crawl).looking())
             crew = Crew(
                 command_of(options.spider, options, more), logs,
@@ -133,9 +134,12 @@ class Crawl(Subcommand):
             else:
                 view.say(f"Crawl {config.crawl!r} at {target}: {workers(options.workers)}")
                 view.say(f"Logs: {_common(logs)}")
+                if stops.count:
+                    raise KeyboardInterrupt
                 with view:
                     crew.work(stops)
             joined, unjoined = _join(feeds, crew, stops)
+            stops.most = stops.count + 1  # whoever reads what is printed may have stopped reading
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         with last_words():
             summary.print_json() if options.json else summary.print()

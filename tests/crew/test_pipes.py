@@ -17,7 +17,7 @@ from scrapy_dq.commands.crawl_summary import _words
 from scrapy_dq.crew import reports
 from scrapy_dq.crew.invitation import VARIABLE, Invitation
 from scrapy_dq.crew.launch import command_of, log_paths
-from scrapy_dq.crew.stops import Stops
+from scrapy_dq.crew.stops import SIGNALS, Stops
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -153,10 +153,16 @@ def test_how_a_worker_ended_is_told_in_words() -> None:
 
 def test_the_end_of_a_terminal_is_no_second_demand() -> None:
     """Both its shell and the kernel may say it, and SIGTERM may come before; Ctrl-C counts each time."""
-    with Stops().counted() as stops:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        stops = Stops()
+        stops.listen()
         for number, count in (
             (signal.SIGHUP, 1), (signal.SIGHUP, 1), (signal.SIGTERM, 2), (signal.SIGHUP, 2),
             (signal.SIGINT, 3),
         ):  # fmt: skip
             signal.raise_signal(number)
             assert stops.count == count
+    finally:
+        for number, what in before.items():
+            signal.signal(number, what)

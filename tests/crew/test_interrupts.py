@@ -1,0 +1,70 @@
+"""Ctrl-C as a crawl begins, as it ends, and in a terminal: a line and a table, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from crew.conftest import Scene
+from support.waiting import wait_until
+
+INTERRUPT = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
+
+
+@pytest.mark.parametrize(("module", "says"), [
+    ("commands/__init__.py", "scrapy dq: interrupted"), ("spiders/spider.py", "scrapy dq crawl: interrupted"),
+])  # fmt: skip
+def test_ctrl_c_in_the_first_moments_is_a_line(scene: Callable[..., Scene], module: str, says: str) -> None:
+    """Before anything is begun: while Scrapy looks for commands, or for the spider."""
+    here = scene(pages=3, project={"COMMANDS_MODULE": "tree_project.commands"})
+    package = here.project.folder / "tree_project"
+    (package / "commands").mkdir()
+    (package / "commands" / "__init__.py").touch()
+    (package / module).write_text(INTERRUPT)
+    crew = here.crew("-w", "1")
+    assert crew.wait(10) != 0
+    assert crew.err.splitlines() == [says]
+
+
+def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene]) -> None:
+    """The table comes all the same, with the exit status of the crawl; a second one ends what hangs."""
+    here = scene(pages=3)
+    command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
+    for signals, status in ((1, 0), (2, -signal.SIGINT)):
+        here.feed.unlink(missing_ok=True)
+        ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(theirs, b"x" * 4096)
+        os.set_blocking(theirs, True)
+        crew = subprocess.Popen(
+            command, cwd=here.project.folder, env=here.project.environ(), stdout=theirs,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        try:
+            wait_until(here.feed.exists, "the feed is joined", 20)
+            for _ in range(signals):
+                time.sleep(0.3)  # it hangs at its first line: nobody reads
+                crew.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            shown = b""
+            while found := os.read(ours, 65536):
+                shown += found
+            assert crew.wait(10) == status
+            assert ("items.jsonl: 3 items" in shown.decode()) == (status == 0)
+            assert crew.stderr is not None
+            assert "Traceback" not in crew.stderr.read()
+        finally:
+            os.close(ours)
+            crew.kill()
+            crew.wait()
+            assert crew.stderr is not None
+            crew.stderr.close()
