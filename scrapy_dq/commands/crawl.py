@@ -74,6 +74,8 @@ class Crawl(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.crew.errors import CrewError
 
+        if os.name != "posix":
+            raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
         try:
             return self._run(settings, options)
         except CrewError as error:
@@ -94,8 +96,6 @@ class Crawl(Subcommand):
         from scrapy_dq.crew.stops import Stops
         from scrapy_dq.surroundings import data_dir
 
-        if os.name != "posix":
-            raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
         _fill_standard_streams()
         _set_feeds(settings, options)
         crawler = prepared_crawler(settings, options.spider, _spider_args(options))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapy_dq.commands.again import named
+from scrapy_dq.commands.echo import without_control_echo
 from scrapy_dq.frontier.model import Hold
 from scrapy_dq.text import printable
 
@@ -36,12 +37,14 @@ class CrawlView:
         self._hold = Hold.NONE
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
         self._live: Live | None = None
+        self._quiet = ExitStack()
         self._shown_at = 0.0
         self._said_at, self._said = 0.0, 0
 
     def __enter__(self) -> CrawlView:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._quiet.enter_context(without_control_echo(sys.stderr))
             with suppress(OSError):
                 self._live.start()
         self._shown_at = time.monotonic()
@@ -54,6 +57,7 @@ class CrawlView:
         if live is not None:
             with suppress(OSError):
                 live.stop()
+        self._quiet.close()
 
     def say(self, line: str) -> None:
         """Print a line that stays; past some per second they are left out: the logs have all."""

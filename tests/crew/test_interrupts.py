@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,3 +71,39 @@ def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene
             crew.wait()
             assert crew.stderr is not None
             crew.stderr.close()
+
+
+def test_ctrl_c_leaves_no_trace_in_the_live_view(scene: Callable[..., Scene]) -> None:
+    """The terminal does not echo it meanwhile, and does so again afterwards."""
+    here = scene(pages=60, latency_s=0.3)
+    command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(here.project.folder)
+        os.execvpe(command[0], command, here.project.environ() | {"TERM": "xterm-256color"})
+    shown = b""
+
+    def read(until: bytes) -> bool:
+        nonlocal shown
+        with suppress(OSError):  # so ends a terminal whose last process is gone
+            while select.select([terminal], [], [], 0)[0] and (found := os.read(terminal, 65536)):
+                shown += found
+        return until in shown
+
+    try:
+        wait_until(lambda: read(b"crawling"), "the live view is there", 20)
+        assert not echoes_controls(terminal)
+        os.write(terminal, b"\x03")
+        wait_until(lambda: read(b"Go on with:"), "the end is printed", 20)
+        assert b"Stopping: the workers finish" in shown
+        assert b"^C" not in shown
+        assert echoes_controls(terminal)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def echoes_controls(terminal: int) -> bool:
+    return bool(termios.tcgetattr(terminal)[3] & termios.ECHOCTL)
