@@ -24,6 +24,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     `scrapy dq crawl` writes a part of its own, in place of a feed that is joined at the end.
     """
 
+    _is_part = False
+
     @classmethod
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
@@ -31,7 +33,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         member = own_member()
         part = member.part(crawler, feed_options) if member else None
         if part is not None:
-            storage.path, storage.write_mode = str(part), "ab"
+            storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and nobody removes a part before.
             write_lock(part.parent)
         return storage
@@ -42,11 +44,15 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         path, mode = self.path, self.write_mode
         buffered.close()
         unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode)
+        unbuffered.is_part = self._is_part
         return unbuffered  # type: ignore[no-any-return]
 
 
 class _Whole(io.FileIO):
     """A file in which a write that fails leaves nothing behind; a pipe cannot be cut, and is as it is."""
+
+    is_part = False
+    """Of a feed that is joined: see crew/csv_exporter.py."""
 
     def write(self, data: Any) -> int:
         """Write all of *data*, or nothing and raise.

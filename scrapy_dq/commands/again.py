@@ -1,4 +1,4 @@
-"""Options of a command line, to be typed again: as they were, but for the password of Redis."""
+"""What is to be typed again: options as they were, but for the password of Redis; the name of a crawl."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 _SECRET = re.compile(r"(REDIS_(URL|PARAMS))=.*(@|password).*", re.DOTALL)
+
+
+def named(crawl: str, spider: str) -> str:
+    """Return the words that mean a crawl to other commands."""
+    return shlex.quote(spider) if spider == crawl else f"--crawl {shlex.quote(crawl)}"
 
 
 def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:

@@ -74,6 +74,8 @@ class Crawl(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.crew.errors import CrewError
 
+        if os.name != "posix":
+            raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
         try:
             return self._run(settings, options)
         except CrewError as error:
@@ -82,11 +84,11 @@ class Crawl(Subcommand):
     def _run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.assembly import codec_of, config_of
         from scrapy_dq.commands.crawl_summary import Summary
-        from scrapy_dq.commands.crawl_view import CrawlView
+        from scrapy_dq.commands.crawl_view import CrawlView, workers
         from scrapy_dq.commands.crawlers import prepared_crawler
         from scrapy_dq.commands.display import last_words
         from scrapy_dq.crew.crew import Crew
-        from scrapy_dq.crew.feed_plan import plan_feeds, storages
+        from scrapy_dq.crew.feed_plan import exporter_classes, plan_feeds, storages
         from scrapy_dq.crew.joining import Joining
         from scrapy_dq.crew.launch import command_of, log_paths
         from scrapy_dq.crew.lookout import Lookout
@@ -95,8 +97,6 @@ class Crawl(Subcommand):
         from scrapy_dq.slots import delay_of_each
         from scrapy_dq.surroundings import data_dir
 
-        if os.name != "posix":
-            raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
         _fill_standard_streams()
         _set_feeds(settings, options)
         crawler = prepared_crawler(settings, options.spider, _spider_args(options))
@@ -104,19 +104,21 @@ class Crawl(Subcommand):
         _need_our_scheduler(crawler, config)
         codec_of(config, crawler)
         with ExitStack() as stack:
-            view = CrawlView(config.crawl)
-            feeds = [Joining(feed, view.say) for feed in plan_feeds(crawler)]
+            view = CrawlView(config.crawl, options.spider)
+            feeds = [Joining(feed, data_dir() / "feeds", view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
                 stack.enter_context(feed.held())
             client, target = stack.enter_context(opened(config, data_dir()))
             more: dict[str, Any] = {
-                "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler)
+                "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
+                "FEED_EXPORTERS": exporter_classes(crawler),
             }  # fmt: skip
             if not config.run_name:
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
             folder = (options.log_dir or data_dir() / "logs").absolute()
             logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl)
-            stops = stack.enter_context(Stops().counted())
+            stops = Stops()
+            stops.listen()
             lookout = stack.enter_context(Lookout(client, config.crawl).looking())
             crew = Crew(
                 command_of(options.spider, options, more), logs,
@@ -131,14 +133,17 @@ class Crawl(Subcommand):
                     f"nothing is crawled. The same command begins the next run"
                 )
             else:
-                view.say(f"Crawl {config.crawl!r} at {target}: {options.workers} workers")
+                view.say(f"Crawl {config.crawl!r} at {target}: {workers(options.workers)}")
                 view.say(f"Logs: {_common(logs)}")
                 hint = delay_of_each(crawler, config)
                 if hint and options.workers > 1:
                     view.say(f"Beware: {hint}")
+                if stops.count:
+                    raise KeyboardInterrupt
                 with view:
                     crew.work(stops)
             joined, unjoined = _join(feeds, crew, stops)
+            stops.most = stops.count + 1  # whoever reads what is printed may have stopped reading
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         with last_words():
             summary.print_json() if options.json else summary.print()
@@ -173,7 +178,7 @@ def _join(feeds: list[Joining], crew: Crew, stops: Stops) -> tuple[list[Joined],
         assert crew.run is not None
         with ProgressBar() as bar:
             try:
-                found = feed.join(crew.run, crew.finished, bar, stopped, took_part=crew.took_part)
+                found = feed.join(crew.run, bar, stopped, took_part=crew.took_part)
                 joined += [found] if found else []
             except CrewError as error:
                 unjoined.append(str(error))

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.commands.again import repeated
+from scrapy_dq.commands.again import named, repeated
 from scrapy_dq.commands.display import print_json, print_table, short
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.crew import Crew
     from scrapy_dq.crew.joining import Joined
+    from scrapy_dq.frontier.model import Census
 
 
 class Summary:
@@ -32,6 +33,7 @@ class Summary:
         self._target = target
         self._joined = joined
         self._unjoined = unjoined
+        self._named = named(crawl, options.spider)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
 
     def print_json(self) -> None:
@@ -47,6 +49,7 @@ class Summary:
             }
             for post in crew.posts
         ]  # fmt: skip
+        failed, dead = self._lost()
         totals = {name: sum(row[name] for row in rows) for name in ("pages", "items", "errors", "restarts")}
         return {
             "crawl": self._crawl,
@@ -54,6 +57,8 @@ class Summary:
             "run": crew.run.number if crew.run else None,
             "finished": crew.finished,
             **totals,
+            "failed": failed,
+            "dead": dead,
             "seconds": round(crew.took_s, 1),
             "pages_per_s": round(totals["pages"] / crew.took_s, 1) if crew.took_s else 0.0,
             "workers": rows,
@@ -72,12 +77,28 @@ class Summary:
         print(f"Crawl {self._crawl!r} at {self._target}: {run}")
         if crew.took_s:
             self._print_workers(found)
+        self._print_lost()
         for feed in self._joined:
             print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
         for line in self._unjoined:
             print(line)
         if not crew.finished:
             print(f"{_left(crew)}Go on with: {self._again}")
+
+    def _lost(self) -> tuple[int | None, int | None]:
+        """Return how many requests of the run failed for good, and how many dead letters it has."""
+        census = _census(self._crew)
+        return (census.failed, census.dead) if census else (None, None)
+
+    def _print_lost(self) -> None:
+        failed, dead = self._lost()
+        if failed:
+            what = "1 request" if failed == 1 else f"{failed:,} requests"
+            print(
+                f"{what} failed for good: scrapy dq failed {self._named}, scrapy dq retry {self._named} --all"
+            )
+        if dead:
+            print(f"{dead:,} dead letter{'' if dead == 1 else 's'}: scrapy dq dead {self._named}")
 
     def _print_workers(self, found: dict[str, Any]) -> None:
         crew = self._crew
@@ -94,11 +115,18 @@ class Summary:
         print_table((*numbers, "end"), rows, numbers=numbers)
 
 
-def _left(crew: Crew) -> str:
+def _census(crew: Crew) -> Census | None:
+    """Return the counts of the crew's run, as far as they are known."""
     seen = crew.lookout.overview
     if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
+        return None
+    return seen.census
+
+
+def _left(crew: Crew) -> str:
+    census = _census(crew)
+    if census is None:
         return ""
-    census = seen.census
     left = census.waiting + census.in_flight + census.delayed
     return f"{left:,} requests are left, as far as is known. "
 

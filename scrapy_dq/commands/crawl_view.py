@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scrapy_dq.commands.again import named
+from scrapy_dq.commands.echo import without_control_echo
+from scrapy_dq.frontier.model import Hold
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -28,16 +31,20 @@ LINES_A_SECOND = 10
 class CrawlView:
     """Shows a crew on standard error. A terminal that has gone away stops nothing."""
 
-    def __init__(self, crawl: str) -> None:
+    def __init__(self, crawl: str, spider: str = "") -> None:
         self._crawl = crawl
+        self._named = named(crawl, spider)
+        self._hold = Hold.NONE
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
         self._live: Live | None = None
+        self._quiet = ExitStack()
         self._shown_at = 0.0
         self._said_at, self._said = 0.0, 0
 
     def __enter__(self) -> CrawlView:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._quiet.enter_context(without_control_echo(sys.stderr))
             with suppress(OSError):
                 self._live.start()
         self._shown_at = time.monotonic()
@@ -50,6 +57,7 @@ class CrawlView:
         if live is not None:
             with suppress(OSError):
                 live.stop()
+        self._quiet.close()
 
     def say(self, line: str) -> None:
         """Print a line that stays; past some per second they are left out: the logs have all."""
@@ -68,6 +76,7 @@ class CrawlView:
 
     def show(self, crew: Crew) -> None:
         """Show how far it is, if it is time to."""
+        self._hear_hold(crew)
         now = time.monotonic()
         if now < self._shown_at + (DRAW_EVERY_S if self._live else LINE_EVERY_S):
             return
@@ -77,6 +86,19 @@ class CrawlView:
                 self._live.update(self._drawn(crew), refresh=True)
             else:
                 print(_line(crew), file=sys.stderr, flush=True)
+
+    def _hear_hold(self, crew: Crew) -> None:
+        """Say once that nothing is leased, and why: it looks as if the crawl hung."""
+        seen = crew.lookout.overview
+        if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
+            return
+        before, self._hold = self._hold, seen.hold
+        if seen.hold not in (before, Hold.NONE):
+            self.say(
+                f"Crawl {self._crawl!r} is {seen.hold.value}; `scrapy dq resume {self._named}` lets it go on"
+            )
+        elif before != seen.hold and seen.phase != "finished":
+            self.say(f"Crawl {self._crawl!r} is resumed")
 
     def _drawn(self, crew: Crew) -> RenderableType:
         done, total = _progress(crew)
@@ -140,10 +162,16 @@ def _counts(crew: Crew) -> str:
     if seen is None or crew.run is None:
         return "starting"
     census = seen.census
-    counts = [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
+    counts = [seen.hold.value] if seen.hold is not Hold.NONE else []
+    counts += [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
     for count, what in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):
         counts += [f"{count:,} {what}"] if count else []
     return ", ".join(counts)
+
+
+def workers(count: int) -> str:
+    """Return how many workers, for people."""
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def _line(crew: Crew) -> str:
@@ -152,6 +180,6 @@ def _line(crew: Crew) -> str:
     errors = sum(post.errors for post in crew.posts)
     alive = sum(post.process is not None for post in crew.posts)
     return (
-        f"{done:,} of {total:,} done; {_counts(crew)}; {alive} workers, {rate:,.1f} pages/s, "
+        f"{done:,} of {total:,} done; {_counts(crew)}; {workers(alive)}, {rate:,.1f} pages/s, "
         f"{errors:,} errors"
     )

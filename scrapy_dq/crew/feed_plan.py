@@ -17,13 +17,14 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.formats import unjoinable
+from scrapy_dq.crew.formats import unjoinable, unreadable
 from scrapy_dq.feeds import UnbufferedFileFeedStorage
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 _STORAGE = "scrapy_dq.feeds.UnbufferedFileFeedStorage"
+_CSV = "scrapy_dq.crew.csv_exporter.PartCsvItemExporter"
 _EXPORTERS = (exporters.JsonLinesItemExporter, exporters.CsvItemExporter, exporters.JsonItemExporter)
 # Scrapy's pattern is not there in 2.13, which formats the whole URI.
 _PLACEHOLDER = re.compile(r"%(?!\([^)]+\)[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[diouxXeEfFgGcrsa])")
@@ -79,20 +80,40 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
             raise CrewError(f"two feeds are written to {feed.target}")
         if feed.target.exists() and not feed.target.is_file():
             raise CrewError(_refusal(feed.uri, "it is no regular file"))
+        if feed.target.exists() and not feed.overwrite:
+            try:
+                why = unreadable(feed.target, feed.options)
+            except OSError as error:
+                why = str(error)
+            if why:
+                raise CrewError(f"nothing can be appended to {feed.target}: {why}. -O would replace it")
     return feeds
 
 
 def storages(crawler: Crawler) -> dict[str, str | None]:
     """Return FEED_STORAGES for the workers: the project's, but for local files."""
-    found: dict[str, str | None] = {
-        scheme: each if each is None or isinstance(each, str) else global_object_name(each)
-        for scheme, each in crawler.settings["FEED_STORAGES"].items()
-    }
+    found = _classes(crawler, "FEED_STORAGES")
     for scheme in ("", "file"):
         given = found.get(scheme)
         if given is None or load_object(given) is FileFeedStorage:
             found[scheme] = _STORAGE
     return found
+
+
+def exporter_classes(crawler: Crawler) -> dict[str, str | None]:
+    """Return FEED_EXPORTERS for the workers: the project's, but for Scrapy's own of CSV."""
+    found = _classes(crawler, "FEED_EXPORTERS")
+    given = found.get("csv", "")
+    if given == "" or (given and load_object(given) is exporters.CsvItemExporter):
+        found["csv"] = _CSV
+    return found
+
+
+def _classes(crawler: Crawler, setting: str) -> dict[str, str | None]:
+    return {
+        name: each if each is None or isinstance(each, str) else global_object_name(each)
+        for name, each in crawler.settings[setting].items()
+    }
 
 
 def _resolved(crawler: Crawler, uri: str, options: Mapping[str, Any], worker: str, now: datetime) -> str:

@@ -4,51 +4,18 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
+from scrapy_dq.crew.csv_format import join_csv
 from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.sources import Sources, lines_of
 
-CHUNK = 1 << 20
-FIELD_BYTES = (1 << 31) - 1
-"""A page's text may be longer than the 128 KiB at which the csv module stops by itself."""
-_DIALECT = ("delimiter", "quotechar", "quoting", "skipinitialspace", "lineterminator", "strict")
-
-
-class Sources(NamedTuple):
-    """What is joined, and how it was written."""
-
-    before: Path | None
-    """The feed as it is, if the parts are appended to it. It is the user's: nothing of it is dropped."""
-    parts: Sequence[Path]
-    options: Mapping[str, Any]
-    """Of the feed, as Scrapy has completed them."""
-    read: Callable[[int], None]
-    """Called with the number of bytes that have been read since; may raise, to stop."""
-
-    @property
-    def encoding(self) -> str:
-        return self.options.get("encoding") or "utf-8"
-
-    @property
-    def plain_encoding(self) -> str:
-        """Without a byte order mark."""
-        return self.encoding.lower().replace("_", "-").removesuffix("-sig")
-
-    @property
-    def export_kwargs(self) -> dict[str, Any]:
-        return dict(self.options.get("item_export_kwargs") or {})
-
-    def chunks(self, path: Path) -> Iterator[bytes]:
-        """Yield the bytes of a source."""
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                self.read(len(chunk))
-                yield chunk
+LOOK_BYTES = 65536
 
 
 def join_lines(out: IO[bytes], sources: Sources) -> int:
@@ -61,35 +28,11 @@ def join_lines(out: IO[bytes], sources: Sources) -> int:
     if last and not last.endswith(b"\n"):
         out.write(b"\n")
     for part in sources.parts:
-        for line in _lines(sources.chunks(part)):
+        for line in lines_of(sources.chunks(part)):
             if line.endswith(b"\n"):
                 out.write(line)
                 count += 1
     return count
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield lines with their ends; the last may have none."""
-    rest: list[bytes] = []
-    for chunk in chunks:
-        first, *others = _split(chunk)
-        rest.append(first)
-        if not others and not first.endswith(b"\n"):
-            continue
-        yield b"".join(rest)
-        yield from others[:-1]
-        rest = others[-1:]
-        if rest and rest[0].endswith(b"\n"):
-            yield rest.pop()
-    if rest:
-        yield b"".join(rest)
-
-
-def _split(chunk: bytes) -> list[bytes]:
-    # Not splitlines(), for which a lone \r ends a line, too.
-    lines = [line + b"\n" for line in chunk.split(b"\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
 
 
 def join_json(out: IO[bytes], sources: Sources) -> int:
@@ -136,79 +79,28 @@ def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
         raise CrewError(f"{path} is no JSON from here on: {text[at : at + 40]!r}")
 
 
-def join_csv(out: IO[bytes], sources: Sources) -> int:
-    """Write one header with every column, then all rows; return how many the parts had."""
-    paths = [*([sources.before] if sources.before else []), *sources.parts]
-    with_header = sources.export_kwargs.get("include_headers_line", True)
-    headers = {path: _header(sources, path) for path in paths} if with_header else {}
-    columns = list(dict.fromkeys(chain.from_iterable(_named(header) for header in headers.values())))
-    if columns:
-        # One that has all columns in their order stays as it is, byte for byte.
-        whole = next((h for h in headers.values() if _named(h) == columns), None)
-        out.write(whole.raw if whole else _row(sources, [name for name, _ in columns], sources.encoding))
-    count = 0
-    for path in paths:
-        ours = path is not sources.before
-        records = _records(sources, path, torn_ok=ours)
-        if with_header:
-            next(records, None)
-        where = None
-        if with_header and _named(headers[path]) != columns:
-            where = [_named(headers[path]).index(column) if column in _named(headers[path]) else -1
-                     for column in columns]  # fmt: skip
-        for record in records:
-            count += ours
-            if where is None:
-                out.write(record)
-                continue
-            # Of the user's own, which may have been written otherwise, one record may be several rows.
-            for values in _parse(sources, record, strict=not ours):
-                row = [values[i] if 0 <= i < len(values) else "" for i in where]
-                out.write(_row(sources, row + values[len(headers[path].names) :], sources.plain_encoding))
-    return count
+def unreadable(path: Path, options: Mapping[str, Any]) -> str:
+    """Return why nothing can be appended to a feed, "" if a short look finds nothing.
 
-
-class _Header(NamedTuple):
-    raw: bytes
-    names: list[str]
-
-
-def _header(sources: Sources, path: Path) -> _Header:
-    raw = next(_records(sources._replace(read=lambda _: None), path, torn_ok=path is not sources.before), b"")
-    return _Header(raw, next(_parse(sources, raw), []))
-
-
-def _named(header: _Header) -> list[tuple[str, int]]:
-    """Return the columns: two of one name are told apart by their order."""
-    return [(name, header.names[:i].count(name)) for i, name in enumerate(header.names)]
-
-
-def _records(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[bytes]:
-    """Yield whole records. A line ends one where the number of quotes so far is even."""
-    quote = str(sources.export_kwargs.get("quotechar") or '"').encode(sources.plain_encoding)
-    end = str(sources.export_kwargs.get("lineterminator", "\r\n")).encode()
-    record, open_quote = b"", False
-    for line in _lines(sources.chunks(path)):
-        record += line
-        open_quote ^= line.count(quote) % 2 == 1
-        if line.endswith(b"\n") and not open_quote:
-            yield record
-            record = b""
-    if record and not torn_ok:
-        yield record + (b"" if open_quote else end)
-
-
-def _parse(sources: Sources, record: bytes, *, strict: bool = False) -> Iterator[list[str]]:
-    csv.field_size_limit(FIELD_BYTES)
-    dialect = {k: v for k, v in sources.export_kwargs.items() if k in _DIALECT and k != "quoting"}
-    text = io.StringIO(record.decode(sources.encoding, "strict" if strict else "replace"), newline="")
-    return csv.reader(text, **dialect)
-
-
-def _row(sources: Sources, values: Sequence[str], encoding: str) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, **{k: v for k, v in sources.export_kwargs.items() if k in _DIALECT}).writerow(values)
-    return text.getvalue().encode(encoding, sources.export_kwargs.get("errors") or "strict")
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        begin = file.read(LOOK_BYTES)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOOK_BYTES))
+        end = file.read(LOOK_BYTES)
+    if options["format"] == "json":
+        first = begin.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+        # What a killed crawl has left may lack its end.
+        if first not in (b"[", b"") or (first and end.rstrip()[-1:] not in (b"]", b"}", b",", b"[")):
+            return "it is no JSON array"
+    if options["format"] == "csv":
+        decode = codecs.getincrementaldecoder(options.get("encoding") or "utf-8")().decode
+        try:
+            decode(begin.partition(b"\n")[0])
+        except UnicodeError as error:
+            return f"its first line is no text: {error}"
+    return ""
 
 
 JOINERS: dict[str, Callable[[IO[bytes], Sources], int]] = {

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feed_plan import JoinedFeed
-from scrapy_dq.crew.formats import JOINERS, Sources
+from scrapy_dq.crew.formats import JOINERS
 from scrapy_dq.crew.parts import PartsFolder, Run, run_of
+from scrapy_dq.crew.sources import Sources
 
 SHOWN_BYTES = 64 << 20
 """What takes longer than a moment."""
@@ -37,12 +38,16 @@ class Joined:
 
 
 class Joining:
-    """One feed of a crew: `held` while the crew works, `join` at its end."""
+    """One feed of a crew: `held` while the crew works, `join` at its end.
 
-    def __init__(self, feed: JoinedFeed, say: Callable[[str], None]) -> None:
+    Args:
+        notes: the folder in which is noted which run each feed holds.
+    """
+
+    def __init__(self, feed: JoinedFeed, notes: Path, say: Callable[[str], None]) -> None:
         self.feed = feed
         self._say = say
-        self._folder = PartsFolder(feed.target)
+        self._folder = PartsFolder(feed.target, notes)
         self._told_to_wait = False
 
     @property
@@ -62,7 +67,7 @@ class Joining:
         return self._folder.held()
 
     def join(
-        self, run: Run, finished: bool, bar: Bar, stopped: Callable[[], None], *, took_part: bool = True
+        self, run: Run, bar: Bar, stopped: Callable[[], None], *, took_part: bool = True
     ) -> Joined | None:
         """Join all parts that are there; None if there are none.
 
@@ -76,16 +81,14 @@ class Joining:
             CrewError: it cannot be read or written; the parts stay where they are.
         """
         try:
-            return self._join(run, finished, bar, stopped, took_part)
-        except (OSError, UnicodeError, csv.Error) as error:
+            return self._join(run, bar, stopped, took_part)
+        except (OSError, UnicodeError, csv.Error, CrewError) as error:
             raise CrewError(
                 f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
                 f"next `scrapy dq crawl` with this feed joins them"
             ) from error
 
-    def _join(
-        self, run: Run, finished: bool, bar: Bar, stopped: Callable[[], None], took_part: bool
-    ) -> Joined | None:
+    def _join(self, run: Run, bar: Bar, stopped: Callable[[], None], took_part: bool) -> Joined | None:
         folder = self._folder
 
         def waiting() -> None:
@@ -124,11 +127,11 @@ class Joining:
             items = JOINERS[self.feed.format](out, Sources(before, parts, self.feed.options, read))
             out.flush()
             os.fsync(out.fileno())
-        if not (items or appended or took_part) and folder.target.exists():
+        if not (items or took_part) and folder.target.exists():
             folder.drop(parts)
             self._say(f"{folder.target}: left as it is: the run was finished before")
             return None
-        folder.replace(parts, None if finished else run)
+        folder.replace(parts, run)
         return Joined(folder.target, items, appended)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -60,10 +62,24 @@ def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> lis
             return [named.with_name(f"{named.stem}-{n}{named.suffix}") for n in range(1, count + 1)]
         folder = folder / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
         folder.mkdir(parents=True, exist_ok=True)
-        logs = [folder / f"worker-{number}.log" for number in range(1, count + 1)]
-        for log in logs:
-            with suppress(FileNotFoundError):
-                log.replace(log.with_suffix(".log.1"))
+        return _taken(folder, count)
     except OSError as error:
         raise CrewError(f"the workers' logs cannot be written: {error}") from error
+
+
+def _taken(folder: Path, count: int) -> list[Path]:
+    """Return so many logs that no other crew uses, and keep others from them for the life of this process."""
+    # A byte of this file is a log: the kernel frees them when we die, and one descriptor does for all.
+    lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    logs: list[Path] = []
+    number = 0
+    while len(logs) < count:
+        number += 1
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        except (BlockingIOError, PermissionError):  # POSIX lets a system choose between the two
+            continue
+        logs.append(folder / f"worker-{number}.log")
+        with suppress(FileNotFoundError):
+            logs[-1].replace(logs[-1].with_suffix(".log.1"))
     return logs

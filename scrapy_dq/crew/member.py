@@ -112,7 +112,7 @@ class Member:
 
 
 class _ErrorRelay(logging.Handler):
-    """Sends the first line of each error to the parent, some per second."""
+    """Sends the first line of each error, and what was raised, to the parent; some per second."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(logging.ERROR)
@@ -128,8 +128,19 @@ class _ErrorRelay(logging.Handler):
         if self._sent > ERRORS_A_SECOND:
             return
         with suppress(Exception):
-            line = printable(record.getMessage().strip().partition("\n")[0], LONGEST_ERROR)
+            line = _first_line(record.getMessage())
+            if record.exc_info and record.exc_info[1] is not None:
+                line = f"{line}: {_first_line(_named(record.exc_info[1]))}"
             reports.send(self._descriptor, {"error": line})
+
+
+def _first_line(text: str) -> str:
+    return printable(text.strip().partition("\n")[0], LONGEST_ERROR)
+
+
+def _named(error: BaseException) -> str:
+    """Return what went wrong as the end of its traceback says it."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 @lru_cache(maxsize=1)

@@ -4,14 +4,16 @@
     workers.lock  shared: held by each worker that may still write; whoever joins waits for it
     *.part        what one worker process has written, in one run
     joined        the new feed, while it is built
-    joined.json   the promise that `joined` takes the feed's place: which parts it holds
-    holds.json    the run, not finished yet, whose first part the feed holds
+    joined.json   the promise that `joined` takes the feed's place: which parts it holds, up to which run
 
-The kernel frees both locks as their holders die, kill -9 included.
+Which run a feed holds is noted in a folder of the project's, a file per feed: a finished run may be opened
+again (`scrapy dq retry`), and beside the feed nothing is left meanwhile. The kernel frees both locks as their
+holders die, kill -9 included.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -29,6 +31,7 @@ except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says
 
 SUFFIX = ".parts"
 POLL_S = 0.05
+CHANCES = 100
 
 
 class Run(NamedTuple):
@@ -52,38 +55,49 @@ def run_of(part: Path) -> Run:
 
 
 class PartsFolder:
-    """The folder of one feed, as the crew sees it that holds its lock."""
+    """The folder of one feed, as the crew sees it that holds its lock.
 
-    def __init__(self, target: Path) -> None:
+    Args:
+        notes: the folder in which is noted what each feed holds.
+    """
+
+    def __init__(self, target: Path, notes: Path) -> None:
         self.target = Path(os.path.realpath(target))
         self.path = self.target.with_name(self.target.name + SUFFIX)
         self.joined = self.path / "joined"
         self._marker = self.path / "joined.json"
-        self._holds = self.path / "holds.json"
+        name = hashlib.sha256(os.fsencode(self.target)).hexdigest()[:32]
+        self._note = notes / f"{name}.json"
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder and hold it; at the end, remove it if nothing is left in it.
 
         Raises:
-            CrewError: another crew writes this feed, or the folder cannot be made.
+            CrewError: another crew writes this feed, or a folder cannot be made.
         """
         lock = self._take_lock()
         try:
-            self._recover()
+            try:
+                # The folder above is the embedded Redis's: its owner's alone, whoever makes it.
+                self._note.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._note.parent.mkdir(mode=0o700, exist_ok=True)
+                self._recover()
+            except OSError as error:
+                raise CrewError(f"what {self.target} holds cannot be noted: {error}") from error
             yield
         finally:
             self._tidy()
             os.close(lock)
 
     def _take_lock(self) -> int:
-        while True:
+        for chance in range(CHANCES, 0, -1):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 lock = _open(self.path / "crew.lock")
-            except FileNotFoundError:
-                continue  # its last holder removed the folder in between
             except OSError as error:
+                if chance > 1 and isinstance(error, (FileNotFoundError, FileExistsError)):
+                    continue  # its last holder removed the folder in between
                 raise CrewError(f"{self.path} cannot be used: {error}") from error
             if not _flock(lock):
                 os.close(lock)
@@ -92,12 +106,15 @@ class PartsFolder:
                 if os.path.samestat(os.fstat(lock), os.stat(self.path / "crew.lock")):
                     return lock
             os.close(lock)
+        raise CrewError(f"{self.path} cannot be used: it is removed again and again")
 
     @property
     def holds(self) -> Run | None:
-        """The unfinished run that the feed holds the beginning of."""
-        found = _read(self._holds)
-        return Run(*found) if found else None
+        """The run that was last joined into the feed, finished or not."""
+        found = _read(self._note)
+        with suppress(TypeError, KeyError):
+            return Run(*found["run"])
+        return None
 
     def has_part_of(self, run: Run) -> bool:
         """Tell whether anything is left that was written in *run*."""
@@ -119,15 +136,16 @@ class PartsFolder:
         finally:
             os.close(lock)
 
-    def replace(self, parts: list[Path], unfinished: Run | None) -> None:
-        """Let `joined` take the feed's place, and remove the *parts* that it holds.
+    def replace(self, parts: list[Path], run: Run) -> None:
+        """Let `joined` take the feed's place, note its *run*, and remove the *parts* that it holds.
 
         CRASH before the marker: joined anew, from the same parts. Between marker and rename: the same.
-        After the rename: the marker is there and `joined` is not: the parts are removed, not joined again.
+        After the rename: the marker is there and `joined` is not: the run is noted and the parts are removed,
+        not joined again.
         """
         with suppress(OSError):
             self.joined.chmod(self.target.stat().st_mode & 0o7777)
-        _write(self._marker, {"parts": [part.name for part in parts], "unfinished": unfinished})
+        _write(self._marker, {"parts": [part.name for part in parts], "run": run})
         os.replace(self.joined, self.target)
         _sync(self.path)
         _sync(self.target.parent)
@@ -147,10 +165,8 @@ class PartsFolder:
 
     def _settle(self) -> None:
         marker = _read(self._marker) or {}
-        if marker.get("unfinished"):
-            _write(self._holds, marker["unfinished"])
-        else:
-            self._holds.unlink(missing_ok=True)
+        if marker.get("run"):
+            _write(self._note, {"target": str(self.target), "run": marker["run"]})
         for name in marker.get("parts", ()):
             (self.path / Path(name).name).unlink(missing_ok=True)
         self._marker.unlink(missing_ok=True)

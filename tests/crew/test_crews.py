@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import json
 import os
@@ -23,9 +24,25 @@ from scrapy_dq.frontier.overview import run_name
 from scrapy_dq.frontier.steer import Word, steer
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq
 from support.waiting import wait_until
 
 LONGEST_LINE = 80
+FAILS = """
+import os
+
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        if page_path(response) != "/p/0" and not os.path.exists("mended"):
+            raise ValueError("not mended")
+        yield from super().parse(response)
+"""
 
 
 def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
@@ -192,6 +209,29 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
     assert repeats(here) == 0
 
 
+def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scene]) -> None:
+    """A finished run that `scrapy dq retry` opens again goes on with its feed, also with -O."""
+    here = scene(pages=13)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILS)
+    words = ("-w", "1", "-O", "items.jsonl")
+    first = here.crew(*words)
+    assert first.wait() == 0
+    assert paths_of(here.feed) == {"/p/0": 1}
+    (failed,) = (line for line in first.out.splitlines() if "failed for good" in line)
+    name = here.project.name
+    assert re.fullmatch(rf"\d+ requests? .*: scrapy dq failed {name}, scrapy dq retry {name} --all", failed)
+    assert os.listdir(here.project.folder / ".scrapy") == ["dq"]
+    assert (here.project.folder / ".scrapy" / "dq").stat().st_mode & 0o777 == 0o700
+    (here.project.folder / "mended").touch()
+    again = run_dq(here.project, "retry", here.project.name, "--all", "--yes")
+    assert again.returncode == 0, again.stderr
+    crew = here.crew(*words)
+    assert crew.wait() == 0
+    assert "items appended" in crew.out
+    assert repeats(here) == 0
+    assert_tidy(here)
+
+
 def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(
     scene: Callable[..., Scene], redis_server: RedisServer
 ) -> None:
@@ -313,12 +353,14 @@ def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_serv
 
 
 def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[..., Scene]) -> None:
-    """The first line of each, with the worker's number; each worker has a log of its own."""
+    """The first line of each, the worker's number, what was raised; each worker has a log of its own."""
     spider = (
         "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n\n\n"
         "class Failing(TreeSpider):\n    name = SPIDER_NAME\n\n    def parse(self, response):\n"
         "        yield from super().parse(response)\n        if response.url.endswith('/p/2'):\n"
         "            self.logger.error('this page is wrong\\nsecond line')\n"
+        "        if response.url.endswith('/p/3'):\n"
+        "            raise ValueError('page 3 is odd\\nand so on')\n"
     )
     here = scene(pages=5)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
@@ -326,6 +368,46 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
     assert crew.wait() == 0
     assert re.search(r"^worker [12]: this page is wrong$", crew.err, re.MULTILINE)
     assert "second line" not in crew.err
+    assert re.search(r"^worker [12]: Spider error .*: ValueError: page 3 is odd$", crew.err, re.MULTILINE)
     logs = [here.project.folder / f"crawl-{number}.log" for number in (1, 2)]
     assert sum("second line" in log.read_text() for log in logs) == 1
-    assert re.search(r"^ +all +.* 1 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
+    assert re.search(r"^ +all +.* 2 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
+
+
+def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+    """Once when it is paused, once when it was so at the start, and how it goes on."""
+    here = scene(pages=40, latency_s=0.1)
+    name = here.project.name
+    says = f"Crawl {name!r} is paused; `scrapy dq resume {name}` lets it go on"
+    crew = here.crew("-w", "1")
+    wait_until(lambda: here.done() >= 4, "some pages are done", 20)
+    with connect_url(redis_server.url) as client:
+        steer(client, name, Word.PAUSE)
+        crew.wait_for(says)
+        crew.interrupt()
+        assert crew.wait(10) == 1
+        assert crew.err.count(says) == 1
+        following = here.crew("-w", "1")
+        following.wait_for(says)
+        steer(client, name, Word.RESUME)
+    assert following.wait() == 0
+    assert following.err.count("paused") == 1
+    assert f"Crawl {name!r} is resumed" in following.err
+
+
+def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
+    """Though no worker's first item has them all, and one of them adds some late."""
+    spider = (
+        "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n\n\n"
+        "class Columns(TreeSpider):\n    name = SPIDER_NAME\n\n    def parse(self, response):\n"
+        "        for found in super().parse(response):\n            if isinstance(found, dict):\n"
+        "                found = found | {'only-' + found['path'][-1]: 'x'}\n            yield found\n"
+    )
+    here = scene(pages=10)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
+    crew = here.crew("-w", "2", "-o", "items.csv", "-o", "%(dq_worker)s.own.csv")
+    assert crew.wait() == 0
+    with here.feed.with_suffix(".csv").open(newline="") as rows:
+        found = {row["path"]: {name for name, value in row.items() if value} for row in csv.DictReader(rows)}
+    assert found == {path: {"path", f"only-{path[-1]}"} for path in here.site.paths}
+    assert not any("columns" in own.read_text() for own in here.project.folder.glob("*.own.csv"))

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_dq.crew import formats
+from scrapy_dq.crew import sources
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.formats import JOINERS, Sources, unjoinable
+from scrapy_dq.crew.formats import JOINERS, unjoinable, unreadable
+from scrapy_dq.crew.sources import Sources
 
 JoinText = Callable[..., str]
 Text = str | bytes
@@ -25,7 +26,7 @@ Text = str | bytes
 @pytest.fixture(autouse=True, params=[1 << 20, 3])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read as much at once as usual, and so little that everything is cut everywhere."""
-    monkeypatch.setattr(formats, "CHUNK", request.param)
+    monkeypatch.setattr(sources, "CHUNK", request.param)
 
 
 @pytest.fixture
@@ -86,6 +87,18 @@ def test_csv_headers_that_differ_become_one(join: JoinText) -> None:
     assert list(csv.reader(io.StringIO(found))) == [
         ["b", "a", "c", "b"], ["0", "", "", ""], ["2", "1", "", ""], ["", "4", "3", ""], ["5", "6", "", "7"]
     ]  # fmt: skip
+
+
+def test_csv_columns_may_change_within_a_part(join: JoinText) -> None:
+    """A marked header says from where on; a torn one is left out. What only looks like one is a row."""
+    one = 'a\r\n1\r\n""+columns+a,"b\r\n"\r\n2,3\r\n""+colu'
+    two = 'a\r\n"\r\n""""+columns+x\r\n"\r\n'
+    found = join("csv", one, two, "c\r\n", before="a\r\n0\r\n", count=3)
+    assert list(csv.reader(io.StringIO(found, newline=""))) == [
+        ["a", "b\r\n", "c"], ["0", "", ""], ["1", "", ""], ["2", "3", ""], ['\r\n""+columns+x\r\n', "", ""]
+    ]  # fmt: skip
+    # Of the user's own nothing is taken for ours.
+    assert join("csv", "a\r\n", before='a\r\n""+columns+b\r\n') == 'a\r\n""+columns+b\r\n'
 
 
 def test_what_was_there_before_is_kept_whatever_it_is(join: JoinText) -> None:
@@ -175,6 +188,30 @@ def test_any_items_come_back(
             found = items(kind, [*before, cut])
             assert found == expected[: len(found)]
             assert len(found) >= len(whole) - len(parts[-1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "fine"),
+    [
+        ("json", b'\xef\xbb\xbf [\n{"a": 1}\n]\n', True),
+        ("json", b'[\n{"a": 1}', True),
+        ("json", b" \n", True),
+        ("json", b'{"a": 1}', False),
+        ("json", b'[1] and more', False),
+        ("csv", b"", True),
+        ("csv", "é,b\n".encode() + b"\xe9", True),
+        ("csv", b"\xe9,b\n", False),
+        ("jsonlines", b"\xe9", True),
+    ],
+)  # fmt: skip
+def test_what_nothing_can_be_appended_to_is_known_before(
+    tmp_path: Path, join: JoinText, kind: str, before: bytes, fine: bool
+) -> None:
+    """By its first and last bytes; what a kill has cut short can be joined with."""
+    (tmp_path / "old").write_bytes(before)
+    assert bool(unreadable(tmp_path / "old", {"format": kind})) != fine
+    if kind == "json" and fine:
+        json.loads(join(kind, "[2]", before=before, encoding="utf-8-sig"))
 
 
 @pytest.mark.parametrize(

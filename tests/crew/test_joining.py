@@ -28,8 +28,10 @@ class Feed:
     """A feed of JSON lines in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.target = folder / "items.jsonl"
-        self.parts = folder / "items.jsonl.parts"
+        self.target = folder / "here" / "items.jsonl"
+        self.parts = folder / "here" / "items.jsonl.parts"
+        self.target.parent.mkdir(parents=True)
+        self.notes = folder / "feeds"
         self.said: list[str] = []
 
     def write_part(self, text: str, run: Run = THIS) -> Path:
@@ -38,17 +40,17 @@ class Feed:
         part.write_text(text)
         return part
 
-    def joining(self, overwrite: bool = False) -> Joining:
-        options = {"format": "jsonlines", "overwrite": overwrite}
-        return Joining(JoinedFeed("items.jsonl", self.target, options), self.said.append)
+    def joining(self, overwrite: bool = False, kind: str = "jsonlines") -> Joining:
+        options = {"format": kind, "overwrite": overwrite}
+        return Joining(JoinedFeed("items.jsonl", self.target, options), self.notes, self.said.append)
 
     def join(
-        self, *, run: Run = THIS, finished: bool = True, overwrite: bool = False,
+        self, *, run: Run = THIS, overwrite: bool = False,
         stopped: Callable[[], None] = lambda: None, took_part: bool = True,
     ) -> Joined | None:  # fmt: skip
         joining = self.joining(overwrite)
         with joining.held():
-            return joining.join(run, finished, NoBar(), stopped, took_part=took_part)
+            return joining.join(run, NoBar(), stopped, took_part=took_part)
 
     @property
     def lines(self) -> list[str]:
@@ -61,7 +63,7 @@ def feed(tmp_path: Path) -> Feed:
 
 
 def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
-    """The feed keeps its mode; with all joined and the run finished, nothing else is left."""
+    """The feed keeps its mode; with all joined, nothing else is left beside it."""
     feed.target.write_text("0\n")
     feed.target.chmod(0o640)
     for text in ("1\n2\n", "3\ntor", "4\n"):
@@ -72,14 +74,22 @@ def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
     assert os.listdir(feed.target.parent) == ["items.jsonl"]
 
 
+def test_notes_that_cannot_be_written_are_told_before_anything_is_crawled(feed: Feed) -> None:
+    """Without them -O could not tell later what the feed holds."""
+    feed.notes.write_text("no folder")
+    with pytest.raises(CrewError, match="holds cannot be noted"), feed.joining().held():
+        pass
+    assert not feed.parts.exists()
+
+
 def test_a_run_that_goes_on_appends_even_with_overwrite(feed: Feed) -> None:
-    """The first half of the same run stays; a feed of another run is replaced."""
+    """The first half of the same run stays, also if it was finished; a feed of another run is replaced."""
     feed.target.write_text("old\n")
     feed.write_part("1\n")
-    feed.join(finished=False, overwrite=True)
+    feed.join(overwrite=True)
     assert feed.lines == ["1"]
     feed.write_part("2\n")
-    feed.join(finished=False, overwrite=True)
+    feed.join(overwrite=True)
     feed.write_part("3\n")
     feed.join(overwrite=True)
     assert feed.lines == ["1", "2", "3"]
@@ -99,12 +109,13 @@ def test_a_crew_that_came_too_late_empties_no_feed(feed: Feed) -> None:
     assert "left as it is" in feed.said[0]
     assert not feed.parts.exists()
     feed.target.write_text("0\n")
-    feed.write_part("1\n")
-    feed.write_part("")
-    feed.join(overwrite=True, took_part=False)
+    following = Run("epoch", 4)
+    feed.write_part("1\n", following)
+    feed.write_part("", following)
+    feed.join(run=following, overwrite=True, took_part=False)
     assert feed.lines == ["1"]
-    feed.write_part("")
-    feed.join(overwrite=True)
+    feed.write_part("", Run("epoch", 5))
+    feed.join(run=Run("epoch", 5), overwrite=True)
     assert feed.lines == []
 
 
@@ -115,8 +126,8 @@ def test_parts_of_other_runs_are_joined_or_with_overwrite_left_out(feed: Feed) -
     feed.join()
     assert feed.lines == ["1", "2"]
     feed.write_part("3\n", LAST)
-    feed.write_part("4\n")
-    feed.join(overwrite=True)
+    feed.write_part("4\n", Run("epoch", 4))
+    feed.join(run=Run("epoch", 4), overwrite=True)
     assert feed.lines == ["4"]
     assert not feed.parts.exists()
     assert ["joined with it" in feed.said[0], "left out" in feed.said[1]] == [True, True]
@@ -188,6 +199,19 @@ def test_a_feed_that_cannot_be_written_keeps_its_parts(feed: Feed, monkeypatch: 
     assert feed.lines == ["1"]
 
 
+def test_a_feed_that_turns_out_to_be_no_json_is_told_like_others(feed: Feed) -> None:
+    """The first of it may look like JSON; where the parts are is said."""
+    feed.target.write_text("[1, nonsense]")
+    feed.write_part("[2]")
+    joining = feed.joining(kind="json")
+    says = (
+        r"items.jsonl cannot be joined: .*is no JSON from here on: 'nonsense]'. Its parts stay in .*parts; "
+    )
+    with joining.held(), pytest.raises(CrewError, match=says):
+        joining.join(THIS, NoBar(), lambda: None)
+    assert feed.lines == ["[1, nonsense]"]
+
+
 def test_one_crew_at_a_time(feed: Feed) -> None:
     """A second one is refused; after the first it is not."""
     with feed.joining().held(), pytest.raises(CrewError, match="another `scrapy dq crawl` writes"):
@@ -196,31 +220,22 @@ def test_one_crew_at_a_time(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("finished", [False, True])
-def test_a_kill_at_any_step_joins_nothing_twice_and_loses_nothing(
-    tmp_path: Path, finished: bool, overwrite: bool
-) -> None:
+def test_a_kill_at_any_step_joins_nothing_twice_and_loses_nothing(tmp_path: Path, overwrite: bool) -> None:
     """Before and after each call that changes a file; the next crew of the same run makes it good."""
     steps = 0
     while True:
-        folder = tmp_path / f"{steps}"
-        folder.mkdir()
-        feed = Feed(folder)
+        feed = Feed(tmp_path / f"{steps}")
         feed.write_part("1\n")
-        feed.join(finished=False, overwrite=overwrite)  # this run was stopped once before
+        feed.join(overwrite=overwrite)  # this run was stopped once before
         feed.write_part("2\n3\n")
         feed.write_part("4\n5")
-        survived = not killed_at(steps, lambda f=feed: f.join(finished=finished, overwrite=overwrite))
+        survived = not killed_at(steps, lambda f=feed: f.join(overwrite=overwrite))
         if survived:
             assert feed.lines == ["1", "2", "3", "4"]
         feed.write_part("5\n")
-        if survived and finished:
-            break  # the next run would be another one
         feed.join(overwrite=overwrite)
-        if not finished or feed.lines != ["5"]:
-            # (With `finished` and a kill after all was settled, the run is over: -O begins anew.)
-            assert Counter(feed.lines) == Counter("12345"), steps
-        assert os.listdir(folder) == ["items.jsonl"]
+        assert Counter(feed.lines) == Counter("12345"), steps
+        assert os.listdir(feed.target.parent) == ["items.jsonl"]
         if survived:
             break
         steps += 1
@@ -262,4 +277,4 @@ def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
     """Of what has another name, there is none."""
     assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
     assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
-    assert PartsFolder(tmp_path / "x.csv").path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"
+    assert PartsFolder(tmp_path / "x.csv", tmp_path).path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"

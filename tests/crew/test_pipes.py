@@ -17,7 +17,7 @@ from scrapy_dq.commands.crawl_summary import _words
 from scrapy_dq.crew import reports
 from scrapy_dq.crew.invitation import VARIABLE, Invitation
 from scrapy_dq.crew.launch import command_of, log_paths
-from scrapy_dq.crew.stops import Stops
+from scrapy_dq.crew.stops import SIGNALS, Stops
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -118,11 +118,31 @@ def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
         for log in log_paths(2, tmp_path, None, "../50%"):
             log.write_text(text)
     (folder,) = tmp_path.iterdir()
-    assert sorted(log.name for log in folder.iterdir()) == [
+    assert sorted(log.name for log in folder.glob("*.log*")) == [
         "worker-1.log", "worker-1.log.1", "worker-2.log", "worker-2.log.1"
     ]  # fmt: skip
     assert (folder / "worker-1.log.1").read_text() == "first"
     assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c") == [tmp_path / "x-1.log"]
+
+
+def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:
+    """Numbers go on from those that another crew uses now; once it is gone, they are free."""
+    first = log_paths(2, tmp_path, None, "books")
+    first[0].write_text("of the first")
+    code = (
+        "import sys; from pathlib import Path; from scrapy_dq.crew.launch import log_paths\n"
+        "print(*(log.name for log in log_paths(2, Path(sys.argv[1]), None, 'books')))"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+        assert done.stdout == "worker-3.log worker-4.log\n"
+    assert first[0].read_text() == "of the first"
 
 
 def test_how_a_worker_ended_is_told_in_words() -> None:
@@ -133,10 +153,16 @@ def test_how_a_worker_ended_is_told_in_words() -> None:
 
 def test_the_end_of_a_terminal_is_no_second_demand() -> None:
     """Both its shell and the kernel may say it, and SIGTERM may come before; Ctrl-C counts each time."""
-    with Stops().counted() as stops:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        stops = Stops()
+        stops.listen()
         for number, count in (
             (signal.SIGHUP, 1), (signal.SIGHUP, 1), (signal.SIGTERM, 2), (signal.SIGHUP, 2),
             (signal.SIGINT, 3),
         ):  # fmt: skip
             signal.raise_signal(number)
             assert stops.count == count
+    finally:
+        for number, what in before.items():
+            signal.signal(number, what)

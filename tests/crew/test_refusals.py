@@ -16,11 +16,16 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
     here = scene(pages=3)
     name = here.project.name
     (here.project.folder / "folder.jsonl").mkdir()
+    (here.project.folder / "notes.json").write_text("{'not': 'ours'}")
+    (here.project.folder / "notes.csv").write_bytes(b"\x1f\x8b, no text\n")
     cases = [
         (["-o", "items.xml"], "parts in the format 'xml' cannot be joined"),
         (["-o", f"ftp://me:{PASSWORD}@there/items.csv"], "ftp://...@there/items.csv': each worker would"),
         (["-o", "items-%(batch_id)d.csv", "-s", "FEED_EXPORT_BATCH_ITEM_COUNT=5"], "batches of several"),
         (["-o", "items.csv", "-s", "FEED_EXPORT_ENCODING=utf-16"], "in the encoding 'utf-16'"),
+        (["-o", "/proc/items.jsonl"], "/proc/items.jsonl.parts cannot be used: "),
+        (["-o", "notes.json"], "notes.json: it is no JSON array. -O would replace it"),
+        (["-o", "notes.csv"], "notes.csv: its first line is no text: "),
         (["-o", "folder.jsonl"], "it is no regular file"),
         (["-o", "items.nonsense"], "Unrecognized output format"),
         (["-s", 'FEEDS={"a.jl": {"format": "jl", "item_classes": ["no.Item"]}}'], "No module named 'no'"),

@@ -1,0 +1,110 @@
+"""Ctrl-C as a crawl begins, as it ends, and in a terminal: a line and a table, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from crew.conftest import Scene
+from support.waiting import wait_until
+
+INTERRUPT = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
+
+
+@pytest.mark.parametrize(("module", "says"), [
+    ("commands/__init__.py", "scrapy dq: interrupted"), ("spiders/spider.py", "scrapy dq crawl: interrupted"),
+])  # fmt: skip
+def test_ctrl_c_in_the_first_moments_is_a_line(scene: Callable[..., Scene], module: str, says: str) -> None:
+    """Before anything is begun: while Scrapy looks for commands, or for the spider."""
+    here = scene(pages=3, project={"COMMANDS_MODULE": "tree_project.commands"})
+    package = here.project.folder / "tree_project"
+    (package / "commands").mkdir()
+    (package / "commands" / "__init__.py").touch()
+    (package / module).write_text(INTERRUPT)
+    crew = here.crew("-w", "1")
+    assert crew.wait(10) != 0
+    # (Scrapy 2.13 loads the spiders before the subcommand has begun.)
+    assert crew.err.splitlines() in ([says], ["scrapy dq: interrupted"])
+
+
+def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene]) -> None:
+    """The table comes all the same, with the exit status of the crawl; a second one ends what hangs."""
+    here = scene(pages=3)
+    command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
+    for signals, status in ((1, 0), (2, -signal.SIGINT)):
+        here.feed.unlink(missing_ok=True)
+        ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(theirs, b"x" * 4096)
+        os.set_blocking(theirs, True)
+        crew = subprocess.Popen(
+            command, cwd=here.project.folder, env=here.project.environ(), stdout=theirs,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        try:
+            wait_until(here.feed.exists, "the feed is joined", 20)
+            for _ in range(signals):
+                time.sleep(0.3)  # it hangs at its first line: nobody reads
+                crew.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            shown = b""
+            while found := os.read(ours, 65536):
+                shown += found
+            assert crew.wait(10) == status
+            assert ("items.jsonl: 3 items" in shown.decode()) == (status == 0)
+            assert crew.stderr is not None
+            assert "Traceback" not in crew.stderr.read()
+        finally:
+            os.close(ours)
+            crew.kill()
+            crew.wait()
+            assert crew.stderr is not None
+            crew.stderr.close()
+
+
+def test_ctrl_c_leaves_no_trace_in_the_live_view(scene: Callable[..., Scene]) -> None:
+    """The terminal does not echo it meanwhile, and does so again afterwards."""
+    here = scene(pages=60, latency_s=0.3)
+    command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(here.project.folder)
+        os.execvpe(command[0], command, here.project.environ() | {"TERM": "xterm-256color"})
+    shown = b""
+
+    def read(until: bytes) -> bool:
+        nonlocal shown
+        with suppress(OSError):  # so ends a terminal whose last process is gone
+            while select.select([terminal], [], [], 0)[0] and (found := os.read(terminal, 65536)):
+                shown += found
+        return until in shown
+
+    try:
+        wait_until(lambda: read(b"crawling"), "the live view is there", 20)
+        assert not echoes_controls(terminal)
+        os.write(terminal, b"\x03")
+        wait_until(lambda: read(b"Go on with:"), "the end is printed", 20)
+        assert b"Stopping: the workers finish" in shown
+        assert b"^C" not in shown
+        assert echoes_controls(terminal)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def echoes_controls(terminal: int) -> bool:
+    return bool(termios.tcgetattr(terminal)[3] & termios.ECHOCTL)
