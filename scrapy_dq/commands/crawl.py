@@ -35,6 +35,7 @@ class Crawl(Subcommand):
 
     name = "crawl"
     arguments = "<spider>"
+    own_output = True
     summary = "crawl with several workers on this machine"
     description = (
         "Crawls with N worker processes, shows how far it is, starts workers again that die, and joins the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
@@ -22,6 +23,7 @@ from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Drain, Pause, Resume, Stop
+from scrapy_dq.commands.streams import lasting_streams
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
@@ -93,18 +95,32 @@ class Command(ScrapyCommand):
         if subcommand is None:
             self._parser.print_help()
             return
+        if subcommand.own_output:
+            self._run(subcommand, opts)
+            end_output()
+            return
+        with lasting_streams() as errors:
+            self._run(subcommand, opts)
+        for error in errors:
+            self.exitcode = self.exitcode or FAILED
+            _say(subcommand, f"standard output cannot be written: {error.strerror}")
+
+    def _run(self, subcommand: Subcommand, opts: argparse.Namespace) -> None:
         assert self.settings is not None
         configure_logging(self.settings)
         try:
             self.exitcode = subcommand.run(self.settings, opts)
         except (CommandError, ConfigError, FrontierError) as error:
             self.exitcode = FAILED
-            # It may quote what a stranger has stored.
-            print(f"scrapy dq {subcommand.name}: {printable(str(error), LONGEST_LINE)}", file=sys.stderr)
+            _say(subcommand, str(error))
         except KeyboardInterrupt:
             self.exitcode = FAILED
-            print(f"scrapy dq {subcommand.name}: interrupted", file=sys.stderr)
+            _say(subcommand, "interrupted")
         except BrokenPipeError:
             self.exitcode = FAILED  # who read it has seen enough
-        finally:
-            end_output()
+
+
+def _say(subcommand: Subcommand, text: str) -> None:
+    # It may quote what a stranger has stored.
+    with suppress(OSError):
+        print(f"scrapy dq {subcommand.name}: {printable(text, LONGEST_LINE)}", file=sys.stderr)

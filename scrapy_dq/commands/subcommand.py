@@ -27,6 +27,9 @@ class Subcommand(ABC):
     summary: ClassVar[str]
     description: ClassVar[str]
 
+    own_output: ClassVar[bool] = False
+    """Whether it sees itself to standard streams that cannot be written any more."""
+
     @abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add what Scrapy's own options, and `--crawl`, do not cover."""

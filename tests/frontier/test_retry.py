@@ -388,6 +388,8 @@ def test_another_fingerprinter_may_begin_the_next_run(live: LiveFrontier) -> Non
     worker.leave()
     later = HandWorker(live, "later", replace(IDENTITY, fingerprinter="another"))
     assert later.joined.census.seen == 0
+
+
 def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) -> None:
     """The end of a run forgets what was admitted by its id, and the parent yields it under the same id."""
     worker = HandWorker(live, "worker")
@@ -401,8 +403,6 @@ def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) 
     assert again.take(1) == [1]
     assert again.exchange(put(2), ack(1), want=9).dropped == (0,)
     assert again.exchange(ack(2)).census.in_flight == 0
-
-
 
 
 def test_nothing_moved_opens_no_run(live: LiveFrontier) -> None:
