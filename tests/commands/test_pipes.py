@@ -27,7 +27,8 @@ def test_what_cannot_be_printed_does_not_change_what_is_done(
     started = {
         words: subprocess.Popen(
             ["bash", "-c", f"{shlex.join(project.command('dq'))} {words}; exit ${{PIPESTATUS[0]}}"],
-            cwd=project.folder, env=project.environ() | {"PYTHONUNBUFFERED": "1" if "push" in words else ""}, text=True,
+            cwd=project.folder, text=True,
+            env=project.environ() | {"PYTHONUNBUFFERED": "1" if "push" in words else ""},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for words in expected
