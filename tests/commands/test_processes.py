@@ -53,17 +53,19 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     for done in run_dq_each(project, commands):
         assert (done.returncode, done.stderr) == (0, "")
         json.loads(done.stdout)
-    listed, as_json, by_name, nothing, typo, away = run_dq_each(
+    _, listed, as_json, by_name, nothing, typo, away = run_dq_each(
         project,
         [
-            ["status"], ["status", "--json"], ["status", "--crawl", name, "--no-rate"], ["peek"],
+            ["pause", name],  ["status"], ["status", "--json"], ["status", "--crawl", name, "--no-rate"], ["peek"],
             ["peek", "--crawl", name[:-1]],
             ["doctor", "-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"],
         ],
     )  # fmt: skip
     assert f"{name}: {name}" in listed.stdout
+    assert "open, paused" in listed.stdout
     (crawl,) = json.loads(as_json.stdout)
     assert (crawl["spider"], crawl["crawl"], crawl["phase"]) == (name, name, "open")
+    assert crawl["hold"] == "paused"
     assert crawl["failed"] == 1
     assert f"Crawl {name!r} at" in by_name.stdout
     for done, says in (
@@ -96,16 +98,18 @@ def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
 
 
 def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., Project]) -> None:
-    """It is started for the moment; a spider that cannot be made is told with the reason."""
+    """It is started for the moment; a spider that cannot be made is told in a line, in JSON with the reason."""
     broken = (
         "import scrapy\n\n\nclass Broken(scrapy.Spider):\n    name = 'broken'\n\n"
         "    def __init__(self, needed, **kwargs):\n        super().__init__(**kwargs)\n"
         "\n\nclass Fine(scrapy.Spider):\n    name = 'fine'\n"
     )
     project = make_project(["http://127.0.0.1:9/"], spider=broken)
-    listed, looked, doctor = run_dq_each(
-        project, [["status", "--json"], ["status", "fine"], ["doctor", "--json"]]
+    listed, table, looked, doctor = run_dq_each(
+        project, [["status", "--json"], ["status"], ["status", "fine"], ["doctor", "--json"]]
     )
+    assert len(table.stdout.splitlines()) == 3
+    assert "broken: needs -a?" in table.stdout
     broken_one, fine = json.loads(listed.stdout)
     assert "needed" in broken_one["why"]
     assert (fine["crawl"], fine["phase"]) == ("fine", "absent")
