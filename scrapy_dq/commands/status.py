@@ -108,11 +108,14 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
 
 def _print_crawls(crawls: list[dict[str, Any]]) -> None:
     from scrapy_dq.commands.display import print_table
-    from scrapy_dq.commands.status_text import phase_of
 
     counts = ("workers", "waiting", "in flight", "done")
     rows = [
-        [phase_of(found), *(found.get(name.replace(" ", "_"), "") for name in counts), _named(found)]
+        [
+            found.get("hold") or found["phase"],
+            *(found.get(name.replace(" ", "_"), "") for name in counts),
+            _named(found),
+        ]
         for found in crawls
     ]
     print_table(("phase", *counts, "spider: crawl"), rows, numbers=counts)
@@ -120,4 +123,4 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
 
 def _named(found: dict[str, Any]) -> str:
     # Why it cannot be told would be a block of lines beside those of the others.
-    return f"{found['spider']}: {found['crawl'] or 'needs -a? `status` with its name says more'}"
+    return f"{found['spider']}: {found['crawl'] or 'needs -a?'}"
