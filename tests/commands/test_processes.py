@@ -118,6 +118,30 @@ def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., 
     assert json.loads(doctor.stdout)["fit"]
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import scrapy\nimport nope\n", "broken.py:2: ModuleNotFoundError: No module named 'nope' ("),
+        ("\n\ndef x(:\n", "broken.py:3: SyntaxError: invalid syntax ("),
+    ],
+)
+def test_a_broken_module_of_the_project_is_named(
+    make_project: Callable[..., Project], server: RedisServer, source: str, says: str
+) -> None:
+    """In one line, by each command that loads spiders; those that need none work."""
+    project = make_project([], redis_url=server.url)
+    (project.folder / "tree_project" / "spiders" / "broken.py").write_text(source)
+    name, url = project.name, "http://a.example/1"
+    commands = [["status"], ["status", name], ["push", name, url], ["crawl", name], ["adopt", name]]
+    *broken, by_name = run_dq_each(project, [*commands, ["peek", "--crawl", name]])
+    for done in broken:
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 1
+        assert f"the project's spiders cannot be loaded: tree_project/spiders/{says}" in line
+        assert "--crawl NAME needs no spider" in line
+    assert "there is no crawl" in by_name.stderr
+
+
 def test_each_look_is_in_the_group() -> None:
     """Beside those that change something."""
     assert {subcommand.name for subcommand in SUBCOMMANDS} >= set(LOOKS)
