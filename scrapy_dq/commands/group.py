@@ -9,6 +9,7 @@ from contextlib import suppress
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
+from scrapy.utils.project import inside_project
 
 from scrapy_dq.commands.adopt import Adopt
 from scrapy_dq.commands.clear import Clear
@@ -94,6 +95,11 @@ class Command(ScrapyCommand):
         subcommand = next((s for s in SUBCOMMANDS if s.name == opts.subcommand), None)
         if subcommand is None:
             self._parser.print_help()
+            return
+        # Scrapy asks `requires_project` of its own commands alone. Source: scrapy/cmdline.py
+        if not inside_project():
+            self.exitcode = FAILED
+            _say(subcommand, "no Scrapy project here: run it in the folder that has scrapy.cfg")
             return
         if subcommand.own_output:
             self._run(subcommand, opts)

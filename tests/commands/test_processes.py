@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -140,6 +141,24 @@ def test_a_broken_module_of_the_project_is_named(
         assert f"the project's spiders cannot be loaded: tree_project/spiders/{says}" in line
         assert "--crawl NAME needs no spider" in line
     assert "there is no crawl" in by_name.stderr
+
+
+def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]) -> None:
+    """One line and exit status 1, unless SCRAPY_SETTINGS_MODULE names settings; no folder."""
+    project = make_project([])
+    (project.folder / "scrapy.cfg").unlink()
+    before = sorted(project.folder.rglob("*"))
+    words = {"limit": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"]}
+    commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
+    for command, done in zip(commands, run_dq_each(project, commands), strict=True):
+        line = f"scrapy dq {command[0]}: no Scrapy project here: run it in the folder that has scrapy.cfg\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+    assert sorted(project.folder.rglob("*")) == before
+    named = subprocess.run(
+        project.command("dq", "status"), cwd=project.folder, capture_output=True, text=True, timeout=60,
+        env=project.environ() | {"SCRAPY_SETTINGS_MODULE": "tree_project.settings"}, check=False,
+    )  # fmt: skip
+    assert named.stdout.splitlines()[1].split() == ["absent", f"{project.name}:", project.name]
 
 
 def test_each_look_is_in_the_group() -> None:
