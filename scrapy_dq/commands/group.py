@@ -117,7 +117,7 @@ class Command(ScrapyCommand):
         try:
             self.exitcode = subcommand.run(self.settings, opts)
         except (CommandError, ConfigError, FrontierError) as error:
-            self.exitcode = FAILED
+            self.exitcode = getattr(error, "status", FAILED)
             _say(subcommand, str(error))
         except KeyboardInterrupt:
             self.exitcode = FAILED

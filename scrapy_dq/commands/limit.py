@@ -12,7 +12,7 @@ from dataclasses import asdict
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.model import fits_a_partition
 from scrapy_dq.text import printable
 
@@ -66,9 +66,9 @@ class Limit(Subcommand):
 
         options.spider, partition = _words(options.words, bool(options.crawl))
         if options.default and (options.delay, options.concurrency) != (None, None):
-            raise CommandError("--default stands for both delay and concurrency: leave them out, or it")
+            raise WrongUsage("--default stands for both delay and concurrency: leave them out, or it")
         if options.unblock and options.block is not None:
-            raise CommandError("either --block or --unblock")
+            raise WrongUsage("either --block or --unblock")
         asked = (options.delay, options.concurrency, options.block)
         changes = options.default or options.unblock or asked != (None, None, None)
         with looking.place_of(settings, options) as place:
@@ -85,7 +85,7 @@ class Limit(Subcommand):
                     block_s=0.0 if options.unblock else options.block,
                 )  # fmt: skip
             except ValueError as error:
-                raise CommandError(str(error)) from error
+                raise WrongUsage(str(error)) from error
             if now is None:
                 place.overview()
                 raise CommandError("the crawl was deleted just now")
@@ -130,11 +130,11 @@ def _span(seconds: float) -> str:
 def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
     """Return spider and partition; with a crawl *named* by --crawl, the spider may be left out."""
     if len(words) > 2:
-        raise CommandError(f"a spider and a partition, not {len(words)} words")
+        raise WrongUsage(f"a spider and a partition, not {len(words)} words")
     if len(words) == 2:
         return words[0], words[1]
     if not named:
-        raise CommandError("name the spider first, or a crawl with --crawl; then the partition")
+        raise WrongUsage("name the spider first, or a crawl with --crawl; then the partition")
     return "", words[0]
 
 

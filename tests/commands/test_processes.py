@@ -69,13 +69,12 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     assert crawl["hold"] == "paused"
     assert crawl["failed"] == 1
     assert f"Crawl {name!r} at" in by_name.stdout
-    for done, says in (
-        (nothing, "scrapy dq peek: name a spider, or a crawl with --crawl"),
-        (typo, f"did you mean --crawl {name!r}?"),
-        (away, "cannot be reached"),
+    for done, status, says in (
+        (nothing, 2, "scrapy dq peek: name a spider, or a crawl with --crawl"),
+        (typo, 1, f"did you mean --crawl {name!r}?"),
+        (away, 1, "cannot be reached"),
     ):
-        assert done.returncode == 1
-        assert done.stdout == ""
+        assert (done.returncode, done.stdout) == (status, "")
         (line,) = done.stderr.splitlines()
         assert says in line
         assert PASSWORD not in line
@@ -141,6 +140,23 @@ def test_a_broken_module_of_the_project_is_named(
         assert f"the project's spiders cannot be loaded: tree_project/spiders/{says}" in line
         assert "--crawl NAME needs no spider" in line
     assert "there is no crawl" in by_name.stderr
+
+
+def test_what_is_typed_wrongly_has_exit_status_two(make_project: Callable[..., Project]) -> None:
+    """One line on standard error says what; Redis is not asked, nor a spider."""
+    project = make_project([], redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    name, entry_id = project.name, "0" * 24
+    commands = [
+        *([each, name, "-a", "FOO"] for each in ("status", "clear", "adopt", "crawl")),
+        *([each, name, url, "-a", "FOO"] for each, url in (("push", "http://x"), ("limit", "x"))),
+        ["status", "--watch"], ["pause"], ["clear"], ["failed", name, "x"], ["dead", name, entry_id, "x"],
+        ["limit", name], ["limit", name, "x", "y"], ["limit", name, "x", "--default", "--delay", "1"],
+        ["push", name], ["forget", name], ["push", name, "http://x", "--meta", "x"],
+        ["retry", name], ["retry", name, "--all", entry_id], ["retry", name, "x"], ["retry", entry_id],
+    ]  # fmt: skip
+    for command, done in zip(commands, run_dq_each(project, commands), strict=True):
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), command
+        assert done.stderr.startswith(f"scrapy dq {command[0]}: ")
 
 
 def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]) -> None:
