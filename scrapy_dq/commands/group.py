@@ -7,7 +7,6 @@ import sys
 from contextlib import suppress
 
 from scrapy.commands import ScrapyCommand
-from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 from scrapy.utils.project import inside_project
 
@@ -54,7 +53,10 @@ class Command(ScrapyCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add one parser per subcommand; Scrapy's own options stand after its name."""
-        commands = parser.add_subparsers(title="Commands", metavar="<command>", dest="subcommand")
+        parser.prog = "scrapy dq"  # else errors are those of __main__.py, or of the whole usage line
+        commands = parser.add_subparsers(
+            title="Commands", metavar="<command>", dest="subcommand", prog=parser.prog
+        )
         for subcommand in SUBCOMMANDS:
             own = commands.add_parser(
                 subcommand.name,
@@ -71,7 +73,7 @@ class Command(ScrapyCommand):
         defaults = argparse.ArgumentParser()
         super().add_options(defaults)
         parser.set_defaults(**vars(defaults.parse_args([])))
-        self._parser = parser
+        self._parser, self._parsers = parser, commands.choices
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Put the options into the settings."""
@@ -82,7 +84,8 @@ class Command(ScrapyCommand):
             setattr(opts, words, [*getattr(opts, words), *args])
             args = []
         if args:
-            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
+            parser = self._parsers.get(opts.subcommand, self._parser)
+            parser.error(f"unrecognized arguments: {' '.join(args)}")
         assert self.settings is not None
         if not (opts.loglevel or opts.logfile):
             # The project's level is for crawls: here it would mix with what is shown.

@@ -78,10 +78,12 @@ def test_what_else_a_user_may_type(project: Project) -> None:
         (line,) = done.stderr.splitlines()
         assert says in line
         assert PASSWORD not in line
-    for words in (["peek", name, "-n", "0"], ["status", "x", "y"]):
+    for words in (["peek", name, "-n", "0"], ["status", "x", "y"], ["crawl", name, "-w", "x"]):
         (done,) = run_dq_each(project, [words])
         assert done.returncode == 2
-        assert "Traceback" not in done.stderr
+        assert f"\nscrapy dq {words[0]}: error: " in done.stderr
+    (done,) = run_dq_each(project, [["no-such"]])
+    assert "\nscrapy dq: error: argument <command>: invalid choice: 'no-such'" in done.stderr
 
 
 def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
