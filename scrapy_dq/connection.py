@@ -47,14 +47,16 @@ class Connection:
         self._ensured_at = 0.0
         self._cluster = False
 
-    async def open(self) -> redis.asyncio.Redis:
+    async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
         """Start or join the embedded Redis if none is configured, and check what answers.
 
+        Args:
+            quiet: log no warning about it: on a command line `scrapy dq doctor` is there for that.
         Raises:
             FrontierRefused: it cannot be reached, denies access, or would lose the crawl.
         """
         client = await self.connect()
-        await self._check(client)
+        await self._check(client, quiet)
         return client
 
     async def connect(self) -> redis.asyncio.Redis:
@@ -160,20 +162,22 @@ class Connection:
             raise unusable(place(config)[0], error) from None
         return client
 
-    async def _check(self, client: redis.asyncio.Redis) -> None:
+    async def _check(self, client: redis.asyncio.Redis, quiet: bool) -> None:
         try:
             info = await self._first_answer(client)
         except (RedisError, OSError, TimeoutError) as error:
             raise refusal(error, self.target) from error
+        level = logging.DEBUG if quiet else logging.WARNING
         if info is None:
-            logger.warning(
+            logger.log(
+                level,
                 "Redis at %s does not allow INFO: its version, eviction policy and persistence are not "
                 "checked",
                 self.target,
             )
         else:
             self._cluster = bool(int(info.get("cluster_enabled", 0)))
-            check_info(info, self.target, embedded=self._embedded is not None)
+            check_info(info, self.target, embedded=self._embedded is not None, level=level)
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
         """Return what INFO says, None if it is not allowed; a Redis that is just starting is waited for."""
@@ -197,8 +201,10 @@ class Connection:
                 await asyncio.sleep(0.2)
 
 
-def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> None:
-    """Refuse a Redis that is too old or that evicts keys; warn about one that forgets.
+def check_info(
+    info: dict[str, Any], target: str, *, embedded: bool = False, level: int = logging.WARNING
+) -> None:
+    """Refuse a Redis that is too old or that evicts keys; warn, at *level*, about one that forgets.
 
     Raises:
         FrontierRefused: with the command or the version that mends it.
@@ -207,7 +213,7 @@ def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> 
         if finding.level == health.BAD:
             raise FrontierRefused(finding.text)
         if finding.level == health.WARN:
-            logger.warning("%s", finding.text)
+            logger.log(level, "%s", finding.text)
 
 
 def refusal(error: Exception, target: str) -> FrontierRefused:
