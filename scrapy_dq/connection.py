@@ -21,7 +21,7 @@ from redis.retry import Retry
 from scrapy_dq import health
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable, explain
+from scrapy_dq.frontier.errors import as_unavailable, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 
@@ -220,13 +220,13 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
     """Return what to tell of a Redis that does not serve at all, and what mends it."""
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return FrontierRefused(
-            f"Redis at {target} denies access ({error}). Check the user and password in "
+            f"Redis at {target} denies access ({describe(error)}). Check the user and password in "
             f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
         )
     if isinstance(error, ResponseError):
         return FrontierRefused(f"Redis at {target} refuses to serve: {error}")
     return FrontierRefused(
-        f"Redis at {target} cannot be reached ({error}). Start it, correct REDIS_URL, or leave "
+        f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or leave "
         f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
     )
 

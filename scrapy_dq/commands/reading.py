@@ -44,6 +44,8 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Craw
     from scrapy_dq.assembly import config_of
     from scrapy_dq.commands.crawlers import prepared_crawler
 
+    if "://" in options.spider:
+        raise WrongUsage("name the spider before the URLs; --crawl alone does not say how to make requests")
     crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
     return crawler, config_of(crawler)
 

@@ -153,7 +153,8 @@ def test_what_is_typed_wrongly_has_exit_status_two(make_project: Callable[..., P
         *([each, name, url, "-a", "FOO"] for each, url in (("push", "http://x"), ("limit", "x"))),
         ["status", "--watch"], ["pause"], ["clear"], ["failed", name, "x"], ["dead", name, entry_id, "x"],
         ["limit", name], ["limit", name, "x", "y"], ["limit", name, "x", "--default", "--delay", "1"],
-        ["push", name], ["forget", name], ["push", name, "http://x", "--meta", "x"],
+        ["push", name], ["forget", name], ["push", "--crawl", name, "http://x"], ["forget", "http://x"],
+        ["push", name, "http://x", "--meta", "x"],
         ["retry", name], ["retry", name, "--all", entry_id], ["retry", name, "x"], ["retry", entry_id],
     ]  # fmt: skip
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
