@@ -5,15 +5,29 @@ from __future__ import annotations
 import difflib
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider
 from scrapy.addons import AddonManager
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dq.commands.subcommand import CommandError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LOADER = "SPIDER_LOADER_CLASS"
+
+
+class NoSpiders(SpiderLoader):
+    """Loads none."""
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> Self:
+        return super().from_settings(Settings())
 
 
 def spider_names(settings: Settings) -> list[str]:

@@ -7,12 +7,14 @@ import sys
 from contextlib import suppress
 
 from scrapy.commands import ScrapyCommand
+from scrapy.settings import SettingsAttribute
 from scrapy.utils.log import configure_logging
 from scrapy.utils.project import inside_project
 
 from scrapy_dq.commands.adopt import Adopt
 from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
+from scrapy_dq.commands.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.display import end_output
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
@@ -93,12 +95,18 @@ class Command(ScrapyCommand):
         if opts.subcommand and opts.crawl:
             self.settings.set("DQ_CRAWL", opts.crawl.replace("%", "%%"), priority="cmdline")
 
+        # Scrapy 2.13 loads all spiders before `run`: one that is broken would end commands that need none.
+        self._loader = self.settings.attributes[LOADER]
+        self.settings.attributes[LOADER] = SettingsAttribute(NoSpiders, self._loader.priority)
+
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the subcommand; without one, print the help."""
         subcommand = next((s for s in SUBCOMMANDS if s.name == opts.subcommand), None)
         if subcommand is None:
             self._parser.print_help()
             return
+        assert self.settings is not None
+        self.settings.attributes[LOADER] = self._loader
         # Scrapy asks `requires_project` of its own commands alone. Source: scrapy/cmdline.py
         if not inside_project():
             self.exitcode = FAILED
