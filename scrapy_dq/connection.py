@@ -21,7 +21,7 @@ from redis.retry import Retry
 from scrapy_dq import health
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable, explain
+from scrapy_dq.frontier.errors import as_unavailable, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 
@@ -47,14 +47,16 @@ class Connection:
         self._ensured_at = 0.0
         self._cluster = False
 
-    async def open(self) -> redis.asyncio.Redis:
+    async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
         """Start or join the embedded Redis if none is configured, and check what answers.
 
+        Args:
+            quiet: log no warning about it: on a command line `scrapy dq doctor` is there for that.
         Raises:
             FrontierRefused: it cannot be reached, denies access, or would lose the crawl.
         """
         client = await self.connect()
-        await self._check(client)
+        await self._check(client, quiet)
         return client
 
     async def connect(self) -> redis.asyncio.Redis:
@@ -160,20 +162,22 @@ class Connection:
             raise unusable(place(config)[0], error) from None
         return client
 
-    async def _check(self, client: redis.asyncio.Redis) -> None:
+    async def _check(self, client: redis.asyncio.Redis, quiet: bool) -> None:
         try:
             info = await self._first_answer(client)
         except (RedisError, OSError, TimeoutError) as error:
             raise refusal(error, self.target) from error
+        level = logging.DEBUG if quiet else logging.WARNING
         if info is None:
-            logger.warning(
+            logger.log(
+                level,
                 "Redis at %s does not allow INFO: its version, eviction policy and persistence are not "
                 "checked",
                 self.target,
             )
         else:
             self._cluster = bool(int(info.get("cluster_enabled", 0)))
-            check_info(info, self.target, embedded=self._embedded is not None)
+            check_info(info, self.target, embedded=self._embedded is not None, level=level)
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
         """Return what INFO says, None if it is not allowed; a Redis that is just starting is waited for."""
@@ -197,8 +201,10 @@ class Connection:
                 await asyncio.sleep(0.2)
 
 
-def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> None:
-    """Refuse a Redis that is too old or that evicts keys; warn about one that forgets.
+def check_info(
+    info: dict[str, Any], target: str, *, embedded: bool = False, level: int = logging.WARNING
+) -> None:
+    """Refuse a Redis that is too old or that evicts keys; warn, at *level*, about one that forgets.
 
     Raises:
         FrontierRefused: with the command or the version that mends it.
@@ -207,20 +213,20 @@ def check_info(info: dict[str, Any], target: str, *, embedded: bool = False) -> 
         if finding.level == health.BAD:
             raise FrontierRefused(finding.text)
         if finding.level == health.WARN:
-            logger.warning("%s", finding.text)
+            logger.log(level, "%s", finding.text)
 
 
 def refusal(error: Exception, target: str) -> FrontierRefused:
     """Return what to tell of a Redis that does not serve at all, and what mends it."""
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return FrontierRefused(
-            f"Redis at {target} denies access ({error}). Check the user and password in "
+            f"Redis at {target} denies access ({describe(error)}). Check the user and password in "
             f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
         )
     if isinstance(error, ResponseError):
         return FrontierRefused(f"Redis at {target} refuses to serve: {error}")
     return FrontierRefused(
-        f"Redis at {target} cannot be reached ({error}). Start it, correct REDIS_URL, or leave "
+        f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or leave "
         f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
     )
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy.exceptions import NotConfigured
 from scrapy.utils.project import data_path
 
 from scrapy_dq.settings import ConfigError
@@ -38,6 +39,9 @@ def data_dir() -> Path:
     except FileExistsError:
         # Scrapy makes .scrapy without expecting that a worker beside us makes it at the same moment.
         return Path(data_path("dq"))
+    except NotConfigured:
+        # Settings that SCRAPY_SETTINGS_MODULE names, and no scrapy.cfg: as without a project.
+        return Path(".scrapy", "dq")
 
 
 def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:

@@ -89,7 +89,7 @@ async def take_over(
     codec = codec_of(config, crawler)
     connection = Connection(config, data_dir())
     try:
-        source = Source(await connection.open())
+        source = Source(await connection.open(quiet=True))
         report = await _look(source, connection.target, config, crawler, wishes)
         if report.nothing:
             return report

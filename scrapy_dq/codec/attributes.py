@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from scrapy_dq.codec.classes import Unfit
@@ -44,6 +44,15 @@ DEFAULTS: dict[str, Any] = {
 }
 """What is left out of an entry, as a constructor takes it."""
 
+WRITTEN = {
+    "headers": "an object, or a list of pairs",
+    "cookies": "an object, or a list of objects",
+    "meta": "an object",
+    "cb_kwargs": "an object",
+    "flags": "a list",
+}
+"""What those that hold others may be where a person or a program writes them down."""
+
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f]").search
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
@@ -67,6 +76,16 @@ def method(value: Any) -> str:
     if type(value) is not str or not _TOKEN(value):
         raise Unfit("a method is a token of ASCII letters")
     return value
+
+
+def check_written(written: Mapping[str, Any]) -> None:
+    """Raise Unfit for what holds nothing where something is held: Request would speak in riddles."""
+    for name, kind in WRITTEN.items():
+        value = written.get(name)
+        is_object = "object" in kind and isinstance(value, Mapping)
+        is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+        if not (value is None or is_object or ("list" in kind and is_list)):
+            raise Unfit(f"its {name}: expected {kind}, not {type(value).__name__}")
 
 
 def headers(value: Any) -> dict[bytes, list[bytes]]:

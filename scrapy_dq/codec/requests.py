@@ -163,6 +163,7 @@ class Codec:
                     raise Unfit(f"{name!a:.100} is no attribute of a request; there are {', '.join(KEYS)}")
             if "url" not in written:
                 raise Unfit("it has no url")
+            attributes.check_written(written)
             named = {name: self._read[name](written[name]) for name in _CALLBACKS if written.get(name)}
             request = Request(**{**written, **named})
             self.check_url(request.url)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
-from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.misc import load_object
 
+from scrapy_dq.commands import looking
 from scrapy_dq.commands.asking import crawl_command
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 
@@ -66,11 +66,7 @@ class Adopt(Subcommand):
         from scrapy_dq.commands.crawlers import prepared_crawler
         from scrapy_dq.commands.display import ProgressBar, print_rows
 
-        try:
-            spider_args = arglist_to_dict(options.spargs)
-        except ValueError:
-            raise CommandError("-a takes NAME=VALUE") from None
-        crawler = prepared_crawler(settings, options.spider, spider_args)
+        crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
         wishes = Wishes(
             options.trust_pickle, options.queue, options.queue_key, options.dupefilter_key,
             options.delete_source,

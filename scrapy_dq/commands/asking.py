@@ -23,12 +23,12 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def say(line: str, options: argparse.Namespace) -> None:
-    """Print prose as wide as the terminal, or an indented command; beside the JSON, if a program reads it."""
-    columns = shutil.get_terminal_size().columns
-    wrapped = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
-    if line.startswith(" "):
-        wrapped = line  # to be copied
-    print(wrapped, file=sys.stderr if options.json else sys.stdout, flush=True)
+    """Print a line; prose is wrapped in a terminal, a command never. Beside JSON it goes to stderr."""
+    stream = sys.stderr if options.json else sys.stdout
+    if stream is not None and stream.isatty() and not line.startswith(" "):
+        columns = shutil.get_terminal_size().columns
+        line = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
+    print(line, file=stream, flush=True)
 
 
 def need_consent(question: str, options: argparse.Namespace) -> None:

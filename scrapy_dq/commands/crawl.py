@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
-from scrapy.utils.conf import arglist_to_dict, feed_process_params_from_cli
+from scrapy.utils.conf import feed_process_params_from_cli
 from scrapy.utils.misc import load_object
 
+from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Crawl(Subcommand):
 
     name = "crawl"
     arguments = "<spider>"
+    own_output = True
     summary = "crawl with several workers on this machine"
     description = (
         "Crawls with N worker processes, shows how far it is, starts workers again that die, and joins the "
@@ -99,7 +101,7 @@ class Crawl(Subcommand):
 
         _fill_standard_streams()
         _set_feeds(settings, options)
-        crawler = prepared_crawler(settings, options.spider, _spider_args(options))
+        crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
         config = config_of(crawler)
         _need_our_scheduler(crawler, config)
         codec_of(config, crawler)
@@ -207,13 +209,6 @@ def _restarts(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"expected a whole number from 0, not {text!r}")
     return int(text)
-
-
-def _spider_args(options: argparse.Namespace) -> dict[str, str]:
-    try:
-        return arglist_to_dict(options.spargs)
-    except ValueError:
-        raise CommandError("-a takes NAME=VALUE") from None
 
 
 def _fill_standard_streams() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.model import Census
@@ -124,12 +124,12 @@ class DeadLetters(_Failures):
 def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
     """Return spider and id: with a crawl *named* by --crawl, the spider may be left out."""
     if len(words) > 2:
-        raise CommandError(f"at most a spider and an id, not {len(words)} words")
+        raise WrongUsage(f"at most a spider and an id, not {len(words)} words")
     if named and len(words) == 1 and _ID.fullmatch(words[0]):
         return "", words[0]
     spider, entry_id = [*words, "", ""][:2]
     if entry_id and not _ID.fullmatch(entry_id):
-        raise CommandError(f"{entry_id!r} is no id: those of the list have 24 digits from 0 to f")
+        raise WrongUsage(f"{entry_id!r} is no id: those of the list have 24 digits from 0 to f")
     return spider, entry_id
 
 

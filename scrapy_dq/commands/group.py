@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 
 from scrapy.commands import ScrapyCommand
-from scrapy.exceptions import UsageError
+from scrapy.settings import SettingsAttribute
 from scrapy.utils.log import configure_logging
+from scrapy.utils.project import inside_project
 
 from scrapy_dq.commands.adopt import Adopt
 from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
+from scrapy_dq.commands.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.display import end_output
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
@@ -22,6 +25,7 @@ from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Drain, Pause, Resume, Stop
+from scrapy_dq.commands.streams import lasting_streams
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
@@ -51,7 +55,10 @@ class Command(ScrapyCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add one parser per subcommand; Scrapy's own options stand after its name."""
-        commands = parser.add_subparsers(title="Commands", metavar="<command>", dest="subcommand")
+        parser.prog = "scrapy dq"  # else errors are those of __main__.py, or of the whole usage line
+        commands = parser.add_subparsers(
+            title="Commands", metavar="<command>", dest="subcommand", prog=parser.prog
+        )
         for subcommand in SUBCOMMANDS:
             own = commands.add_parser(
                 subcommand.name,
@@ -68,7 +75,7 @@ class Command(ScrapyCommand):
         defaults = argparse.ArgumentParser()
         super().add_options(defaults)
         parser.set_defaults(**vars(defaults.parse_args([])))
-        self._parser = parser
+        self._parser, self._parsers = parser, commands.choices
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Put the options into the settings."""
@@ -79,13 +86,18 @@ class Command(ScrapyCommand):
             setattr(opts, words, [*getattr(opts, words), *args])
             args = []
         if args:
-            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
+            parser = self._parsers.get(opts.subcommand, self._parser)
+            parser.error(f"unrecognized arguments: {' '.join(args)}")
         assert self.settings is not None
         if not (opts.loglevel or opts.logfile):
             # The project's level is for crawls: here it would mix with what is shown.
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
         if opts.subcommand and opts.crawl:
             self.settings.set("DQ_CRAWL", opts.crawl.replace("%", "%%"), priority="cmdline")
+
+        # Scrapy 2.13 loads all spiders before `run`: one that is broken would end commands that need none.
+        self._loader = self.settings.attributes[LOADER]
+        self.settings.attributes[LOADER] = SettingsAttribute(NoSpiders, self._loader.priority)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the subcommand; without one, print the help."""
@@ -94,17 +106,38 @@ class Command(ScrapyCommand):
             self._parser.print_help()
             return
         assert self.settings is not None
+        self.settings.attributes[LOADER] = self._loader
+        # Scrapy asks `requires_project` of its own commands alone. Source: scrapy/cmdline.py
+        if not inside_project():
+            self.exitcode = FAILED
+            _say(subcommand, "no Scrapy project here: run it in the folder that has scrapy.cfg")
+            return
+        if subcommand.own_output:
+            self._run(subcommand, opts)
+            end_output()
+            return
+        with lasting_streams() as errors:
+            self._run(subcommand, opts)
+        for error in errors:
+            self.exitcode = self.exitcode or FAILED
+            _say(subcommand, f"standard output cannot be written: {error.strerror}")
+
+    def _run(self, subcommand: Subcommand, opts: argparse.Namespace) -> None:
+        assert self.settings is not None
         configure_logging(self.settings)
         try:
             self.exitcode = subcommand.run(self.settings, opts)
         except (CommandError, ConfigError, FrontierError) as error:
-            self.exitcode = FAILED
-            # It may quote what a stranger has stored.
-            print(f"scrapy dq {subcommand.name}: {printable(str(error), LONGEST_LINE)}", file=sys.stderr)
+            self.exitcode = getattr(error, "status", FAILED)
+            _say(subcommand, str(error))
         except KeyboardInterrupt:
             self.exitcode = FAILED
-            print(f"scrapy dq {subcommand.name}: interrupted", file=sys.stderr)
+            _say(subcommand, "interrupted")
         except BrokenPipeError:
             self.exitcode = FAILED  # who read it has seen enough
-        finally:
-            end_output()
+
+
+def _say(subcommand: Subcommand, text: str) -> None:
+    # It may quote what a stranger has stored.
+    with suppress(OSError):
+        print(f"scrapy dq {subcommand.name}: {printable(text, LONGEST_LINE)}", file=sys.stderr)

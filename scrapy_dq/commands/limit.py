@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.frontier.model import fits_a_partition
+from scrapy_dq.text import printable
 
 MAX_DELAY_S = 86_400
 MAX_CONCURRENCY = 1_000_000
@@ -62,11 +66,17 @@ class Limit(Subcommand):
 
         options.spider, partition = _words(options.words, bool(options.crawl))
         if options.default and (options.delay, options.concurrency) != (None, None):
-            raise CommandError("--default stands for both delay and concurrency: leave them out, or it")
+            raise WrongUsage("--default stands for both delay and concurrency: leave them out, or it")
         if options.unblock and options.block is not None:
-            raise CommandError("either --block or --unblock")
+            raise WrongUsage("either --block or --unblock")
+        asked = (options.delay, options.concurrency, options.block)
+        changes = options.default or options.unblock or asked != (None, None, None)
         with looking.place_of(settings, options) as place:
-            place.overview()
+            if place.overview().phase == "finished":
+                raise CommandError("the run is finished: the next one goes by its settings")
+            hint = _hint(place, partition)
+            if hint and not changes:
+                raise CommandError(hint)
             try:
                 now = limit(
                     place.client, place.crawl, partition,
@@ -75,10 +85,12 @@ class Limit(Subcommand):
                     block_s=0.0 if options.unblock else options.block,
                 )  # fmt: skip
             except ValueError as error:
-                raise CommandError(str(error)) from error
+                raise WrongUsage(str(error)) from error
             if now is None:
                 place.overview()
                 raise CommandError("the crawl was deleted just now")
+        if hint:
+            print(f"scrapy dq limit: it is set, but {printable(hint)}", file=sys.stderr)
         if options.json:
             print_json({"partition": partition} | asdict(now))
         else:
@@ -92,6 +104,23 @@ class Limit(Subcommand):
         return DONE
 
 
+def _hint(place: looking.Place, partition: str) -> str:
+    """Return what to say if nothing of the crawl is there: the name may have been typed wrongly."""
+    from scrapy_dq.frontier.look import names_beside
+
+    beside = names_beside(place.client, place.crawl, partition) if fits_a_partition(partition) else None
+    if beside is None:
+        return ""
+    near = difflib.get_close_matches(partition, beside, 1)
+    hint = "nothing of this crawl is in a partition of this name now"
+    if near:
+        return f"{hint}; did you mean {near[0]!r}?"
+    if beside == [""]:
+        return f"{hint}: all of it is in one without a name ('')"
+    named = [name for name in beside if name]
+    return f"{hint}; there are: {', '.join(named[:5])}{', ...' if len(named) > 5 else ''}" if named else hint
+
+
 def _span(seconds: float) -> str:
     from scrapy_dq.commands.display import span
 
@@ -101,11 +130,11 @@ def _span(seconds: float) -> str:
 def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
     """Return spider and partition; with a crawl *named* by --crawl, the spider may be left out."""
     if len(words) > 2:
-        raise CommandError(f"a spider and a partition, not {len(words)} words")
+        raise WrongUsage(f"a spider and a partition, not {len(words)} words")
     if len(words) == 2:
         return words[0], words[1]
     if not named:
-        raise CommandError("name the spider first, or a crawl with --crawl; then the partition")
+        raise WrongUsage("name the spider first, or a crawl with --crawl; then the partition")
     return "", words[0]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 
-from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier.overview import Overview, peek
 from scrapy_dq.settings import Config
 
@@ -77,6 +77,18 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
+def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
+    """Return the arguments of the spider.
+
+    Raises:
+        WrongUsage: one is none.
+    """
+    try:
+        return arglist_to_dict(options.spargs)
+    except ValueError:
+        raise WrongUsage("-a takes NAME=VALUE") from None
+
+
 def add_count(parser: argparse.ArgumentParser, count: int) -> None:
     """Add how many are shown, *count* by default."""
     parser.add_argument(
@@ -113,7 +125,7 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
         CommandError, ConfigError, FrontierError: it names none, or Redis does not serve.
     """
     if not (options.spider or options.crawl):
-        raise CommandError("name a spider, or a crawl with --crawl")
+        raise WrongUsage("name a spider, or a crawl with --crawl")
     with opened(config_named(settings, options)) as place:
         yield place
 
@@ -133,10 +145,7 @@ def config_named(settings: Settings, options: argparse.Namespace) -> Config:
     from scrapy_dq.assembly import config_of
     from scrapy_dq.commands.crawlers import prepared_crawler, project_settings
 
-    try:
-        spider_args = arglist_to_dict(options.spargs)
-    except ValueError:
-        raise CommandError("-a takes NAME=VALUE") from None
+    spider_args = spider_args_of(options)
     settings = settings.copy()
     # It may depend on what only a worker has, and is nothing to one who looks.
     settings.set("DQ_RUN_NAME", "", "cmdline")

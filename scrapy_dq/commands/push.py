@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import asking, looking, reading
-from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.overview import Overview
@@ -106,9 +106,9 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
         try:
             common["meta"] = json.loads(options.meta)
         except (ValueError, RecursionError) as error:
-            raise CommandError(f"--meta is no JSON: {error}") from error
+            raise WrongUsage(f"--meta is no JSON: {error}") from error
         if not isinstance(common["meta"], dict):
-            raise CommandError("--meta is a JSON object, as '{\"page\": 1}'")
+            raise WrongUsage("--meta is a JSON object, as '{\"page\": 1}'")
     return common
 
 

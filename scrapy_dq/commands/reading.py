@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
-from scrapy.utils.conf import arglist_to_dict
 
-from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.settings import Config
 
 if TYPE_CHECKING:
@@ -44,11 +44,9 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Craw
     from scrapy_dq.assembly import config_of
     from scrapy_dq.commands.crawlers import prepared_crawler
 
-    try:
-        spider_args = arglist_to_dict(options.spargs)
-    except ValueError:
-        raise CommandError("-a takes NAME=VALUE") from None
-    crawler = prepared_crawler(settings, options.spider, spider_args)
+    if "://" in options.spider:
+        raise WrongUsage("name the spider before the URLs; --crawl alone does not say how to make requests")
+    crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
     return crawler, config_of(crawler)
 
 
@@ -64,7 +62,7 @@ class Input:
         from scrapy_dq.pushing.written import LONGEST
 
         if bool(options.urls) == bool(options.file):
-            raise CommandError("name URLs, or a --file" + (", not both" if options.urls else ""))
+            raise WrongUsage("name URLs, or a --file" + (", not both" if options.urls else ""))
         self._command = command
         self._urls: Sequence[str] = options.urls
         self._name: str = options.file or ""

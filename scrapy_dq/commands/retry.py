@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import asking, looking
 from scrapy_dq.commands.asking import count_of
-from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.overview import Dead, Failed, Overview
@@ -60,7 +60,7 @@ class Retry(Subcommand):
 
         options.spider, named = _words(options.words, bool(options.crawl))
         if options.all == bool(named or options.match or options.reason):
-            raise CommandError("say which: ids, URLs, --match or --reason; or --all, and none of these")
+            raise WrongUsage("say which: ids, URLs, --match or --reason; or --all, and none of these")
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
@@ -134,11 +134,11 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, list[str]]:
     spider, *chosen = words or [""]
     if spider and (_ID.fullmatch(spider) or "://" in spider):
         if not named:
-            raise CommandError("name a spider first, or a crawl with --crawl")
+            raise WrongUsage("name a spider first, or a crawl with --crawl")
         spider, chosen = "", list(words)
     for each in chosen:
         if not (_ID.fullmatch(each) or "://" in each):
-            raise CommandError(f"{each!r} is neither a URL nor an id, which has 24 digits from 0 to f")
+            raise WrongUsage(f"{each!r} is neither a URL nor an id, which has 24 digits from 0 to f")
     return spider, chosen
 
 

@@ -100,6 +100,7 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
             for found, config in group:
                 overview = peek(place.client, config.crawl)
                 found |= {"redis": place.target, "phase": overview.phase, "run": overview.run}
+                found["hold"] = overview.hold.value
                 if overview.phase != "absent":
                     found |= {name: asdict(overview.census)[name] for name in COUNTS}
     return crawls
@@ -110,11 +111,16 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
 
     counts = ("workers", "waiting", "in flight", "done")
     rows = [
-        [found["phase"], *(found.get(name.replace(" ", "_"), "") for name in counts), _named(found)]
+        [
+            found.get("hold") or found["phase"],
+            *(found.get(name.replace(" ", "_"), "") for name in counts),
+            _named(found),
+        ]
         for found in crawls
     ]
     print_table(("phase", *counts, "spider: crawl"), rows, numbers=counts)
 
 
 def _named(found: dict[str, Any]) -> str:
-    return f"{found['spider']}: {found.get('why') or found['crawl']}"
+    # Why it cannot be told would be a block of lines beside those of the others.
+    return f"{found['spider']}: {found['crawl'] or 'needs -a?'}"

@@ -45,7 +45,8 @@ class Steering(Subcommand):
             until = time.monotonic() + (wait_s or 0.0)
             found = place.overview()
             if not options.json:
-                print(f"Crawl {place.crawl!r}: {self.done}. {self.told(found)}", flush=True)
+                said = self.needless(found) or f"{self.done}. {self.told(found)}"
+                print(f"Crawl {place.crawl!r}: {said}", flush=True)
             while wait_s is not None and not self.obeyed(found) and time.monotonic() < until:
                 time.sleep(LOOK_S)
                 found = place.overview()
@@ -66,6 +67,10 @@ class Steering(Subcommand):
 
     def check(self, found: Overview) -> None:
         """Raise CommandError if it makes no sense to say this now."""
+
+    def needless(self, found: Overview) -> str:
+        """Return why it made no difference that it was said; empty: it did."""
+        return ""
 
     def told(self, found: Overview) -> str:
         """Return whom it was told."""
@@ -112,6 +117,9 @@ class Resume(Steering):
     done = "goes on"
     awaited = ""
 
+    def needless(self, found: Overview) -> str:
+        return "the run is finished: there is nothing to resume." if found.phase == "finished" else ""
+
 
 class Stop(Steering):
     name = "stop"
@@ -123,6 +131,11 @@ class Stop(Steering):
     )
     done = "stopping"
     awaited = "all workers are gone"
+
+    def needless(self, found: Overview) -> str:
+        if found.phase != "finished" or found.members:
+            return ""
+        return "the run is finished: there is nothing to stop."
 
     def obeyed(self, found: Overview) -> bool:
         return all(_is_gone(member) for member in found.members)

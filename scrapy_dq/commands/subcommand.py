@@ -15,6 +15,14 @@ DONE, FAILED, USAGE = 0, 1, 2
 class CommandError(Exception):
     """The command cannot do what it is asked for; the message is all that is printed of it."""
 
+    status: ClassVar[int] = FAILED
+
+
+class WrongUsage(CommandError):
+    """What was typed means nothing, whatever the crawl is like."""
+
+    status = USAGE
+
 
 class Subcommand(ABC):
     """One command: `scrapy dq <name>`."""
@@ -26,6 +34,9 @@ class Subcommand(ABC):
     """The option that takes any number of words: also those that stand after others."""
     summary: ClassVar[str]
     description: ClassVar[str]
+
+    own_output: ClassVar[bool] = False
+    """Whether it sees itself to standard streams that cannot be written any more."""
 
     @abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from rich.live import Live
 
 from scrapy_dq.commands.progress import Progress
 from scrapy_dq.commands.status_text import one_line
+from scrapy_dq.commands.streams import nobody_reads
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.overview import peek
@@ -60,7 +61,7 @@ def watch(place: Place, every_s: float, to: Output) -> None:
         due = time.monotonic()
         last = progress.status(place.overview())
         to.show(last)
-        while True:
+        while not nobody_reads():
             due = max(due + every_s, time.monotonic())  # one that took long is not caught up with
             time.sleep(max(0.0, due - time.monotonic()))
             status = _look(place, progress)

@@ -27,8 +27,8 @@ _CAUSES = (
 
 
 def describe(error: BaseException) -> str:
-    """Return what to print of an error from Redis: its text, or its type if it has none."""
-    return str(error).strip() or type(error).__name__
+    """Return what to print of an error from Redis: its text, without a full stop, or its type."""
+    return str(error).strip().rstrip(".") or type(error).__name__
 
 
 def explain(error: BaseException) -> str:

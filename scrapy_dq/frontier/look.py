@@ -98,6 +98,31 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
     return Sizes(partitions, looked_at, largest[:top], slowest[:top])
 
 
+def names_beside(
+    client: Any, crawl: str, partition: str, *, most: int = 20_000, budget_s: float = 0.06
+) -> list[str] | None:
+    """Return names of partitions that have something, if *partition* has nothing, else None; blocking.
+
+    Something waits in it, is in flight, or it has limits or a block of its own. Of what is not due yet the
+    next 500 are looked at.
+
+    Args:
+        most: return no more names than about this.
+        budget_s: begin no further part after this.
+    Raises:
+        redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
+    """
+    script, until = Script("present", _COUNT_ONLY), time.monotonic() + budget_s
+    cursor, names = b"0", set[bytes]()
+    while True:
+        known, cursor, some = script.call_blocking(client, keys.meta(crawl), partition.encode(), cursor, PART)
+        if known:
+            return None
+        names.update(some)
+        if cursor == b"0" or len(names) >= most or time.monotonic() >= until:
+            return sorted(map(_text, names))
+
+
 def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
     """Return the next *count* entries, about as a worker that holds nothing would lease them; blocking.
 

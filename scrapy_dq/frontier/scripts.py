@@ -33,9 +33,10 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "overview": (),
     "sizes": (),
     "upcoming": (),
+    "present": (),
     "tally": (),
 }  # fmt: skip
-LOOKS = ("sizes", "upcoming")
+LOOKS = ("sizes", "upcoming", "present")
 """Scripts that only read, for command lines."""
 BY_HAND = ("steer", "retry", "forget")
 """Scripts that change something, for command lines alone."""

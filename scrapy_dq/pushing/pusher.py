@@ -115,7 +115,7 @@ class Pusher:
         """
         connection = Connection(self._config, data_dir())
         try:
-            client = await connection.open()
+            client = await connection.open(quiet=True)
             visitor = Visitor(
                 frontier_of(self._config, client), self._identity, connect=connection.blocking,
                 ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,

@@ -249,6 +249,17 @@ def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServe
         assert PASSWORD not in line
 
 
+def test_what_redis_forgets_is_for_doctor_to_say(
+    make_project: MakeProject, start_redis: Callable[..., RedisServer]
+) -> None:
+    """Without an AOF: a warning in the log of a worker, and none from commands that join."""
+    project = make_project([], redis_url=start_redis().url)
+    name = project.name
+    for done in run_dq_each(project, [["push", name, "http://127.0.0.1:9/"], ["adopt", name]]):
+        assert done.stderr == ""
+    assert "has no AOF" in project.run_worker(settings={"RETRY_ENABLED": False}).text
+
+
 def test_a_crawl_in_the_embedded_redis_is_pushed_to(make_project: MakeProject) -> None:
     """It is started for the moment, and keeps what was pushed."""
     project = make_project([])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.commands.subcommand import CommandError
-from support.live_frontier import HandWorker, limited, numbers, puts
+from support.live_frontier import HandWorker, limited, numbers, put, puts, release
 
 HOST = "a.example"
 A = HOST.encode()
@@ -15,8 +15,8 @@ SPIDERS = {"SPIDER_MODULES": ["support.pushed_spider"]}
 
 
 def test_without_options_it_shows_what_holds(dq: Any, live: Any) -> None:
-    """And changes nothing; a partition that has nothing has the crawl's."""
-    HandWorker(live, "worker", limited(2.0, 3))
+    """And changes nothing; a partition that has none of its own has the crawl's."""
+    HandWorker(live, "worker", limited(2.0, 3)).exchange(*puts(A, 1))
     before = live.dump()
     assert dq.found("limit", HOST) == {
         "partition": HOST, "delay_s": 2.0, "concurrency": 3, "blocked_s": 0.0,
@@ -32,6 +32,7 @@ def test_without_options_it_shows_what_holds(dq: Any, live: Any) -> None:
 
 def test_each_limit_is_set_and_taken_back(dq: Any, worker: HandWorker) -> None:
     """One by one; --default brings back those of the settings."""
+    worker.exchange(*puts(A, 1))
     assert dq.found("limit", "pushed", HOST, "--delay", "1.5", **SPIDERS)["delay_s"] == 1.5
     assert dq.found("limit", HOST, "--concurrency", "2")["concurrency"] == 2
     found = dq.found("limit", HOST, "--block", "60")
@@ -64,6 +65,7 @@ def test_a_number_that_is_none_is_typed_wrongly(
     dq: Any, worker: HandWorker, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     """It is said what is allowed."""
+    worker.exchange(*puts(A, 1))
     with pytest.raises(SystemExit) as end:
         dq.text("limit", HOST, *words)
     assert end.value.code == 2
@@ -86,8 +88,60 @@ def test_what_contradicts_itself_changes_nothing(
     dq: Any, worker: HandWorker, words: list[str], says: str
 ) -> None:
     """Nor does what is no partition."""
+    worker.exchange(*puts(A, 1))
     with pytest.raises(CommandError, match=says):
         dq.text("limit", HOST, *words)
     with pytest.raises(CommandError, match="too long"):
         dq.text("limit", "x" * 513)
     assert dq.found("limit", HOST)["delay_s"] == 0
+
+
+@pytest.mark.parametrize("where", ["waits", "in flight", "delayed", "came back"])
+def test_what_is_known_is_not_questioned(dq: Any, worker: HandWorker, where: str) -> None:
+    """Wherever something of the partition is; limits of its own do, too."""
+    due_in = 60.0 if where == "delayed" else 0.0
+    want = 1 if where in ("in flight", "came back") else 0
+    worker.exchange(
+        put(1, partition=A, due_in=due_in), put(2, partition=b"b.example", due_in=60.0), want=want
+    )
+    if where == "came back":
+        worker.exchange(release(1))
+    assert dq.found("limit", HOST)["partition"] == HOST
+    assert dq.said == []
+    dq.text("limit", "new.example", "--concurrency", "2")
+    assert len(dq.said) == 1
+    assert dq.found("limit", "new.example")["concurrency"] == 2
+    assert dq.said == []
+
+
+def test_a_name_that_nothing_has_is_hinted_at(dq: Any, worker: HandWorker) -> None:
+    """It may come, so it is set; to look at it is in vain. The nearest is named, else some that are there."""
+    worker.exchange(*puts(A, 2), want=1)
+    assert dq.found("limit", "a.exmaple", "--delay", "2")["delay_s"] == 2
+    assert dq.status == 0
+    (line,) = dq.said
+    assert line == (
+        "scrapy dq limit: it is set, but nothing of this crawl is in a partition of this name now; did you "
+        "mean 'a.example'?"
+    )
+    with pytest.raises(CommandError, match=r"in a partition of this name now; did you mean 'a.example'"):
+        dq.text("limit", "b.example")
+    with pytest.raises(CommandError, match=r"there are: a.example, a.exmaple"):
+        dq.text("limit", "xyz")
+
+
+def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None:
+    """All of it is in one that has no name."""
+    worker.exchange(*puts(b"", 2))
+    with pytest.raises(CommandError, match="all of it is in one without a name"):
+        dq.text("limit", HOST)
+    assert dq.found("limit", "", "--delay", "1")["delay_s"] == 1
+    assert dq.said == []
+
+
+def test_a_finished_run_has_no_limits_any_more(dq: Any, worker: HandWorker) -> None:
+    """The next one goes by its settings: said, instead of a change that nobody goes by."""
+    worker.exchange()
+    for words in ([], ["--delay", "1"]):
+        with pytest.raises(CommandError, match="the run is finished: the next one goes by its settings"):
+            dq.text("limit", HOST, *words)

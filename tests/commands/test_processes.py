@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -53,33 +54,36 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     for done in run_dq_each(project, commands):
         assert (done.returncode, done.stderr) == (0, "")
         json.loads(done.stdout)
-    listed, as_json, by_name, nothing, typo, away = run_dq_each(
+    _, listed, as_json, by_name, nothing, typo, away = run_dq_each(
         project,
         [
-            ["status"], ["status", "--json"], ["status", "--crawl", name, "--no-rate"], ["peek"],
-            ["peek", "--crawl", name[:-1]],
+            ["pause", name], ["status"], ["status", "--json"], ["status", "--crawl", name, "--no-rate"],
+            ["peek"], ["peek", "--crawl", name[:-1]],
             ["doctor", "-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"],
         ],
     )  # fmt: skip
     assert f"{name}: {name}" in listed.stdout
+    assert "paused " in listed.stdout
     (crawl,) = json.loads(as_json.stdout)
     assert (crawl["spider"], crawl["crawl"], crawl["phase"]) == (name, name, "open")
+    assert crawl["hold"] == "paused"
     assert crawl["failed"] == 1
     assert f"Crawl {name!r} at" in by_name.stdout
-    for done, says in (
-        (nothing, "scrapy dq peek: name a spider, or a crawl with --crawl"),
-        (typo, f"did you mean --crawl {name!r}?"),
-        (away, "cannot be reached"),
+    for done, status, says in (
+        (nothing, 2, "scrapy dq peek: name a spider, or a crawl with --crawl"),
+        (typo, 1, f"did you mean --crawl {name!r}?"),
+        (away, 1, "cannot be reached"),
     ):
-        assert done.returncode == 1
-        assert done.stdout == ""
+        assert (done.returncode, done.stdout) == (status, "")
         (line,) = done.stderr.splitlines()
         assert says in line
         assert PASSWORD not in line
-    for words in (["peek", name, "-n", "0"], ["status", "x", "y"]):
+    for words in (["peek", name, "-n", "0"], ["status", "x", "y"], ["crawl", name, "-w", "x"]):
         (done,) = run_dq_each(project, [words])
         assert done.returncode == 2
-        assert "Traceback" not in done.stderr
+        assert f"\nscrapy dq {words[0]}: error: " in done.stderr
+    (done,) = run_dq_each(project, [["no-such"]])
+    assert "\nscrapy dq: error: argument <command>: invalid choice: 'no-such'" in done.stderr
 
 
 def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
@@ -96,22 +100,84 @@ def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
 
 
 def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., Project]) -> None:
-    """It is started for the moment; a spider that cannot be made is told with the reason."""
+    """It is started for the moment; a spider that cannot be made is told, in JSON with the reason."""
     broken = (
         "import scrapy\n\n\nclass Broken(scrapy.Spider):\n    name = 'broken'\n\n"
         "    def __init__(self, needed, **kwargs):\n        super().__init__(**kwargs)\n"
         "\n\nclass Fine(scrapy.Spider):\n    name = 'fine'\n"
     )
     project = make_project(["http://127.0.0.1:9/"], spider=broken)
-    listed, looked, doctor = run_dq_each(
-        project, [["status", "--json"], ["status", "fine"], ["doctor", "--json"]]
+    listed, table, looked, doctor = run_dq_each(
+        project, [["status", "--json"], ["status"], ["status", "fine"], ["doctor", "--json"]]
     )
+    assert len(table.stdout.splitlines()) == 3
+    assert "broken: needs -a?" in table.stdout
     broken_one, fine = json.loads(listed.stdout)
     assert "needed" in broken_one["why"]
     assert (fine["crawl"], fine["phase"]) == ("fine", "absent")
     assert "there is no crawl 'fine' at unix://" in looked.stderr
     assert "none was found there" in looked.stderr
     assert json.loads(doctor.stdout)["fit"]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import scrapy\nimport nope\n", "broken.py:2: ModuleNotFoundError: No module named 'nope' ("),
+        ("\n\ndef x(:\n", "broken.py:3: SyntaxError: invalid syntax ("),
+    ],
+)
+def test_a_broken_module_of_the_project_is_named(
+    make_project: Callable[..., Project], server: RedisServer, source: str, says: str
+) -> None:
+    """In one line, by each command that loads spiders; those that need none work."""
+    project = make_project([], redis_url=server.url)
+    (project.folder / "tree_project" / "spiders" / "broken.py").write_text(source)
+    name, url = project.name, "http://a.example/1"
+    commands = [["status"], ["status", name], ["push", name, url], ["crawl", name], ["adopt", name]]
+    *broken, by_name = run_dq_each(project, [*commands, ["peek", "--crawl", name]])
+    for done in broken:
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 1
+        assert f"the project's spiders cannot be loaded: tree_project/spiders/{says}" in line
+        assert "--crawl NAME needs no spider" in line
+    assert "there is no crawl" in by_name.stderr
+
+
+def test_what_is_typed_wrongly_has_exit_status_two(make_project: Callable[..., Project]) -> None:
+    """One line on standard error says what; Redis is not asked, nor a spider."""
+    project = make_project([], redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    name, entry_id = project.name, "0" * 24
+    commands = [
+        *([each, name, "-a", "FOO"] for each in ("status", "clear", "adopt", "crawl")),
+        *([each, name, url, "-a", "FOO"] for each, url in (("push", "http://x"), ("limit", "x"))),
+        ["status", "--watch"], ["pause"], ["clear"], ["failed", name, "x"], ["dead", name, entry_id, "x"],
+        ["limit", name], ["limit", name, "x", "y"], ["limit", name, "x", "--default", "--delay", "1"],
+        ["push", name], ["forget", name], ["push", "--crawl", name, "http://x"], ["forget", "http://x"],
+        ["push", name, "http://x", "--meta", "x"],
+        ["retry", name], ["retry", name, "--all", entry_id], ["retry", name, "x"], ["retry", entry_id],
+    ]  # fmt: skip
+    for command, done in zip(commands, run_dq_each(project, commands), strict=True):
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), command
+        assert done.stderr.startswith(f"scrapy dq {command[0]}: ")
+
+
+def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]) -> None:
+    """One line and exit status 1, unless SCRAPY_SETTINGS_MODULE names settings; no folder."""
+    project = make_project([])
+    (project.folder / "scrapy.cfg").unlink()
+    before = sorted(project.folder.rglob("*"))
+    words = {"limit": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"]}
+    commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
+    for command, done in zip(commands, run_dq_each(project, commands), strict=True):
+        line = f"scrapy dq {command[0]}: no Scrapy project here: run it in the folder that has scrapy.cfg\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+    assert sorted(project.folder.rglob("*")) == before
+    named = subprocess.run(
+        project.command("dq", "status"), cwd=project.folder, capture_output=True, text=True, timeout=60,
+        env=project.environ() | {"SCRAPY_SETTINGS_MODULE": "tree_project.settings"}, check=False,
+    )  # fmt: skip
+    assert named.stdout.splitlines()[1].split() == ["absent", f"{project.name}:", project.name]
 
 
 def test_each_look_is_in_the_group() -> None:

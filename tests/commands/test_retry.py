@@ -175,10 +175,9 @@ def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
     worker.leave()
-    text = " ".join(dq.text("retry", "--all", "--yes").split())
-    assert (
-        f"what it has seen is known still. Go on with: scrapy crawl <spider> -s DQ_CRAWL={live.crawl}" in text
-    )
+    known = "The run was finished and is open again; what it has seen is known still. Go on with:"
+    text = dq.text("retry", "--all", "--yes")
+    assert text.splitlines()[2:] == [known, f"  scrapy crawl <spider> -s DQ_CRAWL={live.crawl}"]
     assert counts(live) == (1, 0, 0)
     again = HandWorker(live, "again")
     again.exchange(want=1)

@@ -49,12 +49,16 @@ def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
 
 
 def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
-    """The next one would not be on hold: said, instead of a word that nobody obeys."""
+    """The next one would not be on hold: said, instead of a word that nobody obeys. Others are needless."""
     worker.exchange()
     for word in ("pause", "drain"):
         with pytest.raises(CommandError, match="the run is finished: there is nothing to hold up"):
             dq.text(word)
-    assert "goes on" in dq.text("resume")
+    assert dq.text("stop") == f"Crawl {dq.crawl!r}: stopping. 1 worker, 0 in flight.\n"
+    worker.leave()
+    for word in ("resume", "stop"):
+        assert dq.text(word) == f"Crawl {dq.crawl!r}: the run is finished: there is nothing to {word}.\n"
+        assert (dq.status, dq.found(word)["phase"]) == (DONE, "finished")
 
 
 @pytest.mark.parametrize("word", ["pause", "drain", "resume", "stop"])

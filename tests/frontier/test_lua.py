@@ -12,7 +12,7 @@ import redis
 
 from scrapy_dq.frontier import Overview, forget, keys
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.look import sizes, upcoming
+from scrapy_dq.frontier.look import names_beside, sizes, upcoming
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Seen
 from scrapy_dq.frontier.retrying import retry_records
 from scrapy_dq.frontier.scripts import BY_HAND, LOOKS, TRANSITIONS, source
@@ -132,6 +132,7 @@ def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -
 BLOCKING_CALLS: dict[str, Any] = {
     "sizes": lambda client: sizes(client, "a crawl", 10),
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
+    "present": lambda client: names_beside(client, "a crawl", "a.example"),
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
     "retry": lambda client: retry_records(client, "a crawl", Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
@@ -166,7 +167,7 @@ def test_a_look_changes_nothing(name: str) -> None:
     called = set(re.findall(r"redis\.p?call\('(\w+)'", LUA[name]))
     assert called <= {
         "HSCAN", "EXISTS", "LLEN", "ZRANGEBYLEX", "HLEN", "HGET", "LINDEX", "ZRANGE", "ZREVRANGE",
-        "HMGET", "ZMSCORE",
+        "HMGET", "ZMSCORE", "HEXISTS", "HVALS", "SMEMBERS", "ZSCORE",
     }  # fmt: skip
 
 

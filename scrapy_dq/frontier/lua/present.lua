@@ -1,0 +1,33 @@
+-- present: whether anything of the crawl is in a partition, and which partitions have something. Changes nothing.
+-- ARGS     partition, cursor ('0' at first), look (about how many names)
+-- RETURNS  1 (something waits there, is in flight, or it has limits or a block of its own) or 0, cursor ('0': that was
+--          the last part), names: those of a part
+-- COST     O(look + in flight); a hash of up to 512 partitions is looked at in one part
+-- CRASH    nothing to do
+local partition, cursor, look = ARGV[1], ARGV[2], tonumber(ARGV[3])
+for _, set in ipairs({ 'rotation', 'suspects', 'resting', 'saturated', 'earliest', 'blocked' }) do
+  if redis.call('ZSCORE', key[set], partition) then return { 1, '0', {} } end
+end
+for _, hash in ipairs({ 'bands', 'limits', 'busy', 'unsent' }) do
+  if redis.call('HEXISTS', key[hash], partition) == 1 then return { 1, '0', {} } end
+end
+local names, told = {}, {}
+local function tell(name)
+  if not told[name] then names[#names + 1], told[name] = name, true end
+end
+if cursor == '0' then
+  for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
+    for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
+      if string.find(record, '\0', 18, true) then tell((split(record, 18))) end -- else a stranger's
+    end
+  end
+  for _, member in ipairs(redis.call('ZRANGE', key.delayed, 0, look - 1)) do
+    if string.find(member, '\0', 21, true) then tell((split(member, 21))) end
+  end
+  local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', look)[2]
+  for i = 1, #limited, 2 do tell(limited[i]) end
+end
+if told[partition] then return { 1, '0', {} } end
+local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
+for i = 1, #scanned[2], 2 do tell(scanned[2][i]) end
+return { 0, scanned[1], names }

@@ -1,0 +1,43 @@
+"""Commands whose output nobody takes: the work is done all the same, and the exit status is that of it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Callable
+
+from support.project import Project
+from support.redis_server import RedisServer
+
+
+def test_what_cannot_be_printed_does_not_change_what_is_done(
+    make_project: Callable[..., Project], server: RedisServer
+) -> None:
+    """A reader that has gone is silent; a disk that is full is told in one line, with exit status 1."""
+    project = make_project([], redis_url=server.url)
+    (project.folder / "urls.txt").write_text("no URL\nhttp://a.example/2\n")
+    name, full = project.name, "standard output cannot be written: No space left on device"
+    expected = {
+        "doctor --json | true": (0, ""),
+        f"push {name} http://a.example/1 | true": (0, ""),
+        f"push {name} --file urls.txt 2> /dev/full": (1, ""),
+        "doctor > /dev/full": (1, full),
+        f"push {name} http://a.example/3 > /dev/full": (1, full),
+    }
+    started = {
+        words: subprocess.Popen(
+            ["bash", "-c", f"{shlex.join(project.command('dq'))} {words}; exit ${{PIPESTATUS[0]}}"],
+            cwd=project.folder, text=True,
+            env=project.environ() | {"PYTHONUNBUFFERED": "1" if "push" in words else ""},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for words in expected
+    }  # fmt: skip
+    for words, process in started.items():
+        stderr = process.communicate(timeout=60)[1]
+        status, says = expected[words]
+        assert (process.returncode, len(stderr.splitlines())) == (status, bool(says)), (words, stderr)
+        assert says in stderr
+    with server.client() as client:
+        assert client.hget(f"dq:{{{name}}}:meta", "waiting") == b"3"
+        assert client.scard(f"dq:{{{name}}}:members") == 0
