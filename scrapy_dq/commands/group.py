@@ -15,7 +15,6 @@ from scrapy_dq.commands.adopt import Adopt
 from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
 from scrapy_dq.commands.crawlers import LOADER, NoSpiders
-from scrapy_dq.commands.display import end_output
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.forget import Forget
@@ -114,6 +113,8 @@ class Command(ScrapyCommand):
             return
         if subcommand.own_output:
             self._run(subcommand, opts)
+            from scrapy_dq.commands.display import end_output
+
             end_output()
             return
         with lasting_streams() as errors:

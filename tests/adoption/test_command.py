@@ -77,6 +77,7 @@ USAGE: dict[str, list[str]] = {
     "invalid choice: 'random'": ["adopt", "x", "--queue", "random"],
     "Invalid -s value": ["adopt", "x", "-s", "novalue"],
     "expected one argument": ["adopt", "x", "-s"],
+    "-a takes NAME=VALUE": ["adopt", "x", "-a", "novalue"],
 }
 
 
@@ -108,7 +109,6 @@ def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) 
         "DQ_WORKER_TTL = 'x': expected a number": [name, "-s", "DQ_WORKER_TTL=x"],
         "DQ_TRUST_PICKLE": [name, "-s", "SCHEDULER_SERIALIZER=pickle"],
         "it cannot be imported": [name, "-s", "SCHEDULER_SERIALIZER=no_such"],
-        "-a takes NAME=VALUE": [name, "-a", "novalue"],
         "cannot be made: TypeError": [name, "-a", "crawler=1"],
         "--trust-pickle": [name],
         "leave --queue out": [name, "--queue", "fifo"],

@@ -87,7 +87,7 @@ def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
     """Return reason and page of each dead letter. Source: lua/bury.lua"""
     with connect_url(crawl.redis_url) as client:
         records = [msgpack.unpackb(r, raw=True) for r in client.hvals(prefix(crawl.project.name) + "dead")]
-    pages = [PAGE.search(payload) for *_, payload in records]
+    pages = [PAGE.search(payload) for *_, payload, _ in records]
     return [
         (reason.decode(), page[0].decode() if page else "")
         for (reason, *_), page in zip(records, pages, strict=True)
