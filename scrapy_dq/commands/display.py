@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,18 +96,6 @@ def last_words() -> Iterator[None]:
         if not isinstance(error, BrokenPipeError):
             with suppress(OSError):
                 print(f"standard output cannot be written: {error.strerror}", file=sys.stderr)
-
-
-def end_output() -> None:
-    """Write what is printed but not written; if it cannot be, Python does not try again at its end."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
 
 
 def print_json(found: Any) -> None:

@@ -24,7 +24,7 @@ from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Drain, Pause, Resume, Stop
-from scrapy_dq.commands.streams import lasting_streams
+from scrapy_dq.commands.streams import end_output, lasting_streams
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError

@@ -91,7 +91,8 @@ def test_what_is_asked_for_wrongly_is_told(project: Project) -> None:
 
 def one_line(done: Ended | subprocess.CompletedProcess[str]) -> str:
     """Return the one line on standard error of a command that failed."""
-    assert done.returncode == 1, done.stdout + done.stderr
+    typed_wrongly = "-a takes" in done.stderr
+    assert done.returncode == 1 + typed_wrongly, done.stdout + done.stderr
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("scrapy dq adopt: ")
