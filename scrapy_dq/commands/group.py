@@ -113,8 +113,6 @@ class Command(ScrapyCommand):
             return
         if subcommand.own_output:
             self._run(subcommand, opts)
-            from scrapy_dq.commands.display import end_output
-
             end_output()
             return
         with lasting_streams() as errors:
