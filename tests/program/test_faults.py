@@ -236,9 +236,11 @@ def test_a_process_that_slept_through_the_end_of_the_run(
 ) -> None:
     """It was taken for dead, and the others finished the run: it goes on in the next one."""
     program = start_program(SLEEPER, redis_server.url, crawl_name)
-    wait_until(lambda: lines() == ["first"], "the program waits for an item")
-    program.send(signal.SIGSTOP)
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    # It may be stopped before it has told that the first one is done: that one would come back.
+    wait_until(lambda: live.call("census").done == 1, "the program waits for an item")
+    assert lines() == ["first"]
+    program.send(signal.SIGSTOP)
     other = HandWorker(live, "other")
     (sleeper,) = live.members() - {"other"}
     other.reclaim(sleeper)
