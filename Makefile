@@ -9,9 +9,10 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
 
-# ruff and mypy run as tests: tests/test_house.py.
+# Most tests wait for processes and time-outs: two at once take little more than half the time. ruff and mypy
+# run as tests: tests/test_house.py.
 test: $(INSTALLED)
-	$(RUN) -m pytest -m "not soak" --durations=15
+	$(RUN) -m pytest -m "not soak" -n 2 --dist loadfile --durations=15
 
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak --every-redis --durations=0

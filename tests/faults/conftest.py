@@ -14,7 +14,8 @@ from support.tree_site import TreeSite
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 """Each is a partition of its own; Linux has all of 127.0.0.0/8."""
-_figures: dict[str, str] = {}
+FIGURES = "figures"
+"""The name of what a test has measured, among the properties of its report."""
 
 
 @pytest.fixture
@@ -68,14 +69,24 @@ def figures(request: pytest.FixtureRequest) -> Callable[..., None]:
         shown: dict[str, Any] = {}
         if verdict is not None:
             shown = {"pages": verdict.pages, "lost": len(verdict.lost), "repeats": verdict.repeats}
-        _figures[request.node.name] = ", ".join(f"{k}={v}" for k, v in (shown | more).items())
+        line = ", ".join(f"{k}={v}" for k, v in (shown | more).items())
+        # With the report: it is another process that prints the table.
+        request.node.user_properties.append((FIGURES, f"{request.node.name}: {line}"))
 
     return note
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the figures of all fault tests of this run."""
-    if _figures:
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    lines = [
+        line
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, line in report.user_properties
+        if name == FIGURES
+    ]
+    if lines:
         terminalreporter.section("faults")
-        for name, line in _figures.items():
-            terminalreporter.line(f"{name}: {line}")
+        for line in lines:
+            terminalreporter.line(line)

@@ -55,7 +55,7 @@ def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
         float("inf"),
         1e30,
         2**70,
-        time.time() * 1000,
+        pytest.param(time.time() * 1000, id="now, in ms"),
         [5],
         b"5",
         5j,

@@ -121,7 +121,9 @@ GOOD: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"), GOOD, ids=[f"{name}={value}" for name, value, _ in GOOD]
+    ("name", "value", "expected"),
+    GOOD,
+    ids=[f"{name}={getattr(value, '__name__', value)}" for name, value, _ in GOOD],
 )
 def test_a_good_value_is_read(name: str, value: Any, expected: Any) -> None:
     """As Python writes it in settings.py, and as text from the command line."""
