@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.fault_crawl import FIGURES
 from support.project import Project
 from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary
@@ -96,3 +97,19 @@ def make_project(tmp_path: Path) -> Iterator[Callable[..., Project]]:
             return project
 
         yield make
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the figures of all fault tests of this run."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    lines = [
+        line
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, line in report.user_properties
+        if name == FIGURES
+    ]
+    if lines:
+        terminalreporter.section("faults")
+        for line in lines:
+            terminalreporter.line(line)

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from support.fault_crawl import CONTENDERS, FaultCrawl, Verdict
+from support.fault_crawl import CONTENDERS, FIGURES, FaultCrawl, Verdict
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 """Each is a partition of its own; Linux has all of 127.0.0.0/8."""
-FIGURES = "figures"
-"""The name of what a test has measured, among the properties of its report."""
 
 
 @pytest.fixture
@@ -74,19 +72,3 @@ def figures(request: pytest.FixtureRequest) -> Callable[..., None]:
         request.node.user_properties.append((FIGURES, f"{request.node.name}: {line}"))
 
     return note
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the figures of all fault tests of this run."""
-    reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    lines = [
-        line
-        for report in reports
-        if getattr(report, "when", "") == "call"
-        for name, line in report.user_properties
-        if name == FIGURES
-    ]
-    if lines:
-        terminalreporter.section("faults")
-        for line in lines:
-            terminalreporter.line(line)

@@ -27,6 +27,8 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     "JOBDIR": {**PLAIN, "JOBDIR": "job"},
 }
 """What each of them is set up with; settings of Project come on top."""
+FIGURES = "figures"
+"""The name of what a test has measured, among the properties of its report."""
 
 
 @dataclass(frozen=True)
