@@ -100,6 +100,8 @@ class FaultCrawl:
         worker.kill()
         self.killed.add(worker.pid)
         if self.contender == "scrapy_dq":
+            # What it sent as it died may reach Redis after this process's own question.
+            time.sleep(0.05)
             self.leases_at_kills += self.leases_of({worker.pid})
 
     def end(self, timeout_s: float = 60.0) -> Verdict:
