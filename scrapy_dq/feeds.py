@@ -8,8 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 from scrapy import Spider
 from scrapy.extensions.feedexport import FileFeedStorage
 
-from scrapy_dq.crew.member import own_member
 from scrapy_dq.crew.parts import write_lock
+from scrapy_dq.crew.recruit import own_recruit
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -30,8 +30,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
-        member = own_member()
-        part = member.part(crawler, feed_options) if member else None
+        recruit = own_recruit()
+        part = recruit.part(crawler, feed_options) if recruit else None
         if part is not None:
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and nobody removes a part before.

@@ -21,7 +21,7 @@ from scrapy_dq.announcing import (
 )
 from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of, options_of
 from scrapy_dq.connection import Connection
-from scrapy_dq.crew.member import own_member
+from scrapy_dq.crew.recruit import own_recruit
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
@@ -127,8 +127,8 @@ class Session:
         """
         self._scheduler = scheduler
         where = ""
-        if crew := own_member():
-            crew.enter(self._crawler, self.config.shutdown_grace_s)
+        if recruit := own_recruit():
+            recruit.enter(self._crawler, self.config.shutdown_grace_s)
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
@@ -162,8 +162,8 @@ class Session:
         self.opened = True
         self.adopted = joined.adopted
         self.paused = joined.words.hold is Hold.PAUSED
-        if crew := own_member():
-            crew.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
+        if recruit := own_recruit():
+            recruit.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._dupefilter.open()
         self._listen()

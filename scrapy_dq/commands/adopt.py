@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
@@ -58,13 +58,14 @@ class Adopt(Subcommand):
         parser.add_argument(
             "--delete-source", action="store_true", help="delete queue and dupefilter once all is stored"
         )
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         # Scrapy loads the commands whenever it starts: what they need comes when they run.
         from scrapy_dq.adoption.source import BadSource
         from scrapy_dq.adoption.takeover import Wishes, take_over
         from scrapy_dq.commands.crawlers import prepared_crawler
-        from scrapy_dq.commands.display import ProgressBar, print_rows
+        from scrapy_dq.commands.display import ProgressBar, print_json, print_rows
 
         crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
         wishes = Wishes(
@@ -76,11 +77,31 @@ class Adopt(Subcommand):
                 report = asyncio.run(take_over(crawler, wishes, bar, bar.say))
         except BadSource as error:
             raise CommandError(str(error)) from error
-        print(f"Crawl {report.config.crawl!r} at {report.target}")
-        print_rows(_rows(report))
-        for line in _advice(report, crawler, crawl_command(options)):
-            print(line)
+        if options.json:
+            print_json(_found(report))
+        else:
+            print(f"Crawl {report.config.crawl!r} at {report.target}")
+            print_rows(_rows(report))
+            for line in _advice(report, crawler, crawl_command(options)):
+                print(line)
         return DONE if report.complete and not report.nothing else FAILED
+
+
+def _found(report: Report) -> dict[str, Any]:
+    tally = report.tally
+    return {
+        "crawl": report.config.crawl,
+        "redis": report.target,
+        "complete": report.complete,
+        "adopted": tally.adopted,
+        "known": tally.known,
+        "dead": tally.dead,
+        "fingerprints": tally.fingerprints,
+        "no_fingerprints": tally.no_fingerprints,
+        "reasons": {reason: count for reason, count in tally.reasons.most_common() if count > 0},
+        "start_urls": {found.key: found.size for found in report.start_urls if found.size},
+        "deleted": report.deleted,
+    }
 
 
 def _rows(report: Report) -> Iterator[tuple[str, int]]:

@@ -36,7 +36,7 @@ class Crawl(Subcommand):
 
     name = "crawl"
     arguments = "<spider>"
-    own_output = True
+    own_status = True
     summary = "crawl with several workers on this machine"
     description = (
         "Crawls with N worker processes, shows how far it is, starts workers again that die, and joins the "
@@ -88,7 +88,6 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.crawl_summary import Summary
         from scrapy_dq.commands.crawl_view import CrawlView, workers
         from scrapy_dq.commands.crawlers import prepared_crawler
-        from scrapy_dq.commands.display import last_words
         from scrapy_dq.crew.crew import Crew
         from scrapy_dq.crew.feed_plan import exporter_classes, plan_feeds, storages
         from scrapy_dq.crew.joining import Joining
@@ -147,8 +146,7 @@ class Crawl(Subcommand):
             joined, unjoined = _join(feeds, crew, stops)
             stops.most = stops.count + 1  # whoever reads what is printed may have stopped reading
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
-        with last_words():
-            summary.print_json() if options.json else summary.print()
+        summary.print_json() if options.json else summary.print()
         return DONE if crew.finished and not unjoined else FAILED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -45,8 +45,7 @@ class CrawlView:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._quiet.enter_context(without_control_echo(sys.stderr))
-            with suppress(OSError):
-                self._live.start()
+            self._live.start()
         self._shown_at = time.monotonic()
         return self
 
@@ -55,8 +54,7 @@ class CrawlView:
     ) -> None:
         live, self._live = self._live, None
         if live is not None:
-            with suppress(OSError):
-                live.stop()
+            live.stop()
         self._quiet.close()
 
     def say(self, line: str) -> None:
@@ -68,11 +66,10 @@ class CrawlView:
         if self._said > LINES_A_SECOND and self._live is not None:
             return
         line = " " * (len(line) - len(line.lstrip())) + printable(line, 2000)
-        with suppress(OSError):
-            if self._live is not None:
-                self._console.print(Text(line))
-            else:
-                print(line, file=sys.stderr, flush=True)
+        if self._live is not None:
+            self._console.print(Text(line))
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     def show(self, crew: Crew) -> None:
         """Show how far it is, if it is time to."""
@@ -81,11 +78,10 @@ class CrawlView:
         if now < self._shown_at + (DRAW_EVERY_S if self._live else LINE_EVERY_S):
             return
         self._shown_at = now
-        with suppress(OSError):
-            if self._live is not None:
-                self._live.update(self._drawn(crew), refresh=True)
-            else:
-                print(_line(crew), file=sys.stderr, flush=True)
+        if self._live is not None:
+            self._live.update(self._drawn(crew), refresh=True)
+        else:
+            print(_line(crew), file=sys.stderr, flush=True)
 
     def _hear_hold(self, crew: Crew) -> None:
         """Say once that nothing is leased, and why: it looks as if the crawl hung."""

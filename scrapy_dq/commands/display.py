@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +20,6 @@ from scrapy_dq.text import printable
 
 LINE_EVERY_S = 5.0
 LONGEST_CELL = 2000
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Rich would exit with status 1 from here, whatever the command has done. Source: rich/console.py"""
-        raise BrokenPipeError
 
 
 class ProgressBar:
@@ -48,16 +41,14 @@ class ProgressBar:
 
     def __enter__(self) -> ProgressBar:
         if self._bar is not None:
-            with suppress(OSError):
-                self._bar.start()
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            with suppress(OSError):
-                self._bar.stop()
+            self._bar.stop()
 
     def begin(self, what: str, total: int) -> None:
         """Begin with the next *total* of something."""
@@ -69,12 +60,10 @@ class ProgressBar:
         """So many more are done."""
         self._done += count
         if self._bar is not None:
-            with suppress(OSError):
-                self._bar.advance(self._row, count)
+            self._bar.advance(self._row, count)
         elif time.monotonic() >= self._told_at + LINE_EVERY_S:
             self._told_at = time.monotonic()
-            with suppress(OSError):
-                print(f"{self._done:,} of {self._total:,} {self._what}", file=sys.stderr, flush=True)
+            print(f"{self._done:,} of {self._total:,} {self._what}", file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:
         """Print a line, above the bar."""
@@ -83,19 +72,6 @@ class ProgressBar:
         else:
             # Text, no markup: it may quote a stranger.
             self._bar.console.print(Text(line))
-
-
-@contextmanager
-def last_words() -> Iterator[None]:
-    """Print what is left to say; that it cannot be printed does not change how the command ended."""
-    try:
-        yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):
-            with suppress(OSError):
-                print(f"standard output cannot be written: {error.strerror}", file=sys.stderr)
 
 
 def print_json(found: Any) -> None:
@@ -138,7 +114,7 @@ def print_table(
     wraps: Sequence[str] = (),
 ) -> None:
     """Print such a table, as wide as the terminal."""
-    console = _Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False)
     with console.capture() as shown:
         console.print(table_of(columns, rows, numbers=numbers, wraps=wraps))
     for line in shown.get().splitlines():

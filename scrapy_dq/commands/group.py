@@ -24,7 +24,7 @@ from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Drain, Pause, Resume, Stop
-from scrapy_dq.commands.streams import end_output, lasting_streams
+from scrapy_dq.commands.streams import lasting_streams
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
@@ -111,14 +111,11 @@ class Command(ScrapyCommand):
             self.exitcode = FAILED
             _say(subcommand, "no Scrapy project here: run it in the folder that has scrapy.cfg")
             return
-        if subcommand.own_output:
-            self._run(subcommand, opts)
-            end_output()
-            return
         with lasting_streams() as errors:
             self._run(subcommand, opts)
         for error in errors:
-            self.exitcode = self.exitcode or FAILED
+            if not subcommand.own_status:
+                self.exitcode = self.exitcode or FAILED
             _say(subcommand, f"standard output cannot be written: {error.strerror}")
 
     def _run(self, subcommand: Subcommand, opts: argparse.Namespace) -> None:

@@ -73,15 +73,3 @@ def lasting_streams() -> Iterator[list[OSError]]:
 def nobody_reads() -> bool:
     """Tell whether standard output, made to last, has nobody or nothing any more that takes it."""
     return getattr(sys.stdout, "error", None) is not None
-
-
-def end_output() -> None:
-    """Write what is printed but not written; if it cannot be, Python does not try again at its end."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)

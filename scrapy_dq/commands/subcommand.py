@@ -35,8 +35,8 @@ class Subcommand(ABC):
     summary: ClassVar[str]
     description: ClassVar[str]
 
-    own_output: ClassVar[bool] = False
-    """Whether it sees itself to standard streams that cannot be written any more."""
+    own_status: ClassVar[bool] = False
+    """Whether its exit status tells of what it did only, and not of whether that could be printed."""
 
     @abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from scrapy_dq.crew.lookout import Lookout
-from scrapy_dq.crew.member import AFTER_GRACE_S
 from scrapy_dq.crew.parts import Run
 from scrapy_dq.crew.post import Post
+from scrapy_dq.crew.recruit import AFTER_GRACE_S
 from scrapy_dq.crew.stops import Stops
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import pty
@@ -150,6 +151,19 @@ def test_what_was_adopted_is_told(project: Project, client: redis.Redis) -> None
     ):
         assert text in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:
+    """The same of what was adopted, on standard output alone."""
+    push(client, project, pages(12))
+    client.zadd(f"{project.name}:requests", {b"junk": 0})
+    client.rpush(f"{project.name}:start_urls", "x", "y")
+    done = run_dq(project, "adopt", project.name, "--trust-pickle", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["crawl"] == project.name
+    assert [found[name] for name in ("adopted", "known", "dead", "fingerprints")] == [12, 0, 1, 12]
+    assert found["complete"] and not found["deleted"] and sum(found["reasons"].values()) == 1
+    assert found["start_urls"] == {f"{project.name}:start_urls": 2}
 
 
 def test_a_name_and_arguments_are_those_of_the_crawl(project: Project, client: redis.Redis) -> None:

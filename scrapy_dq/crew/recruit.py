@@ -32,7 +32,7 @@ AFTER_GRACE_S = 3.0
 """A worker that is told to stop and still runs so long after its grace is told again, then killed."""
 
 
-class Member:
+class Recruit:
     """This process, as one of a crew's workers."""
 
     def __init__(self, invitation: Invitation) -> None:
@@ -144,7 +144,7 @@ def _named(error: BaseException) -> str:
 
 
 @lru_cache(maxsize=1)
-def own_member() -> Member | None:
-    """Return this process as a member of a crew; None: it is in none."""
+def own_recruit() -> Recruit | None:
+    """Return this process as a crew's recruit; None: it is in no crew."""
     invitation = Invitation.take()
-    return Member(invitation) if invitation else None
+    return Recruit(invitation) if invitation else None
