@@ -1,10 +1,10 @@
 """A site whose crawl looks the same from its first second to its last: `python -m benchmarks.catalogue '{}'`.
 
-A home page links to 13 sections, a section to 13 lists, a list to its first 13 items, and an item to the one that
-stands 13 further on, if there is one. All other links, up to 13 on each page, are of pages that are known by
-then: the home page, the section, the list and the first items of the same list. So a crawl that is stopped half
-way has found about as much that is new for each of its pages as a whole one. All addresses are of one length: who serves
-them in the order of their bytes goes into the depth, as those do that serve the newest first.
+A home page links to 13 sections, a section to 13 lists, a list to its first 13 items, and an item to the one
+that stands 13 further on, if there is one. All other links, up to 13 on each page, are of pages known by
+then: the home page, the section, the list and the first items of the same list. So a crawl that is stopped
+half way has found as much that is new for each of its pages as a whole one. All addresses are of one length:
+who serves them in the order of their bytes goes into the depth, as those do that serve the newest first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def catalogue(pages: int) -> dict[str, list[str]]:
         for of_section in numbers:
             # The first lists have one item more, until all are dealt out.
             before = (section - 1) * LINKS + of_section - 1
-            of_list = [Page(section, of_section, n + 1) for n in range(items // LISTS + (before < items % LISTS))]
+            of_list = [
+                Page(section, of_section, n + 1) for n in range(items // LISTS + (before < items % LISTS))
+            ]
             found[Page(section, of_section)] = of_list[:LINKS]
             for page in of_list:
                 found[page] = list(islice(_links(page, of_list), LINKS))
@@ -64,7 +66,7 @@ def _links(page: Page, of_list: list[Page]) -> Iterator[Page]:
 
 
 class CataloguePages:
-    """The state in the site's process: answers that are made before the first request, and when each was asked for."""
+    """The state in the site's process: all answers from the beginning, and when each was asked for."""
 
     def __init__(self, pages: int) -> None:
         self.port = 0
@@ -75,6 +77,8 @@ class CataloguePages:
         """Note a request and return its response."""
         if target == "/__log":
             return Answer(json.dumps(self._log).encode())
+        if target == "/__count":
+            return Answer(str(len(self._log)).encode())
         self._log.append((time.monotonic(), target))
         return self._answers.get(target) or Answer(b"", 404)
 
@@ -96,8 +100,12 @@ class CatalogueSite(SiteProcess):
         """The home page, from which all pages are found."""
         return self.url(Page().path)
 
+    def count(self) -> int:
+        """Return how many requests there were; less to send than the log."""
+        return int(self.get("/__count"))
+
     def log(self) -> list[tuple[float, str]]:
-        """Return when each page was asked for, on the clock of `time.monotonic()`, in the order of arrival."""
+        """Return when each page was asked for, on the clock of `time.monotonic()`."""
         return [(at_s, path) for at_s, path in json.loads(self.get("/__log"))]
 
 

@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import scrapy
-from scrapy.http import TextResponse
+from scrapy.http import Response, TextResponse
 
 
 class CatalogueSpider(scrapy.Spider):
     """Follow every link of every page; one item of each page."""
 
     async def start(self) -> AsyncIterator[Any]:
-        """Yield the start requests, filtered: else the page would be crawled again at the first link to it."""
+        """Yield the start requests, filtered: else they would be crawled again at the first link to them."""
         self._began = time.process_time()
         for url in self.settings.getlist("START_URLS"):
             yield scrapy.Request(url)
 
-    def parse(self, response: TextResponse) -> Iterator[Any]:
+    def parse(self, response: Response) -> Iterator[Any]:
         """Follow every link."""
+        assert isinstance(response, TextResponse)
         yield from response.follow_all(css="a", callback=self.parse)
         yield {"url": response.url, "title": response.css("title::text").get()}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.catalogue import LINKS, LISTS, CatalogueSite
+from benchmarks.catalogue import LINKS, CatalogueSite
 from benchmarks.cpu import CpuMeter
 from benchmarks.distance import Distance
 from support.conditions import redis_kind
@@ -34,7 +34,7 @@ class ProjectSpider(CatalogueSpider):
 """
 LONGEST_S = 120.0
 HEAD_PAGES = 1 + LINKS
-"""The home page and the sections, whose links are all new: left out of the rate of a crawl that was stopped."""
+"""The home page and the sections, whose links are all new: not in the rate of a crawl that was stopped."""
 
 
 class Contender(NamedTuple):
@@ -109,7 +109,12 @@ def crawl(name: str, round_trip_ms: float, repetition: int, stop_after_s: float 
                 proxy = stack.enter_context(Distance(redis.port, round_trip_ms))
                 ping_ms = proxy.ping_ms()
         url = proxy.redis_url if proxy else redis.url if redis else None
-        settings = {**SETTINGS, **contender.settings, "NOTES": str(folder), "CLOSESPIDER_TIMEOUT": stop_after_s}
+        settings = {
+            **SETTINGS,
+            **contender.settings,
+            "NOTES": str(folder),
+            "CLOSESPIDER_TIMEOUT": stop_after_s,
+        }
         project = Project(
             folder / "project", [site.start_url], redis_url=url, settings=settings, spider=SPIDER
         )

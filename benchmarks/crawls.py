@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -36,6 +36,18 @@ MOST = 5
 """Repetitions; fewer if the budget is spent before."""
 STOP_AFTER_S = {PEER: 8.0}
 
+LEGEND = """\
+{pages:,} pages of {links} links each, of which {known:.0%} lead to pages that are known already; real
+`scrapy crawl` processes, CONCURRENT_REQUESTS and CONCURRENT_REQUESTS_PER_DOMAIN {concurrent}; a new Redis for
+each crawl, AOF everysec. Pages per second are counted by the site, from its first request to its last: the
+start of the processes is not in them. *The processes* tells from their start to their end. Each crawl was
+complete and asked for no page twice, else there would be no figures. A ratio is of one repetition. \\*:
+stopped ({stops}); such a rate leaves out the first {head} pages, whose links are all new.
+
+Everything shares the cores: the site takes {site} ms of CPU per page"""
+FAR = """, and the proxy that
+makes Redis distant {proxy} ms, with one worker of scrapy_dq. A PING through it takes, in ms: {pings}"""
+
 
 class Crawls(Part):
     """Pages per second, from the first request at the site to the last."""
@@ -62,10 +74,17 @@ class Crawls(Part):
         """Return those of whole crawls."""
         of = _Found(found)
         return [
-            Bar("whole crawl, loopback: ours / Scrapy in memory", 1.0, False, of.ratios((OURS, 0), (MEMORY, 0))),
+            Bar(
+                "whole crawl, loopback: ours / Scrapy in memory",
+                1.0,
+                False,
+                of.ratios((OURS, 0), (MEMORY, 0)),
+            ),
             Bar("whole crawl, loopback: ours / scrapy-redis", 1.7, False, of.ratios((OURS, 0), (PEER, 0))),
             Bar("whole crawl, 2 ms: ours / Scrapy in memory", 0.97, False, of.ratios((OURS, 2), (MEMORY, 0))),
-            Bar("whole crawl, 10 ms: ours / Scrapy in memory", 0.97, False, of.ratios((OURS, 10), (MEMORY, 0))),
+            Bar(
+                "whole crawl, 10 ms: ours / Scrapy in memory", 0.97, False, of.ratios((OURS, 10), (MEMORY, 0))
+            ),
             Bar("whole crawl, 2 ms: ours / scrapy-redis", 7.0, False, of.ratios((OURS, 2), (PEER, 2))),
         ]
 
@@ -73,8 +92,8 @@ class Crawls(Part):
         """Return the table, and how it was measured."""
         of = _Found(found)
         head = [
-            "scheduler", "workers", "round trip to Redis", "pages/s", "of Scrapy in memory", "of scrapy-redis",
-            "CPU, ms/page: workers", "Redis", "the processes, s", "crawls",
+            "scheduler", "workers", "round trip to Redis", "pages/s", "of Scrapy in memory",
+            "of scrapy-redis", "CPU, ms/page: workers", "Redis", "the processes, s", "crawls",
         ]  # fmt: skip
         rows = [of.row(name, round_trip_ms) for name, round_trip_ms in of.kinds]
         return f"{markdown(head, rows)}\n\n{of.legend()}"
@@ -87,7 +106,13 @@ class Crawls(Part):
             for name in (OURS_TWICE, OURS, PEER):
                 there = [ms for ms in distances if (name, ms) in of.kinds]
                 rates = [median(of.rates(name, ms)) for ms in there]
-                axes.plot([distances.index(ms) for ms in there], rates, "o-", color=COLOURS[name], label=_title(name))
+                axes.plot(
+                    [distances.index(ms) for ms in there],
+                    rates,
+                    "o-",
+                    color=COLOURS[name],
+                    label=_title(name),
+                )
             for name in (MEMORY, DISK):
                 if (name, 0) in of.kinds:
                     rate = median(of.rates(name, 0))
@@ -154,32 +179,26 @@ class _Found:
 
     def legend(self) -> str:
         near = [c for c in self._all if not c.round_trip_ms and not c.stopped]
-        far = sorted({(c.round_trip_ms, c.contender) for c in self._all if c.ping_ms})
-        pings = {ms: median([c.ping_ms for c in self._all if c.round_trip_ms == ms]) for ms, _ in far}
-        site = [c.site_s / c.pages * 1000 for c in near]
-        proxy = [c.proxy_s / c.pages * 1000 for c in self._all if c.round_trip_ms and c.contender == OURS]
-        stops = ", ".join(f"{CONTENDERS[name].title} after {s:g} s" for name, s in self._stop_after_s.items())
-        text = (
-            f"{self._pages:,} pages of {LINKS} links each, of which {1 - 1 / LINKS:.0%} lead to pages that are known "
-            f"already; real `scrapy crawl` processes, CONCURRENT_REQUESTS and CONCURRENT_REQUESTS_PER_DOMAIN "
-            f"{SETTINGS['CONCURRENT_REQUESTS']}; a new Redis for each crawl, AOF everysec. Pages per second are counted by the "
-            "site, from its first request to its last, so that the start of the processes is not in them; *the processes* "
-            "tells from their start to their end. Every crawl was complete and no page was asked for twice, else there would be no "
-            f"figures. A ratio is of one repetition. \\*: stopped ({stops}); such a rate leaves out the first {HEAD_PAGES} pages, "
-            "whose links are all new. Everything runs on the same cores: the site takes "
-            f"{spread(site, 2)} ms of CPU per page"
+        far = [c for c in self._all if c.round_trip_ms]
+        pings = {ms: median([c.ping_ms for c in far if c.round_trip_ms == ms]) for _, ms in self.kinds if ms}
+        of_proxy = [c.proxy_s / c.pages * 1000 for c in far if c.contender == OURS]
+        text = LEGEND.format(
+            pages=self._pages,
+            links=LINKS,
+            known=1 - 1 / LINKS,
+            concurrent=SETTINGS["CONCURRENT_REQUESTS"],
+            stops=", ".join(
+                f"{CONTENDERS[name].title} after {s:g} s" for name, s in self._stop_after_s.items()
+            ),
+            head=HEAD_PAGES,
+            site=spread([c.site_s / c.pages * 1000 for c in near], 2),
         )
-        if pings and proxy:
-            measured = ", ".join(f"{ms:g} ms: {ping:.2f}" for ms, ping in pings.items())
-            text += (
-                f", the proxy that makes Redis distant {spread(proxy, 2)} beside {CONTENDERS[OURS].title}. "
-                f"What a PING takes through it, in ms ({measured})"
+        if of_proxy:
+            return text + FAR.format(
+                proxy=spread(of_proxy, 2),
+                pings=", ".join(f"{ping:.2f} for {ms:g}" for ms, ping in sorted(pings.items())),
             )
         return text + "."
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
 
 
 PART = Crawls()

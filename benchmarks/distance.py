@@ -1,7 +1,7 @@
 """A TCP proxy that makes a Redis distant, and does nothing else: it shares the cores with what is measured.
 
-`python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` says its own port. The proxy of the tests can do
-more, which takes 0.25 ms of CPU for a round trip: too much beside a scheduler that makes twenty for a page.
+`python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` says its own port. The proxy of the tests
+can do more, and takes more CPU for each round trip: too much beside a scheduler that makes twenty for a page.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import deque
 from statistics import median
 
 from redis import Redis
+
 from support.site_process import SiteProcess
 
 PINGS = 25
@@ -45,7 +46,7 @@ class Side(asyncio.Protocol):
             self._set_timer()
 
     def _set_timer(self) -> None:
-        # A machine that sleeps wakes up late, by up to half a millisecond: as late as it was, the timer is early.
+        # A core that sleeps wakes up late, by up to half a millisecond; by so much the timer is early.
         self._loop.call_at(self._under_way[0][0] - Side.late_s, self._arrive)
 
     def _arrive(self) -> None:
