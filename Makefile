@@ -22,7 +22,7 @@ soak: $(INSTALLED)
 compare-faults: $(INSTALLED)
 	cd tests && ../$(RUN) -m faults.compare $(ARGS)
 
-# docs/performance.md, its figures and its plots; within ten minutes. ARGS="--help" tells how to measure a part of it.
+# docs/performance.md with its plots, within ten minutes. ARGS="--help" tells how to measure a part of it.
 bench: $(INSTALLED_BENCH)
 	PYTHONPATH=tests $(RUN) -m benchmarks $(ARGS)
 

@@ -28,7 +28,7 @@ WAYS = {
     "silent": "packets swallowed",
     "refused": "connections refused",
 }
-HEAD = ["longest, ms", "CPU in it, ms", "garbage collection in it, ms", "longest without collections, ms"]
+HEAD = ["longest, ms", "CPU in it, ms", "garbage collection in it, ms", "most CPU without that, ms"]
 LEGEND = """\
 {count} crawls of {seconds:g} s with each scheduler, of a site as above, CONCURRENT_REQUESTS {concurrent},
 Redis on loopback, AOF everysec. Noted in the process, by a subclass of either scheduler: all calls of

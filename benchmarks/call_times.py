@@ -50,7 +50,7 @@ def summary(watched: Watched) -> dict[str, Any]:
 
 
 def longest(rows: Iterable[Row], collections: Sequence[Row]) -> list[float]:
-    """Return what the longest call took, its CPU and garbage collections; then the longest without these.
+    """Return what the longest call took, its CPU and garbage collections; then the most CPU without these.
 
     Args:
         collections: in the order in which they began.
@@ -63,7 +63,7 @@ def longest(rows: Iterable[Row], collections: Sequence[Row]) -> list[float]:
 
     rows = list(rows)
     whole = max(rows, key=lambda row: row[1])
-    return [whole[1], whole[2], collecting(whole), max(row[1] - collecting(row) for row in rows)]
+    return [whole[1], whole[2], collecting(whole), max(row[2] - collecting(row) for row in rows)]
 
 
 def _within(rows: Iterable[Row], begin: float, end: float) -> list[Row]:

@@ -69,9 +69,11 @@ class Crawl:
     """What a proxy adds to the way to Redis and back; 0: there is none."""
     repetition: int
     pages: int
-    """That were asked for; of a crawl that was stopped, without the first."""
+    """That were asked for."""
+    left_out: int
+    """So many of them, the first, are not in the rate."""
     seconds: float
-    """From the first of these requests to the last."""
+    """From the first request to the last, of the others."""
     whole_seconds: float
     """From the start of the processes to their end."""
     worker_s: float
@@ -88,7 +90,7 @@ class Crawl:
     @property
     def rate(self) -> float:
         """Pages per second."""
-        return (self.pages - 1) / self.seconds
+        return (self.pages - self.left_out - 1) / self.seconds
 
 
 def crawl(name: str, round_trip_ms: float, repetition: int, stop_after_s: float = 0) -> Crawl:
@@ -131,13 +133,15 @@ def crawl(name: str, round_trip_ms: float, repetition: int, stop_after_s: float 
         notes = [json.loads(note.read_text()) for note in folder.glob("*.json")]
     stopped = "closespider_timeout" in reasons
     _check(name, reasons, [path for _, path in log], stopped)
-    times = sorted(at_s for at_s, _ in log)[HEAD_PAGES if stopped else 0 :]
+    left_out = HEAD_PAGES if stopped else 0
+    times = sorted(at_s for at_s, _ in log)
     return Crawl(
         name,
         round_trip_ms,
         repetition,
         pages=len(times),
-        seconds=times[-1] - times[0],
+        left_out=left_out,
+        seconds=times[-1] - times[left_out],
         whole_seconds=ended - began,
         worker_s=sum(note["cpu_s"] for note in notes),
         redis_s=redis_ended - redis_began,
