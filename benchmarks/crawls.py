@@ -46,7 +46,7 @@ stopped ({stops}); such a rate leaves out the first {head} pages, whose links ar
 
 Everything shares the cores: the site takes {site} ms of CPU per page"""
 FAR = """, and the proxy that
-makes Redis distant {proxy} ms, with one worker of scrapy_dq. A PING through it takes, in ms: {pings}"""
+makes Redis distant {proxy} ms, with one worker of scrapy_dq. A PING through it takes, in ms: {pings}."""
 
 
 class Crawls(Part):
