@@ -53,7 +53,7 @@ class ByExchange:
 
 
 class Raw:
-    """The same bytes into a set and a list, into another list and out: nothing else is looked at or counted."""
+    """The same bytes into a set and a list, into another list and out: nothing is looked at or counted."""
 
     def __init__(self, server: RedisServer) -> None:
         self._redis = server.client()
@@ -107,7 +107,7 @@ WAYS: dict[str, Callable[[RedisServer], ByExchange | Raw]] = {
 
 
 def measure(repetitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return, by persistence, batch and way, µs per request of each repetition by INFO cpu and by commandstats."""
+    """Return, by persistence, batch and way, µs per request of each repetition, told in two ways."""
     found: dict[str, Any] = {}
     for repetition in range(repetitions):
         for persistence, aof in PERSISTENCE.items():
@@ -179,8 +179,8 @@ def section(found: dict[str, Any]) -> str:
             ])  # fmt: skip
     head = ["Redis", "batch", *WAYS, "exchange / bare Lua", "exchange, by commandstats"]
     return "\n\n".join([
-        "What a request costs Redis, µs of its CPU for put + lease + ack (`INFO cpu`: with the time to read, answer and "
-        "write the AOF, which `commandstats` leaves out), by the exchange and at the raw limit: the same bytes through "
-        f"SADD, RPUSH, LMOVE and RPOP. {REQUESTS:,} requests, {BACKLOG:,} more wait:",
+        "What a request costs Redis, µs of its CPU for put + lease + ack (`INFO cpu`: with the time to read, "
+        "answer and write the AOF, which `commandstats` leaves out), by the exchange and at the raw limit: "
+        f"the same bytes through SADD, RPUSH, LMOVE and RPOP. {REQUESTS:,} requests, {BACKLOG:,} more wait:",
         markdown(head, rows),
     ])  # fmt: skip

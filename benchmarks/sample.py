@@ -35,14 +35,14 @@ def request(n: int, spider: SampleSpider) -> Request:
     return Request(url(n), spider.parse_page, headers=headers, meta={"depth": 3})
 
 
-def payloads(numbers: Iterable[int]) -> Iterator[bytes]:
-    """Yield what is stored of these requests, quicker than by encoding each."""
+def payload_frame() -> tuple[bytes, bytes]:
+    """Return what stands before and after the URL in what is stored of a request."""
     spider = SampleSpider()
-    first = Codec(spider).encode(request(0, spider))
-    assert first.count(url(0).encode()) == 1
-    head, tail = first.split(url(0).encode())
-    for n in numbers:
-        yield head + url(n).encode() + tail
+    whole = Codec(spider).encode(request(0, spider))
+    before, found, after = whole.partition(url(0).encode())
+    if not found:
+        raise RuntimeError("the URL does not stand as it is in what is stored")
+    return before, after
 
 
 def token(n: int) -> bytes:
@@ -53,8 +53,8 @@ def token(n: int) -> bytes:
 def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
     """Yield puts of these requests; those of several partitions are dealt out to them in turn."""
     names = [b"%s-%06d" % (HOST.encode(), k) if k else HOST.encode() for k in range(partitions)]
-    numbers = list(numbers)
-    for n, payload in zip(numbers, payloads(numbers), strict=True):
-        yield Put(
-            b"%012d" % n, Admission.SEEN, token(n), 0, False, payload, partition=names[n % partitions]
-        )  # fmt: skip
+    before, after = payload_frame()
+    for n in numbers:
+        payload = before + url(n).encode() + after
+        partition = names[n % partitions]
+        yield Put(b"%012d" % n, Admission.SEEN, token(n), 0, False, payload, partition=partition)
