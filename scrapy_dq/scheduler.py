@@ -186,7 +186,7 @@ class Scheduler(BaseScheduler):
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Settlement's call: *request* has left the engine."""
-        local = self._work.left(request, Ending(outcome, reason, printable(request.url, 2000)))
+        local = self._work.left(request, Ending(outcome, reason, request.url))
         if local and outcome is Outcome.FAILED:
             self._stats.inc_value(stats.FAILED)
 
@@ -196,7 +196,7 @@ class Scheduler(BaseScheduler):
         if ending.outcome is Outcome.DONE:
             worker.ack(entry_id)
         elif ending.outcome is Outcome.FAILED:
-            worker.fail(entry_id, ending.reason, ending.url)
+            worker.fail(entry_id, ending.reason, printable(ending.url, 2000))
         else:
             worker.release(entry_id)
 

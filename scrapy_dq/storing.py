@@ -16,6 +16,7 @@ from scrapy_dq.admission import Admissions, Admitted
 from scrapy_dq.at_work import AtWork
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
+from scrapy_dq.fingerprints import quick_fingerprint
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.session import Session
 from scrapy_dq.slots import BadPartition
@@ -39,7 +40,7 @@ class Storing:
         self._stats = crawler.stats
         self._retry_backoff = config.retry_backoff
         self.admissions = Admissions(
-            crawler.request_fingerprinter.fingerprint,
+            quick_fingerprint(crawler.request_fingerprinter),
             config.seed_once,
             config.local_seen,
             session.shares_seen,
@@ -49,16 +50,16 @@ class Storing:
 
     def store(self, request: Request) -> bool:
         """Take *request* into the outbox, or keep it local; False if it is known, or the run is over."""
-        local = bool(request.meta.get("dq_local"))
-        parent = self._session.settlement.parent_of(request)
-        parent_id = self._work.parent_of(request, parent)
         if self._session.filtered(request):
             self.count_duplicate(request)
             return False
         fingerprint = self.admissions.fingerprint(request)
-        if self.admissions.known(fingerprint):
+        if self.admissions.known(fingerprint):  # most links of most sites end here
             self.count_duplicate(request)
             return False
+        local = bool(request.meta.get("dq_local"))
+        parent = self._session.settlement.parent_of(request)
+        parent_id = self._work.parent_of(request, parent)
         partition, due, reason = b"", AT_ONCE, ""
         try:
             partition = self._session.slots.partition_of(request)
