@@ -1,39 +1,40 @@
-"""One process in which a scheduler is driven directly: `python -m benchmarks.drive PLAN`, a plan as JSON.
+"""One process in which a scheduler is driven: `python -m benchmarks.drive PLAN`, a plan as JSON.
 
-Its crawler, engine, event loop and spider are Scrapy's own, and the engine asks a scheduler that has nothing.
-The one that is measured is asked by `SampleSpider.start`, in place of the engine.
+Crawler, engine, event loop and spider are Scrapy's own; the spider's `start` drives, in place of the engine.
 """
 
 from __future__ import annotations
 
-import asyncio
 import cProfile
+import gc
 import json
 import pstats
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import redis
-from scrapy import Request
-from scrapy.core.scheduler import BaseScheduler
-from scrapy.crawler import AsyncCrawlerProcess, Crawler
-from scrapy.utils.defer import maybe_deferred_to_future
-from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.crawler import AsyncCrawlerProcess
 
+from benchmarks.driver import AT_ONCE, Driver, Idle
+from benchmarks.redis_here import used_seconds
 from benchmarks.sample import SampleSpider, request
 
-PAGE = 13
-"""Requests that a page yields at once, before the event loop has its turn."""
-AT_ONCE = 16
-"""Requests that the engine takes at once, before the event loop has its turn."""
-DEADLINE_S = 120
+ROOT = Path(__file__).parents[1]
 HEAVIEST = 10
 """Functions of a profile that are told."""
+IN_OUTBOX = 20_000
+"""As many as an outbox keeps in memory."""
+FULL_BUFFER = 1_000
+"""Leases that are asked for by one exchange, at most; with CONCURRENT_REQUESTS as high they are all kept."""
+LONGEST_S = 120
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Plan:
     settings: dict[str, Any]
     requests: int
     phases: list[str]
-    """new, known, taken: in this order."""
+    """Some of new, known, taken, in this order; or held."""
     redis_url: str = ""
     profile: bool = False
 
@@ -62,143 +63,90 @@ class Phase:
     """With a profile: function, calls, seconds of its own."""
 
 
-class Idle(BaseScheduler):
-    """What the engine asks meanwhile: it has nothing, and tells when it was asked."""
+class Measured:
+    """Does what a plan says, and measures it."""
 
-    asked: asyncio.Event
-
-    def __init__(self, crawler: Crawler) -> None:
-        type(self).asked = asyncio.Event()
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Idle:  # type: ignore[override]
-        """Build it. Source: scrapy/core/scheduler.py"""
-        return cls(crawler)
-
-    def has_pending_requests(self) -> bool:
-        """Return that there is something: the engine stays."""
-        return True
-
-    def enqueue_request(self, request: Request) -> bool:
-        """Take nothing."""
-        return False
-
-    def next_request(self) -> Request | None:
-        """Return nothing; the engine asks when the measured scheduler has woken it."""
-        self.asked.set()
-        return None
-
-
-class Driver:
-    """Asks one scheduler, as an engine and its spider do."""
-
-    def __init__(self, crawler: Crawler, plan: Plan) -> None:
-        self._crawler = crawler
+    def __init__(self, driver: Driver, plan: Plan, spider: SampleSpider) -> None:
+        self._driver = driver
         self._plan = plan
-        self._scheduler: Any = build_from_crawler(load_object(plan.scheduler), crawler)
-        self._ours = plan.scheduler.startswith("scrapy_dq")
+        self._spider = spider
         self._redis = redis.Redis.from_url(plan.redis_url) if plan.redis_url else None
+        self._phases: dict[str, Callable[[], Awaitable[Any]]] = {
+            "new": lambda: self._put(new=True),
+            "known": lambda: self._put(new=False),
+            "taken": lambda: self._used(self._driver.take(plan.requests)),
+            "held": self._held,
+        }
 
-    async def drive(self) -> dict[str, Phase]:
-        """Do what the plan says."""
-        assert isinstance(self._crawler.spider, SampleSpider)
-        spider, plan = self._crawler.spider, self._plan
-        await _finished(self._scheduler.open(spider))
-        found = {}
-        for phase in plan.phases:
-            # They are made before the clock starts, and go one by one.
-            requests = [request(n, spider) for n in range(plan.requests)] if phase != "taken" else []
-            work = self._take(plan.requests) if phase == "taken" else self._put(requests, phase == "new")
-            found[phase] = await self._measured(work)
-        await _finished(self._scheduler.close("shutdown"))
-        return found
+    async def all_phases(self) -> dict[str, Any]:
+        """Return what each phase has used."""
+        return {phase: await self._phases[phase]() for phase in self._plan.phases}
 
-    async def _measured(self, work: Awaitable[None]) -> Phase:
+    async def _put(self, *, new: bool) -> dict[str, Any]:
+        # They are made before the clock starts, and go one by one.
+        requests = [request(n, self._spider) for n in range(self._plan.requests)]
+        return await self._used(self._driver.put((requests.pop() for _ in range(len(requests))), new))
+
+    async def _used(self, work: Awaitable[None]) -> dict[str, Any]:
         profile = cProfile.Profile() if self._plan.profile else None
         watched: AbstractContextManager[Any] = profile or nullcontext()
         redis_s, cpu, began = self._redis_seconds(), time.process_time(), time.perf_counter()
         with watched:
             await work
+            await self._driver.all_told()
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         heaviest = _heaviest(profile) if profile else []
-        return Phase(self._plan.requests, seconds, cpu, self._redis_seconds() - redis_s, heaviest)
+        return asdict(Phase(self._plan.requests, seconds, cpu, self._redis_seconds() - redis_s, heaviest))
 
-    async def _put(self, requests: list[Request], new: bool) -> None:
-        """Enqueue all of them, a page's worth at a time; return once all are stored."""
-        enqueue = self._scheduler.enqueue_request
-        while requests:
-            for _ in range(min(PAGE, len(requests))):
-                if enqueue(requests.pop()) is not new:
-                    raise RuntimeError(f"a request was {'known' if new else 'new'}")
-            await asyncio.sleep(0)
-        await self._all_told()
-
-    async def _take(self, count: int) -> None:
-        """Take *count* requests, each done at once; return once that is stored, too."""
-        take, settle = self._scheduler.next_request, self._settled()
-        while count:
-            for _ in range(min(AT_ONCE, count)):
-                taken = take()
-                if taken is None:
-                    # The engine waits, too, until the scheduler wakes it.
-                    Idle.asked.clear()
-                    await asyncio.wait_for(Idle.asked.wait(), DEADLINE_S)
-                    break
-                settle(taken)
-                count -= 1
-            else:
-                await asyncio.sleep(0)
-        await self._all_told()
-
-    def _settled(self) -> Callable[[Request], None]:
-        if not self._ours:
-            return lambda request: None
-        downloaded = self._scheduler.downloaded
-        at_work = self._crawler.engine._slot.inprogress  # type: ignore[union-attr]
-
-        def settle(request: Request) -> None:
-            # What the engine does with each, between asking and asking again.
-            at_work.add(request)
-            downloaded(request)
-            at_work.remove(request)
-
-        return settle
-
-    async def _all_told(self) -> None:
-        """Wait until Redis has what this process has put and settled."""
-        if self._ours:
-            outbox = self._scheduler._session.worker._dialogue.outbox
-            deadline = time.monotonic() + DEADLINE_S
-            while len(outbox):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{len(outbox)} moves are not applied")
-                await asyncio.sleep(0.001)
+    async def _held(self) -> dict[str, int]:
+        """Return the bytes of this process (RSS, which hardly ever shrinks) while it holds more and more."""
+        count, found = self._plan.requests, {"opened": _rss()}
+        new = (request(n, self._spider) for n in range(count))
+        self._driver.put_page(islice(new, IN_OUTBOX), new=True)
+        found["outbox"] = _rss()
+        await self._driver.put(new, new=True)
+        await self._driver.all_told()
+        found["known"] = _rss()
+        if self._redis:
+            await self._driver.take(IN_OUTBOX)
+            await self._driver.buffered(FULL_BUFFER)
+            found["buffer"] = _rss()
+        return found
 
     def _redis_seconds(self) -> float:
-        if self._redis is None:
-            return 0.0
-        cpu = self._redis.info("cpu")
-        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+        return used_seconds(self._redis) if self._redis else 0.0
 
 
 class DriveSpider(SampleSpider):
     """Drives in `start`, and yields nothing."""
 
     plan: Plan
-    found: dict[str, Phase] | None = None
+    found: dict[str, Any] | None = None
 
     async def start(self) -> AsyncIterator[Any]:
         """Drive the scheduler of the plan, then let the engine end."""
-        type(self).found = await Driver(self.crawler, self.plan).drive()
-        Idle.has_pending_requests = lambda idle: False  # type: ignore[method-assign]
+        driver = Driver(self.crawler, self.plan.scheduler)
+        await driver.open(self)
+        type(self).found = await Measured(driver, self.plan, self).all_phases()
+        await driver.close()
+        Idle.over = True
         return
         yield
 
 
-async def _finished(answer: Any) -> None:
-    """Wait for what `open` or `close` returned: nothing, or a Deferred."""
-    if answer is not None:
-        await maybe_deferred_to_future(answer)
+def drive(plan: Plan) -> dict[str, Any]:
+    """Do what *plan* says in a process of its own, and return what each phase has used."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.drive", json.dumps(asdict(plan))],
+        cwd=ROOT, stdout=subprocess.PIPE, timeout=LONGEST_S, check=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _rss() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
 
 
 def _heaviest(profile: cProfile.Profile) -> list[tuple[str, int, float]]:
@@ -211,8 +159,8 @@ def _heaviest(profile: cProfile.Profile) -> list[tuple[str, int, float]]:
 
 
 def main() -> None:
-    plan = Plan(**json.loads(sys.argv[1]))
-    DriveSpider.plan = plan
+    """Do what the command line says, and print what was found."""
+    plan = DriveSpider.plan = Plan(**json.loads(sys.argv[1]))
     settings = {
         "SCHEDULER": Idle,
         "CONCURRENT_REQUESTS": AT_ONCE,
@@ -226,7 +174,7 @@ def main() -> None:
     process.start()
     if DriveSpider.found is None:
         sys.exit("the scheduler could not be driven: see the log above")
-    print(json.dumps({name: asdict(phase) for name, phase in DriveSpider.found.items()}))
+    print(json.dumps(DriveSpider.found))
 
 
 if __name__ == "__main__":

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks import exchange_cost
-from benchmarks.drive import Plan
+from benchmarks.drive import Plan, drive
 from benchmarks.part import Bar, Part
 from benchmarks.pictures import bars_of_ratios
 from benchmarks.redis_here import ran_on, start_redis
 from benchmarks.tables import markdown, ratios, spread
 
-ROOT = Path(__file__).parents[1]
 REPETITIONS = 3
 REQUESTS = 20_000
 PROFILED = 10_000
 NO_AOF, EVERYSEC = "no AOF", "AOF everysec"
 PHASES = {"new": "enqueue new", "known": "enqueue duplicate", "taken": "dequeue"}
-LONGEST_S = 120
 
 
 class Contender(NamedTuple):
@@ -63,8 +57,8 @@ COMPARED = [
 """Phase, with whom, the bar, and what is wanted at least."""
 
 
-def drive(contender: Contender, *, requests: int = 0, profile: bool = False) -> dict[str, Any]:
-    """Drive a scheduler in a process of its own and return what each phase has used."""
+def run(contender: Contender, *, requests: int = 0, profile: bool = False) -> dict[str, Any]:
+    """Drive a scheduler on a new Redis, and return what each phase has used."""
     with ExitStack() as stack:
         url = ""
         if contender.persistence:
@@ -73,13 +67,8 @@ def drive(contender: Contender, *, requests: int = 0, profile: bool = False) -> 
         settings = contender.settings | ({"REDIS_URL": url} if url else {})
         if "JOBDIR" in settings:
             settings["JOBDIR"] = str(Path(folder, settings["JOBDIR"]))
-        plan = Plan(contender.scheduler, settings, requests or contender.requests, list(PHASES), url, profile)
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.drive", json.dumps(asdict(plan))],
-            cwd=ROOT, stdout=subprocess.PIPE, timeout=LONGEST_S, check=True,
-        )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+        count = requests or contender.requests
+        return drive(Plan(contender.scheduler, settings, count, list(PHASES), url, profile))
 
 
 class Driven(Part):
@@ -94,11 +83,11 @@ class Driven(Part):
         for repetition in range(REPETITIONS):
             order = list(CONTENDERS)[:: -1 if repetition % 2 else 1]
             for name in order:
-                runs[name].append(drive(CONTENDERS[name]))
+                runs[name].append(run(CONTENDERS[name]))
                 rates = {PHASES[phase]: f"{_rate(one):,.0f}/s" for phase, one in runs[name][-1].items()}
                 tell(f"{CONTENDERS[name].title} {CONTENDERS[name].persistence}: {rates}")
         tell("a profile of scrapy_dq")
-        profile = drive(CONTENDERS["ours"], requests=PROFILED, profile=True)
+        profile = run(CONTENDERS["ours"], requests=PROFILED, profile=True)
         return {
             "runs": runs,
             "profile": profile,
@@ -117,9 +106,9 @@ class Driven(Part):
             "Each scheduler in a process of its own, with Scrapy's engine and event loop around it, which "
             f"ask a scheduler that has nothing meanwhile. {_counts(found)} requests of a URL of 100 bytes, a "
             "callback, `depth` and one header, enqueued 13 at a time as a page would, and taken 16 at a "
-            "time. For scrapy_dq, enqueue lasts until Redis has applied all of it, a duplicate is one that this "
-            "worker has sent itself, and dequeue comprises the settlement of each request, until its ack is "
-            "applied.",
+            "time. For scrapy_dq, enqueue lasts until Redis has applied all of it, a duplicate is one that "
+            "this worker has sent itself, and dequeue comprises the settlement of each request, until its "
+            "ack is applied.",
             _rates(found),
             _ratios(found),
             "Where scrapy_dq's own time goes: the functions with the most time of their own, under a "

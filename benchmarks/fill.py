@@ -67,7 +67,7 @@ class QuickWorker:
         joined = await self._frontier.join("worker", {}, uuid4().hex, self._identity)
         if joined.status is not Status.OK:
             raise RuntimeError(f"the frontier said {joined.status.value}")
-        self._epoch, self._run = joined.epoch, joined.run
+        self.epoch, self.run = joined.epoch, joined.run
 
     async def fill(self, puts: Iterable[Put]) -> None:
         """Put all of them; RuntimeError if one was not taken."""
@@ -87,7 +87,7 @@ class QuickWorker:
         """Make the next exchange; RuntimeError unless all puts were new and all that was wanted came."""
         self._seq += 1
         receipt = await self._frontier.exchange(
-            "worker", self._epoch, self._run, self._seq, want, 1, self._held, pack_moves(moves)
+            "worker", self.epoch, self.run, self._seq, want, 1, self._held, pack_moves(moves)
         )
         settled = sum(not isinstance(move, Put) for move in moves)
         if not receipt.applied or receipt.dropped or len(receipt.leases) != want:
@@ -101,7 +101,7 @@ class QuickWorker:
     async def close(self, *, leave: bool = False) -> None:
         """Disconnect; *leave* the crawl to others before."""
         if leave:
-            await self._frontier.leave("worker", self._epoch, self._run, False)
+            await self._frontier.leave("worker", self.epoch, self.run, False)
         await self._client.connection.disconnect()
 
 

@@ -35,11 +35,9 @@ def request(n: int, spider: SampleSpider) -> Request:
     return Request(url(n), spider.parse_page, headers=headers, meta={"depth": 3})
 
 
-def payload_frame() -> tuple[bytes, bytes]:
+def frame(whole: bytes, its_url: str) -> tuple[bytes, bytes]:
     """Return what stands before and after the URL in what is stored of a request."""
-    spider = SampleSpider()
-    whole = Codec(spider).encode(request(0, spider))
-    before, found, after = whole.partition(url(0).encode())
+    before, found, after = whole.partition(its_url.encode())
     if not found:
         raise RuntimeError("the URL does not stand as it is in what is stored")
     return before, after
@@ -53,7 +51,8 @@ def token(n: int) -> bytes:
 def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
     """Yield puts of these requests; those of several partitions are dealt out to them in turn."""
     names = [b"%s-%06d" % (HOST.encode(), k) if k else HOST.encode() for k in range(partitions)]
-    before, after = payload_frame()
+    spider = SampleSpider()
+    before, after = frame(Codec(spider).encode(request(0, spider)), url(0))
     for n in numbers:
         payload = before + url(n).encode() + after
         partition = names[n % partitions]
