@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 import redis
-from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.crawler import CrawlerProcess
 
 from benchmarks.driver import AT_ONCE, Driver, Idle
 from benchmarks.redis_here import used_seconds
@@ -169,7 +169,7 @@ def main() -> None:
         "TELNETCONSOLE_ENABLED": False,
         **plan.settings,
     }
-    process = AsyncCrawlerProcess(settings)
+    process = CrawlerProcess(settings)
     process.crawl(DriveSpider)
     process.start()
     if DriveSpider.found is None:

@@ -13,7 +13,7 @@ from benchmarks import exchange_cost
 from benchmarks.drive import Plan, drive
 from benchmarks.part import Bar, Part
 from benchmarks.pictures import bars_of_ratios
-from benchmarks.redis_here import ran_on, start_redis
+from benchmarks.redis_here import start_redis, titled
 from benchmarks.tables import markdown, ratios, spread
 
 REPETITIONS = 3
@@ -92,7 +92,7 @@ class Driven(Part):
             "runs": runs,
             "profile": profile,
             "exchange": exchange_cost.measure(REPETITIONS, tell),
-            "conditions": ran_on(),
+            "redis": titled(),
         }
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
@@ -116,7 +116,7 @@ class Driven(Part):
             _profile(found["profile"]),
             exchange_cost.section(found["exchange"]),
             f"Medians (lowest–highest) of {len(found['runs']['ours'])} repetitions, contenders in turn. "
-            f"{found['conditions']}.",
+            f"{found['redis']}, on loopback.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:

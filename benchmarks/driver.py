@@ -28,7 +28,7 @@ class Idle(BaseScheduler):
     over = False
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Idle:  # type: ignore[override]
+    def from_crawler(cls, crawler: Crawler) -> Idle:
         """Build it. Source: scrapy/core/scheduler.py"""
         cls.asked = asyncio.Event()
         return cls()

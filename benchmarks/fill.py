@@ -63,7 +63,7 @@ class QuickWorker:
 
     async def join(self) -> None:
         """Connect, and start the crawl."""
-        await self._client.connection.connect()
+        await self._client.connection.connect()  # type: ignore[no-untyped-call]
         joined = await self._frontier.join("worker", {}, uuid4().hex, self._identity)
         if joined.status is not Status.OK:
             raise RuntimeError(f"the frontier said {joined.status.value}")

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.fill import QuickWorker
 from benchmarks.part import Bar, Part
 from benchmarks.pictures import curves
-from benchmarks.redis_here import ran_on, start_redis, used_seconds
+from benchmarks.redis_here import start_redis, titled, used_seconds
 from benchmarks.sample import puts
 from benchmarks.tables import markdown, ratios, spread
 from scrapy_dq.frontier.model import Ack
@@ -145,7 +145,7 @@ class Growth(Part):
         return {
             "pending": asyncio.run(by_pending(tell)),
             "partitions": asyncio.run(by_partitions(tell)),
-            "conditions": ran_on(),
+            "redis": titled(),
         }
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
@@ -169,7 +169,7 @@ class Growth(Part):
             f"The same with {found['partitions']['entries']:,} waiting, dealt out to so many partitions; in "
             f"bold what it is of {PARTITIONS[0]} partitions.",
             _table("partitions", found["partitions"]["samples"]),
-            f"Medians (lowest–highest) of {REPETITIONS} repetitions. {found['conditions']}, no AOF.",
+            f"Medians (lowest–highest) of {REPETITIONS} repetitions. {found['redis']}, no AOF, on loopback.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:

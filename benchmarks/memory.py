@@ -13,7 +13,7 @@ import scrapy_redis.queue
 from benchmarks.drive import FULL_BUFFER, IN_OUTBOX, Plan, drive
 from benchmarks.fill import QuickWorker
 from benchmarks.part import Bar, Part
-from benchmarks.redis_here import found_kinds, ran_on, start_redis, titled, used_bytes
+from benchmarks.redis_here import found_kinds, start_redis, titled, used_bytes
 from benchmarks.sample import SampleSpider, puts, request
 from benchmarks.tables import markdown
 from scrapy_dq.frontier import keys
@@ -101,7 +101,7 @@ class Memory(Part):
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
         """Measure each once: the same bytes make the same sizes."""
-        found: dict[str, Any] = {"redis": {}, "pending": {}, "seen": {}, "conditions": ran_on()}
+        found: dict[str, Any] = {"redis": {}, "pending": {}, "seen": {}}
         for kind in found_kinds():
             found["redis"][kind] = titled(kind)
             found["pending"][kind] = {"scrapy_dq": pending(kind)} | {
@@ -145,7 +145,6 @@ class Memory(Part):
             "Beside it Scrapy's own scheduler, in which all of them wait. In brackets what came on top, in "
             "bytes per request of that step.",
             _held(found["held"]),
-            f"{found['conditions']}.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
-from importlib.metadata import version
 from typing import Any
 
 from support.redis_server import KINDS, Kind, RedisServer, find_binary
@@ -35,16 +31,7 @@ def used_bytes(client: Any) -> int:
     return int(client.info("memory")["used_memory"])
 
 
-def titled(kind: Kind) -> str:
-    """Return version and allocator of a kind of Redis."""
+def titled(kind: Kind | None = None) -> str:
+    """Return version and allocator of a kind of Redis; None: the one that is measured on."""
     with start_redis(kind) as server, server.client() as client:
         return f"Redis {client.info('server')['redis_version']} ({client.info('memory')['mem_allocator']})"
-
-
-def ran_on() -> str:
-    """Return date, versions, Redis, its allocator and the number of cores."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("scrapy", "redis", "scrapy-redis"))
-    return (
-        f"{datetime.date.today()}; {versions}, {titled(found_kinds()[0])} on loopback, "
-        f"Python {platform.python_version()}, {os.cpu_count()} cores"
-    )

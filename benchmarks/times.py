@@ -17,7 +17,7 @@ from scrapy import Request
 
 from benchmarks.fill import QuickWorker
 from benchmarks.part import Bar, Part
-from benchmarks.redis_here import ran_on, start_redis
+from benchmarks.redis_here import start_redis, titled
 from benchmarks.sample import frame, puts, token
 from benchmarks.tables import markdown, ratios, spread
 from scrapy_dq.codec import Codec
@@ -124,8 +124,8 @@ def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
         redis_url = stack.enter_context(start_redis()).url
 
         def project(name: str, pending: int = 0) -> Project:
-            where = {"redis_url": redis_url} if pending else {"settings": PLAIN}
-            made = Project(folder / name, [site.start_url], **where)  # type: ignore[arg-type]
+            where: dict[str, Any] = {"redis_url": redis_url} if pending else {"settings": PLAIN}
+            made = Project(folder / name, [site.start_url], **where)
             stack.callback(made.close)
             if pending:
                 asyncio.run(fill(redis_url, made, site, range(pending)))
@@ -155,7 +155,7 @@ class Times(Part):
         for _ in range(REPETITIONS):
             reclaims.append(asyncio.run(reclaim()))
             tell(f"reclaim: {reclaims[-1]}")
-        return {"reclaim": reclaims, "starts": starts(tell), "conditions": ran_on()}
+        return {"reclaim": reclaims, "starts": starts(tell), "redis": titled()}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
         """Return none: nothing is wanted of these."""
@@ -171,7 +171,7 @@ class Times(Part):
             f"{spread(longest, 1)} ms; others are served between them.",
             "From the start of `scrapy crawl` to the first request at the site:",
             _starts(found["starts"]),
-            f"Medians (lowest–highest) of {len(whole)} repetitions, in turn. {found['conditions']}, no AOF.",
+            f"Medians (lowest–highest) of {len(whole)} repetitions, in turn. {found['redis']}, no AOF.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
