@@ -53,7 +53,12 @@ SAMPLES: dict[str, Any] = {
     "memory": {
         "redis": {"system": "Redis 7"},
         "pending": {"system": {"scrapy_dq": 160.0, "scrapy-redis, PriorityQueue": 480.0}},
-        "seen": {"system": {"scrapy_dq, exact": 70.0, "scrapy-redis": 90.0}},
+        "seen": {
+            "system": {
+                "scrapy_dq, exact": {"count": 1000000, "bytes": 70.0},
+                "scrapy-redis": {"count": 1000000, "bytes": 90.0},
+            }
+        },
         "held": {
             "ours": {"opened": 2**26, "outbox": 2**26, "known": 2**27, "buffer": 2**27},
             "memory": {"opened": 2**26, "outbox": 2**27, "known": 2**27},
@@ -112,6 +117,7 @@ def test_what_was_measured_becomes_tables_and_bars() -> None:
     assert bars == {"Redis CPU per request at 1 M pending / at 10 k": [1.2, 1.2]}
     section, bars = shown["memory"]
     assert "| Redis 7 | 160.0 | 480.0 |" in section
+    assert bars["bytes per seen at 1 M, exact"] == [70.0]
     assert bars["bytes per seen at 1 M, compact"] == []  # it was not there
     assert "3.00 (2.00–4.00) s" in shown["times"][0]
 
