@@ -51,7 +51,7 @@ def quick_fingerprint(fingerprinter: Any) -> Callable[[Request], bytes]:
 
 
 def _of_canonical(request: Request) -> bytes | None:
-    """Return the fingerprint of a request without a body whose URL is canonical for certain; None of others."""
+    """Return the fingerprint of a request without a body whose URL is certainly canonical; None of others."""
     url = request.url
     found = _canonical(url)
     if found is None or request.body or request.method not in _METHODS:

@@ -12,13 +12,13 @@ from redis.exceptions import NoScriptError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "order_{order}", "state", "words", "politeness", "entry", "partition")
+_BASE = ("keys", "order_{order}", "state", "types", "words", "politeness", "entry", "bands", "partition")
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits"),
     "rejoin": ("release", "member"),
     "exchange": (
-        "seen_{seen}", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "grants", "serve",
-        "lease", "claim", "finish",
+        "seen_{seen}", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",
+        "grants", "serve", "lease", "claim", "finish",
     ),
     "adopt": (),
     "fence": (),

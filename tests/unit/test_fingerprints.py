@@ -13,9 +13,10 @@ from scrapy_dq.fingerprints import quick_fingerprint
 METHODS = ["GET", "POST", "HEAD", "PUT", "BREW", "get"]
 hosts = st.one_of(
     st.sampled_from([
-        "example.com", "EXAMPLE.com", "a", "a.", "a..b", "-a.b", "a-.b", "xn--bcher-kva.example", "bücher.example",
-        "127.0.0.1", "127.0.0.01", "127.1", "1.2.3.4.5", "0x7f.1", "[::1]", "user:word@a.b", "a_b.example", "9.example",
-        f"{'a' * 63}.example", f"{'a' * 64}.example", "999.0.0.1", "1.com1", "a.1",
+        "example.com", "EXAMPLE.com", "a", "a.", "a..b", "-a.b", "a-.b", "xn--bcher-kva.example",
+        "bücher.example", "127.0.0.1", "127.0.0.01", "127.1", "1.2.3.4.5", "0x7f.1", "[::1]", "user:word@a.b",
+        "a_b.example", "9.example", f"{'a' * 63}.example", f"{'a' * 64}.example", "999.0.0.1",
+        "1.com1", "a.1",
     ]),
     st.text("ab1-.", min_size=1, max_size=12),
 )  # fmt: skip
@@ -27,7 +28,7 @@ urls = st.builds(
     st.sampled_from(["", ":80", ":443", ":8080", ":", ":080", ":99999"]),
     st.sampled_from(["", "/", "/a/", "/a/b.html", "//", "/./a", "/a/../b", "/..", "/a//b"]),
     texts,
-    st.one_of(st.just(""), st.just("?b=1&a=2"), st.just("?a=1&a=1"), st.just("?a=&a"), texts.map("?{}".format)),
+    st.one_of(st.sampled_from(["", "?b=1&a=2", "?a=1&a=1", "?a=&a"]), texts.map("?{}".format)),
 )
 
 
@@ -54,10 +55,11 @@ def test_scrapys_is_not_asked_about_ordinary_urls(path: str, monkeypatch: pytest
     """They are most of a crawl."""
     scrapys = RequestFingerprinter()
     quick = quick_fingerprint(scrapys)
-    expected = [scrapys.fingerprint(Request(f"http://{host}/{path}")) for host in ("a.example", "127.0.0.1:80")]
+    urls = [f"http://{host}/{path}" for host in ("a.example", "127.0.0.1:80")]
+    expected = [scrapys.fingerprint(Request(url)) for url in urls]
     monkeypatch.setattr("w3lib.url.canonicalize_url", None)
     monkeypatch.setattr("scrapy.utils.request.canonicalize_url", None)
-    assert [quick(Request(f"http://{host}/{path}")) for host in ("a.example", "127.0.0.1:80")] == expected
+    assert [quick(Request(url)) for url in urls] == expected
 
 
 def test_somebodys_own_is_asked_about_everything() -> None:

@@ -25,7 +25,7 @@ for i = 1, math.min(#ids, limit) do
       'its worker died ' .. lease.attempts .. ' times while it was the suspect')
     buried = buried + 1
   else
-    come_back(key.quarantine, id, lease)
+    come_back('quarantine', id, lease)
     moved = moved + 1
   end
 end

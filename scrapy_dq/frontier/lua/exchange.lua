@@ -6,8 +6,8 @@
 --          admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason, known_as, most]
 --          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
---          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing), words
---          (steer.lua) | LOST | RESYNC | FINISHED
+--          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
+--          of here, wrong key (key, actual, expected; or nothing), words (steer.lua) | LOST | RESYNC | FINISHED
 -- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
@@ -15,20 +15,21 @@
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
-local ACK, RELEASE, BURY, FAIL, SENT = 2, 3, 4, 5, 1
+local SENT = 1
 
 load_state()
 local answer = stale(epoch, run)
 if answer then return { answer } end
 local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
-  'done')
+  'done', 'seeding')
 local last_seq = tonumber(me[1])
 
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
-  local leases = repeat_grants(worker_id, me[5])
-  return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, next_due_ms(), {}, {},
-    words() }
+  repeat_grants(worker_id, me[5])
+  local leases, waits = granted()
+  return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, waits, next_due_ms(), {},
+    {}, words() }
 end
 
 moves = cmsgpack.unpack(moves)
@@ -37,7 +38,7 @@ if state.phase == 'finished' then
   if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
   local puts = false
   for _, move in ipairs(moves) do puts = puts or move[1] == PUT end
-  if not puts then return { 'FINISHED', 0, '', census(), {}, -1, {}, {}, words() } end
+  if not puts then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words() } end
 end
 if not last_seq or me[2] == '1' then return { 'RESYNC' } end
 if seq ~= last_seq + 1 then return { 'RESYNC' } end
@@ -60,14 +61,8 @@ for _, note in ipairs(notes) do
   if note[1] == SENT then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
 end
 local settled = state.done + state.failed
-for _, move in ipairs(moves) do
-  local kind = move[1]
-  if kind == ACK then ack(worker_id, move[2])
-  elseif kind == RELEASE then release(worker_id, move[2])
-  elseif kind == BURY then bury(worker_id, move[2], move[3])
-  elseif kind == FAIL then fail(worker_id, move[2], move[3], move[4], keep_failed)
-  end
-end
+holds_suspect = me[3] ~= ''
+settle(worker_id, moves, keep_failed)
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 seen_tidy()
@@ -80,11 +75,11 @@ if want > 0 and state.waiting > 0 then
 end
 if claims then claim(want, unpack(claims)) end
 write_grants()
-dropped = table.concat(dropped, ',')
-redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'seeding', seeding, 'dropped', dropped,
-  'leases', remember_grants(), 'done', (tonumber(me[6]) or 0) + state.done + state.failed - settled)
+dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
+remember(worker_id, me, seq, seeding, dropped, settled)
 local others_seeding = finish_if_done()
 save_partitions()
 save_state()
-return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), grants.flat,
+local leases, waits = granted()
+return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), leases, waits,
   next_due_ms(), blocked_among(here, ahead), wrong_lists, words() }

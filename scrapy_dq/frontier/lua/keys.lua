@@ -35,12 +35,12 @@ local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank 
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 
-local key_types = {
-  members = 'set', beats = 'hash', adopted = 'set', seeds = 'set', admitted = 'set', bands = 'hash',
-  more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset', quarantine = 'zset', delayed = 'zset',
-  rotation = 'zset', stats = 'hash',
+local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
+-- Of many crawls none of these is there; nor of those that follow.
+local rare_types = {
+  adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset',
+  quarantine = 'zset', delayed = 'zset', stats = 'hash',
 }
--- Of many crawls none of these is there.
 local polite_types = {
   suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',
   earliest = 'zset', blocked = 'zset',

@@ -36,7 +36,7 @@ if old[1] == '0' then
   for i = 1, #leases, 2 do
     if mine[leases[i]] then
       redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
-      if string.byte(leases[i + 1], 17) >= 128 then
+      if string.byte(leases[i + 1], 9) >= 128 then
         redis.call('HSET', worker_key(new_id), 'quarantined', leases[i])
       end
       owned[#owned + 1] = leases[i]
