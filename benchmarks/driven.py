@@ -18,7 +18,7 @@ from benchmarks.tables import markdown, ratios, spread
 
 REPETITIONS = 3
 REQUESTS = 20_000
-PROFILED = 10_000
+PROFILED = 5_000
 NO_AOF, EVERYSEC = "no AOF", "AOF everysec"
 PHASES = {"new": "enqueue new", "known": "enqueue duplicate", "taken": "dequeue"}
 
