@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.frontier import peek
 from support.redis_server import KINDS, RedisServer, find_binary
 
 ROOT = Path(__file__).parents[1]
@@ -145,4 +146,5 @@ def test_a_scheduler_can_be_driven_without_a_crawl() -> None:
         assert {name: phase["requests"] for name, phase in found.items()} == dict.fromkeys(
             plan["phases"], 100
         )
-        assert client.hget("dq:{sample}:meta", "done") == b"100"
+        census = peek(client, "sample").census
+        assert (census.done, census.in_flight, census.waiting) == (100, 0, 0)
