@@ -36,6 +36,7 @@ def load(docs: Path) -> dict[str, Any]:
 
 def save(docs: Path, measured: Mapping[str, Any]) -> None:
     """Write every single sample."""
+    docs.mkdir(parents=True, exist_ok=True)
     (docs / SAMPLES).write_text(json.dumps(measured, indent=1) + "\n")
 
 
