@@ -12,7 +12,8 @@ from redis.exceptions import NoScriptError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "order_{order}", "state", "types", "words", "politeness", "entry", "bands", "partition")
+_BASE = ("keys", "order_{order}", "state", "types", "words")
+_COMMON = ("politeness", "entry", "bands", "partition")
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits"),
     "rejoin": ("release", "member"),
@@ -51,9 +52,15 @@ def _lua(name: str) -> str:
 @cache
 def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     """Return the whole script of *transition* for crawls served in *order*, with this kind of seen."""
-    names = (*_BASE, *_PARTS[transition], transition)
     kind = {"order": order.value.replace("-", "_"), "seen": seen.value}
-    return "\n".join(_lua(name.format(**kind)) for name in names)
+
+    def joined(*names: str) -> str:
+        return "\n".join(_lua(name.format(**kind)) for name in names)
+
+    # Each closure looks through all locals of its own function that are captured, the latest first: those that
+    # every function needs stand in a function around the others. That saves a tenth of an exchange.
+    rest = joined(*_COMMON, *_PARTS[transition], transition)
+    return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
 
 
 class Script:

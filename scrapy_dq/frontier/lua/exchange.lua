@@ -47,7 +47,7 @@ if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
 if wrong_put then return wrong_put end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
-if held ~= redis.call('HLEN', in_flight_key(worker_id)) then return { 'RESYNC' } end
+if held ~= there.in_flight then return { 'RESYNC' } end
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}
@@ -70,7 +70,7 @@ begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
 if want > 0 and state.waiting > 0 then
   -- Nobody takes more than its share of a backlog that is smaller than what all workers would buffer.
-  local share = math.ceil(state.waiting / redis.call('SCARD', key.members))
+  local share = math.ceil(state.waiting / there.members)
   lease(math.min(want, share), ahead, most, here)
 end
 if claims then claim(want, unpack(claims)) end

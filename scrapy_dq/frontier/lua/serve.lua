@@ -26,9 +26,9 @@ local function serve(partition, count)
   while left > 0 and grants.bytes < grants.max_bytes do
     local band = redis.call('HGET', key.bands, partition)
     local rank = band and unpack_rank(band)
-    local back = there.returned and first_of(key.returned, partition)
+    local back = is_there('returned') and first_of(key.returned, partition)
     -- One at a time and never two: when its worker dies, the one that died there is charged, no other.
-    local suspect = there.quarantine and not holds_suspect and first_of(key.quarantine, partition)
+    local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
     local place
     if rank and (back or suspect) then
       if wrong_list(rank, partition) then break end

@@ -2,9 +2,9 @@
 -- waiting and in_flight are changed only where an entry moves (entry.lua, put.lua, lease.lua), in the
 -- same atomic script; whether a run is *finished* is decided from the keys themselves (finish.lua).
 local state
-local there -- which keys are there, as far as this script knows (types.lua); nil: it has not asked
-local function is_there(name) return not there or there[name] end
-local function now_there(name) if there then there[name] = true end end
+local there -- how much was in each key when this script began (types.lua); nil: it has not asked
+local function is_there(name) return not there or (there[name] or 0) > 0 end
+local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
 local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
 -- Each field of a hash costs as much as a call: what changes with every exchange is in one.
@@ -28,7 +28,7 @@ local function load_state()
   }
 end
 local function save_state()
-  local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence, state.waiting,
+  local counts = string.format('%d %d %d %d %d %d %d %d %d', state.sequence, state.waiting,
     state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed)
   if state.phase == state.stored_phase then
     redis.call('HSET', key.meta, 'counts', counts)

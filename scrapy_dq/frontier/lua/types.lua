@@ -16,13 +16,16 @@ local function wrong_among(types)
   for name, expected in pairs(types) do
     local size, wrong = size_of(key[name], expected)
     if wrong then return wrong end
-    there[name] = size > 0
+    there[name] = size
   end
 end
 local function wrong_type(worker_id)
-  local _, wrong = size_of(key.meta, 'hash')
-  if wrong then return wrong end
-  if not state then load_state() end
+  local _, wrong
+  if not state then
+    _, wrong = size_of(key.meta, 'hash')
+    if wrong then return wrong end
+    load_state()
+  end
   there = {}
   wrong = wrong_among(key_types)
   if wrong then return wrong end
@@ -41,6 +44,6 @@ local function wrong_type(worker_id)
   if not worker_id then return end
   _, wrong = size_of(worker_key(worker_id), 'hash')
   if wrong then return wrong end
-  _, wrong = size_of(in_flight_key(worker_id), 'hash')
+  there.in_flight, wrong = size_of(in_flight_key(worker_id), 'hash')
   return wrong
 end
