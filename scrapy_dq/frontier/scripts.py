@@ -10,14 +10,17 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Order
 
-_BASE = ("keys", "order_{order}", "state", "words", "politeness", "entry", "partition")
+_BASE = (
+    "keys", "order_{order}", "state", "discarded", "buckets", "seen_exact", "seen_expiring", "seen_compact",
+    "kinds", "words", "politeness", "entry", "partition",
+)  # fmt: skip
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits"),
     "rejoin": ("release", "member"),
     "exchange": (
-        "seen_{seen}", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "grants", "serve",
+        "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "grants", "serve",
         "lease", "claim", "finish",
     ),
     "adopt": (),
@@ -30,6 +33,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "steer": (),
     "retry": (),
     "forget": (),
+    "convert": (),
+    "sweep": (),
     "overview": (),
     "sizes": (),
     "upcoming": (),
@@ -38,7 +43,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 LOOKS = ("sizes", "upcoming", "present")
 """Scripts that only read, for command lines."""
-BY_HAND = ("steer", "retry", "forget")
+BY_HAND = ("steer", "retry", "forget", "convert")
 """Scripts that change something, for command lines alone."""
 TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND))
 
@@ -49,18 +54,17 @@ def _lua(name: str) -> str:
 
 
 @cache
-def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
-    """Return the whole script of *transition* for crawls served in *order*, with this kind of seen."""
+def source(transition: str, order: Order) -> str:
+    """Return the whole script of *transition* for crawls served in *order*."""
     names = (*_BASE, *_PARTS[transition], transition)
-    kind = {"order": order.value.replace("-", "_"), "seen": seen.value}
-    return "\n".join(_lua(name.format(**kind)) for name in names)
+    return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
 
 
 class Script:
     """One transition, called by its digest; Redis is given the source when it does not know it."""
 
-    def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
-        self.source = source(transition, order, seen)
+    def __init__(self, transition: str, order: Order) -> None:
+        self.source = source(transition, order)
         self.sha = sha1(self.source.encode()).hexdigest()
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:

@@ -7,7 +7,7 @@
 --          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
 --          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing), words
---          (steer.lua) | LOST | RESYNC | FINISHED
+--          (steer.lua) | LOST | RESYNC | FINISHED | CONVERTING, from>to
 -- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
@@ -41,7 +41,7 @@ if state.phase == 'finished' then
 end
 if not last_seq or me[2] == '1' then return { 'RESYNC' } end
 if seq ~= last_seq + 1 then return { 'RESYNC' } end
-local wrong = wrong_type(worker_id)
+local wrong = wrong_type(worker_id) or half_converted()
 if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
 if wrong_put then return wrong_put end
@@ -70,7 +70,7 @@ for _, move in ipairs(moves) do
 end
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
-seen_tidy()
+tidy_seen()
 begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
 if want > 0 and state.waiting > 0 then
@@ -87,4 +87,4 @@ local others_seeding = finish_if_done()
 save_partitions()
 save_state()
 return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), grants.flat,
-  next_due_ms(), blocked_among(here, ahead), wrong_lists, words() }
+  next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words() }

@@ -2,6 +2,7 @@
 -- waiting and in_flight are changed only where an entry moves (entry.lua, put.lua, lease.lua), in the
 -- same atomic script; whether a run is *finished* is decided from the keys themselves (finish.lua).
 local state
+local wrong_seen, seen_count -- in kinds.lua: they go by the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
 local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
 local function load_state()
@@ -48,9 +49,8 @@ local function wrong_type(worker_id)
       if wrong then return wrong end
     end
   end
-  wrong = is_wrong(key.seen, state.seen_kind == 'expiring' and 'zset' or 'set')
-  -- Without its meta it may be of either kind, and belongs to nobody.
-  if wrong and (state.epoch or is_wrong(key.seen, 'zset')) then return wrong end
+  wrong = wrong_seen()
+  if wrong then return wrong end
   if not worker_id then return end
   return is_wrong(worker_key(worker_id), 'hash') or is_wrong(in_flight_key(worker_id), 'hash')
 end
@@ -60,10 +60,6 @@ local function stale(epoch, run)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
   if state.run < run then return 'RESYNC' end
   if state.run > run then return 'FINISHED' end
-end
-local function seen_count()
-  if not state.epoch then return 0 end
-  return redis.call(state.seen_kind == 'expiring' and 'ZCARD' or 'SCARD', key.seen)
 end
 local function census(seeding)
   return { state.waiting, state.in_flight, state.done, redis.call('HLEN', key.dead), seen_count(),

@@ -1,0 +1,54 @@
+"""What lua/buckets.lua makes of a token, in Python: the same sum, done a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from hashlib import sha1
+from math import log2
+from typing import Any
+
+FIRST = 1024
+HIGH = 2**33
+LOW = 10**9
+
+
+def stored_as(token: bytes) -> tuple[int, int]:
+    """Return the first bucket of *token*, and the integer that is kept there."""
+    bits = sha1(token).hexdigest()
+    first = int(bits[:3], 16)
+    number = (int(bits[3:12], 16) % HIGH + 1) * LOW + int(bits[12:24], 16) % LOW
+    return first % FIRST, -number if first >= 2048 else number
+
+
+def bucket_of(first: int, number: int, buckets: int) -> int:
+    """Return where *number* is, if there are so many buckets: textbook linear hashing."""
+    level = int(log2(buckets // FIRST))
+    digits = abs(number) % LOW
+    n = first + FIRST * (digits % 2 ** (level + 1))
+    return n if n < buckets else first + FIRST * (digits % 2**level)
+
+
+def compacted(tokens: Collection[bytes]) -> set[tuple[int, int]]:
+    return {stored_as(token) for token in tokens}
+
+
+def read_buckets(directory: Mapping[bytes, bytes], found: Mapping[str, Any]) -> set[tuple[int, int]]:
+    """Return what is stored, of the buckets *found* (generation:n -> members) that are the directory's.
+
+    Raises:
+        AssertionError: something is in a bucket that is not its own, or the count is wrong.
+    """
+    if not directory:
+        return set()
+    buckets, generation = int(directory[b"buckets"]), directory[b"generation"].decode()
+    members = set()
+    for name, bucket in found.items():
+        of, _, n = name.partition(":")
+        if of == generation:
+            assert int(n) < buckets
+            for member in bucket:
+                assert str(int(member)).encode() == member
+                assert bucket_of(int(n) % FIRST, int(member), buckets) == int(n)
+                members.add((int(n) % FIRST, int(member)))
+    assert len(members) == int(directory[b"count"])
+    return members
