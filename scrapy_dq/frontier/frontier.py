@@ -108,6 +108,7 @@ class Frontier:
         self._keys = (keys.meta(crawl),)
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
         self._scripts = {name: Script(name, order) for name in TRANSITIONS}
+        self._go_by(seen)
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a fresh worker; create the frontier, or start its next run, where there is none open.
@@ -190,11 +191,18 @@ class Frontier:
                 arguments: they are applied once.
         Source: lua/exchange.lua
         """
-        reply = await self._call(
-            "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES,
-            self._keep_failed, terms, moves,
-        )  # fmt: skip
-        return parse_receipt(reply)
+        while True:
+            reply = await self._call(
+                "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES,
+                self._keep_failed, terms, moves,
+            )  # fmt: skip
+            if reply[0] != b"KIND":
+                return parse_receipt(reply)
+            # This frontier came without one, as a program's, or it was converted while this worker was away.
+            self._go_by(Seen(reply[1].decode()))
+
+    def _go_by(self, seen: Seen) -> None:
+        self._scripts["exchange"] = Script("exchange", self.order, seen)
 
     async def adopt(self, epoch: str, run: int, fingerprints: Sequence[bytes]) -> int:
         """Note what another scheduler had seen, in its own notation; return how many of these are new.

@@ -167,12 +167,12 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
 
 
 def described(client: Any, crawl: str) -> dict[str, str]:
-    """Return the `spider` and the `fingerprinter` that *crawl* is stored with; empty: it has none. Blocking.
+    """Return `spider`, `fingerprinter` and `seen_kind` that *crawl* is stored with; empty: none. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    fields = ("spider", "fingerprinter")
+    fields = ("spider", "fingerprinter", "seen_kind")
     stored = client.hmget(keys.meta(crawl), *fields)
     return {
         name: (value or b"").decode("utf-8", "replace") for name, value in zip(fields, stored, strict=True)

@@ -72,7 +72,7 @@ def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: Redi
     prefix = keys.prefix("a crawl")
     found = {key.decode().removeprefix(prefix): type_.decode() for key, type_ in names}
     # The one is looked at before all others, the type of others depends on it, or on what is done.
-    others_types = {"meta": "hash", "seen": "set", "converting": "set", "discarded": "hash"}
+    others_types = {"meta": "hash", "seen": "set", "converting": "set"}
     assert {found.pop(name) for name in others_types} == {""}
     stated = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
     assert found | others_types == stated

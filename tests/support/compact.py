@@ -8,16 +8,16 @@ from math import log2
 from typing import Any
 
 FIRST = 1024
-HIGH = 2**33
 LOW = 10**9
+"""Nine digits."""
 
 
 def stored_as(token: bytes) -> tuple[int, int]:
     """Return the first bucket of *token*, and the integer that is kept there."""
-    bits = sha1(token).hexdigest()
-    first = int(bits[:3], 16)
-    number = (int(bits[3:12], 16) % HIGH + 1) * LOW + int(bits[12:24], 16) % LOW
-    return first % FIRST, -number if first >= 2048 else number
+    digest = sha1(token).digest()
+    bits, high, low = (int.from_bytes(digest[i:j], "big") for i, j in ((0, 2), (2, 6), (6, 10)))
+    number = ((bits >> 10) % 8 + 1) * LOW**2 + high % LOW * LOW + low % LOW
+    return bits % FIRST, -number if bits >> 15 else number
 
 
 def bucket_of(first: int, number: int, buckets: int) -> int:
@@ -26,6 +26,17 @@ def bucket_of(first: int, number: int, buckets: int) -> int:
     digits = abs(number) % LOW
     n = first + FIRST * (digits % 2 ** (level + 1))
     return n if n < buckets else first + FIRST * (digits % 2**level)
+
+
+def chance_of_a_false_seen(urls: int) -> float:
+    """Return how likely it is, at most, that any two of *urls* fingerprints are stored as one.
+
+    Each pair of them meets with the chance that all its parts do: of a number of 32 bits modulo 10^9 some
+    remainders are likelier than others.
+    """
+    often, rest = divmod(2**32, LOW)
+    nine_digits = (rest * (often + 1) ** 2 + (LOW - rest) * often**2) / 2**64
+    return urls * (urls - 1) / 2 / FIRST / 8 / 2 * nine_digits**2
 
 
 def compacted(tokens: Collection[bytes]) -> set[tuple[int, int]]:

@@ -10,6 +10,7 @@ local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wrong = wrong_type()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
+seen()
 if not converting then
   local from = KINDS[state.seen_kind] and state.seen_kind or 'exact'
   if state.seen_kind == to then return { 'OK', to, 0 } end
@@ -30,7 +31,7 @@ if not converting then
   state.seen_kind = from .. '>' .. to
   redis.call('HSET', key.meta, 'seen_kind', state.seen_kind)
   opened = nil
-  if seen().prepare then seen().prepare(converting.size(key.converting)) end
+  if seen().prepare then seen().prepare(size_of(converting, key.converting)) end
 end
 local from, under_way = string.match(state.seen_kind, '^(%l+)>(%l+)$')
 if under_way ~= to then return { 'UNDER_WAY', state.seen_kind } end
@@ -43,9 +44,9 @@ for _, token in ipairs(tokens) do
   if seen().wrong then break end -- this one was not noted
   done[#done + 1] = token
 end
-if done[1] then converting.take_out(key.converting, done) end
+if done[1] then redis.call(converting.remove, key.converting, unpack(done)) end
 tidy_seen()
-local left = converting.size(key.converting)
+local left = size_of(converting, key.converting)
 if left == 0 then redis.call('HSET', key.meta, 'seen_kind', to) end
 save_state()
 return seen().wrong or { 'OK', from, left }

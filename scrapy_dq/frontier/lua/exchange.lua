@@ -7,7 +7,7 @@
 --          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
 --          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing), words
---          (steer.lua) | LOST | RESYNC | FINISHED | CONVERTING, from>to
+--          (steer.lua) | LOST | RESYNC | FINISHED | CONVERTING, from>to | KIND, what this script is not for
 -- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
@@ -19,7 +19,8 @@ local ACK, RELEASE, BURY, FAIL, SENT = 2, 3, 4, 5, 1
 
 load_state()
 local answer = stale(epoch, run)
-if answer then return { answer } end
+answer = answer and { answer } or unfit()
+if answer then return answer end
 local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
   'done')
 local last_seq = tonumber(me[1])
@@ -39,9 +40,8 @@ if state.phase == 'finished' then
   for _, move in ipairs(moves) do puts = puts or move[1] == PUT end
   if not puts then return { 'FINISHED', 0, '', census(), {}, -1, {}, {}, words() } end
 end
-if not last_seq or me[2] == '1' then return { 'RESYNC' } end
-if seq ~= last_seq + 1 then return { 'RESYNC' } end
-local wrong = wrong_type(worker_id) or half_converted()
+if not last_seq or me[2] == '1' or seq ~= last_seq + 1 then return { 'RESYNC' } end
+local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
 if wrong_put then return wrong_put end

@@ -41,7 +41,7 @@ local function bucket_key(generation, n) return prefix .. 'seen:' .. generation 
 local key_types = {
   members = 'set', beats = 'hash', adopted = 'set', seeds = 'set', admitted = 'set', bands = 'hash',
   more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset', quarantine = 'zset', delayed = 'zset',
-  rotation = 'zset', stats = 'hash',
+  rotation = 'zset', stats = 'hash', discarded = 'hash',
 }
 -- Of many crawls none of these is there.
 local polite_types = {

@@ -1,50 +1,64 @@
 -- kinds: of seen. How a crawl keeps what it has seen stands in meta; this is the one place that asks for it.
--- A kind (seen_*.lua) is a function that returns a table:
---   type              of key.seen, which is there if anything was seen
+-- A kind is what a function of KINDS returns (seen_*.lua; an exchange has only that of its worker), a table:
 --   add(token)        takes it in; true if it was not known
---   remove(token)     1 if it was known, else 0. A kind that cannot forget would have none
---   count()           how many it knows
+--   size, remove      the commands for how many key.seen has, and to forget one. A kind with more than one key has
+--                     functions instead; one that cannot forget would have no remove
 --   tidy()            bounded upkeep; who has added or removed something calls it at its end, by tidy_seen()
---   drop()            nothing is known any more; bounded: what takes long is discarded
+--   drop()            what more there is than key.seen is deleted; bounded: what takes long is discarded
+--   prepare(expected) so many are added soon
+--   some(name, most)  tokens of a key.seen that was renamed to *name*, and which of them count as new: from a kind
+--                     without it no other kind can be made
 --   wrong             a key of this kind that something else has taken the name of (as is_wrong() says it)
--- and, if another kind can be made of it, for the key *name* that its key.seen was renamed to:
---   some(name, most)  tokens, and which of them count as new
---   take_out(name, tokens), size(name)
--- prepare(expected), if it has one, is called before so many are added at once.
-local KINDS = { exact = seen_exact, expiring = seen_expiring, compact = seen_compact }
-local KIND_OF = { zset = 'expiring', hash = 'compact' }
+-- The first three it must have. key.seen is there if anything was seen; its type tells the kinds apart.
+local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
+local KINDS = {}
 local SWEPT_BESIDE = 100
-local opened, converting, litter -- the kind; the one that it is made of just now; whether anything is discarded
+local opened, converting -- the kind; the one that it is made of, while convert.lua is half done
+-- Returns the names of these two.
+local function stored_kinds()
+  if not state.epoch then
+    -- Without its meta it belongs to nobody: it is dropped as what it is.
+    local actual = redis.call('TYPE', key.seen).ok
+    for name, expected in pairs(TYPES) do
+      if actual == expected then return name end
+    end
+  end
+  local stored = state.seen_kind or ''
+  if TYPES[stored] then return stored end
+  local from, to = string.match(stored, '^(%l+)>(%l+)$')
+  if from and TYPES[from] and TYPES[to] then return to, from end
+  return 'exact'
+end
 local function seen()
-  if opened then return opened end
-  local kind = state.seen_kind
-  -- Without its meta it may be of any kind, and belongs to nobody: it is dropped as what it is.
-  if not state.epoch then kind = KIND_OF[redis.call('TYPE', key.seen).ok] end
-  local from, to = string.match(kind or '', '^(%l+)>(%l+)$') -- convert.lua is half done
-  converting = from and (KINDS[from] or seen_exact)()
-  opened = (KINDS[to or kind] or seen_exact)()
+  if not opened then
+    local name, from = stored_kinds()
+    opened, converting = KINDS[name](), from and KINDS[from]()
+  end
   return opened
 end
 wrong_seen = function()
-  litter = redis.call('EXISTS', key.discarded) == 1
-  return is_wrong(key.seen, seen().type) or converting and is_wrong(key.converting, converting.type)
-    or litter and is_wrong(key.discarded, 'hash')
+  local name, from = stored_kinds()
+  return is_wrong(key.seen, TYPES[name]) or from and is_wrong(key.converting, TYPES[from])
+end
+local function size_of(kind, name)
+  return type(kind.size) == 'string' and redis.call(kind.size, name) or kind.size()
 end
 seen_count = function()
   if not state.epoch then return 0 end
-  return seen().count() + (converting and converting.size(key.converting) or 0)
+  return size_of(seen(), key.seen) + (converting and size_of(converting, key.converting) or 0)
 end
-local function seen_add(token) return seen().add(token) end
 local function tidy_seen()
-  seen().tidy()
-  if litter then sweep_some(SWEPT_BESIDE) end
+  if seen().tidy then opened.tidy() end
+  if redis.call('EXISTS', key.discarded) == 1 then sweep_some(SWEPT_BESIDE) end
 end
 local function drop_seen()
-  seen().drop()
-  redis.call('UNLINK', key.converting)
+  if seen().drop then opened.drop() end
+  redis.call('UNLINK', key.seen, key.converting)
 end
--- Half of what was seen is here, half there: nobody may ask, or add, until it is one again.
-local function half_converted()
-  seen()
-  if converting then return { 'CONVERTING', state.seen_kind } end
+-- Half of what was seen is here, half there: nobody may ask, or add, until it is one again. And an exchange that
+-- is for another kind is to come again, for the one that is stored.
+local function unfit()
+  local name, from = stored_kinds()
+  if from then return { 'CONVERTING', state.seen_kind } end
+  if not KINDS[name] then return { 'KIND', name } end
 end

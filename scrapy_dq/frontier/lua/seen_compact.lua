@@ -1,8 +1,8 @@
 -- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
 -- a HASH: generation (part of their names), buckets, count. What a kind is: see kinds.lua.
-local function seen_compact()
+function KINDS.compact()
   local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange ask for 23 splits
-  local kind = { type = 'hash' }
+  local kind = {}
   local generation, buckets, rounds, count -- as soon as it was looked at; generation is false: there is none
   local changed = false
   local function look()
@@ -60,7 +60,7 @@ local function seen_compact()
     look()
     return generation and change('SREM', token, -1) or 0
   end
-  function kind.count()
+  function kind.size()
     look()
     return count
   end
@@ -76,8 +76,7 @@ local function seen_compact()
   function kind.drop()
     look()
     if generation then discard(generation, buckets) end
-    redis.call('UNLINK', key.seen)
-    generation = nil
+    generation = nil -- to be looked at again, after key.seen is gone
   end
   kind.prepare = begin
   return kind

@@ -1,24 +1,22 @@
 -- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. What was admitted
 -- before seen_since, which stands still while a run goes on, counts as new. What a kind is: see kinds.lua.
-local function seen_expiring()
+function KINDS.expiring()
   local function is_old(at) return tonumber(at) < state.seen_since end
   return {
-    type = 'zset',
+    size = 'ZCARD',
+    remove = 'ZREM',
     add = function(token)
       local at = redis.call('ZSCORE', key.seen, token)
       if at and not is_old(at) then return false end
       redis.call('ZADD', key.seen, now_ms(), token)
       return true
     end,
-    remove = function(token) return redis.call('ZREM', key.seen, token) end,
-    count = function() return redis.call('ZCARD', key.seen) end,
     -- Deletes some of what counts as new, with each exchange.
     tidy = function()
       if state.seen_since == 0 then return end
       local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. state.seen_since, 'LIMIT', 0, 200)
       if #old > 0 then redis.call('ZREM', key.seen, unpack(old)) end
     end,
-    drop = function() redis.call('UNLINK', key.seen) end,
     some = function(name, most)
       local found, tokens, old = redis.call('ZRANGE', name, 0, most - 1, 'WITHSCORES'), {}, {}
       for i = 1, #found, 2 do
@@ -27,7 +25,5 @@ local function seen_expiring()
       end
       return tokens, old
     end,
-    take_out = function(name, tokens) redis.call('ZREM', name, unpack(tokens)) end,
-    size = function(name) return redis.call('ZCARD', name) end,
   }
 end

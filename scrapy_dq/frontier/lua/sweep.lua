@@ -6,4 +6,4 @@
 local most = tonumber(ARGV[1])
 local wrong = wrong_type()
 if wrong then return wrong end
-return { 'OK', litter and sweep_some(most) and 1 or 0 }
+return { 'OK', sweep_some(most) and 1 or 0 }
