@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
@@ -40,17 +39,12 @@ class Clear(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json
-        from scrapy_dq.frontier import keys
         from scrapy_dq.frontier.flush import flush, flush_under_workers, need_nobody
 
         with looking.place_of(settings, options) as place:
-            try:
-                overview = place.overview()
-            except CommandError:
-                if not place.client.exists(keys.prefix(place.crawl) + "discarded"):
-                    raise
-                asyncio.run(alone.with_frontier(place, lambda frontier: frontier.sweep()))
-                print(f"What an earlier `clear` has left of crawl {place.crawl!r} is deleted.", file=sys.stderr)
+            overview = _overview(place)
+            if overview is None:
+                asking.say(f"What an earlier clear has left of crawl {place.crawl!r} is deleted.", options)
                 return DONE
             ttl_s = place.config.worker_ttl_s
 
@@ -78,6 +72,19 @@ class Clear(Subcommand):
         else:
             print(f"Crawl {place.crawl!r} is deleted.")
         return DONE
+
+
+def _overview(place: looking.Place) -> Overview | None:
+    """Return the crawl's state; None: it was gone, and now so is what an earlier clear has left of it."""
+    from scrapy_dq.frontier import keys
+
+    try:
+        return place.overview()
+    except CommandError:
+        if not place.client.exists(keys.prefix(place.crawl) + "discarded"):
+            raise
+        asyncio.run(alone.with_frontier(place, lambda frontier: frontier.sweep()))
+        return None
 
 
 def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:

@@ -23,9 +23,9 @@ class SeenOf(Subcommand):
     arguments = "convert [<spider>]"
     summary = "keep what was seen in another way (DQ_SEEN)"
     description = (
-        "`seen convert` makes another kind of what a crawl has seen: exact and compact as DQ_SEEN says it, expiring "
-        "for DQ_SEEN_TTL. Nothing that was seen is forgotten. Nothing else can be made of a compact one. Refuses "
-        "while a worker lives; if it breaks off, the same command goes on with it."
+        "`seen convert` makes another kind of what a crawl has seen: exact and compact as DQ_SEEN says it, "
+        "expiring for DQ_SEEN_TTL. Nothing that was seen is forgotten. Nothing else can be made of a compact "
+        "one. Refuses while a worker lives; if it breaks off, the same command goes on with it."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -55,8 +55,8 @@ class SeenOf(Subcommand):
                         left = still
                 except KeyboardInterrupt:
                     raise CommandError(
-                        f"interrupted: {left:,} fingerprints are left, and until they are converted nobody can join. "
-                        f"The same command goes on with them"
+                        f"interrupted: {left:,} fingerprints are left, and until they are converted nobody "
+                        f"can join. The same command goes on with them"
                     ) from None
             after = place.overview().census.seen
         from_ = stored.partition(">")[0] or to.value
@@ -67,9 +67,11 @@ class SeenOf(Subcommand):
             return DONE
         print(f"Crawl {place.crawl!r} at {place.target}")
         print_rows([("seen", after)])
-        print(f"They are {to.value} already." if stored == to.value else f"They were {from_}, and are {to.value} now.")
+        print(
+            f"It is {to.value} already." if stored == to.value else f"It was {from_}, and is {to.value} now."
+        )
         if to is not wanted:
-            print(f"Set {_SETTING[to]} before you crawl: workers that would keep it as {wanted.value} are refused.")
+            print(f"Before you crawl, set {_SETTING[to]}: a worker that goes by {wanted.value} is refused.")
         return DONE
 
 

@@ -45,7 +45,9 @@ def convert_some(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> int:
         raise FrontierRefused(f"worker {id_text(reply[1])} has joined meanwhile: nothing was changed")
     if reply[0] == b"UNDER_WAY":
         from_, _, begun = reply[1].decode("utf-8", "replace").partition(">")
-        raise FrontierRefused(f"it is half converted from {from_} to {begun}: finish that first, with --to {begun}")
+        raise FrontierRefused(
+            f"it is half converted from {from_} to {begun}: finish that first, with --to {begun}"
+        )
     if reply[0] == b"ONE_WAY":
         raise FrontierRefused(
             f"a {reply[1].decode('utf-8', 'replace')} memory cannot be converted: it does not hold whole "

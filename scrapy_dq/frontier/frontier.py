@@ -258,7 +258,7 @@ class Frontier:
         return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
 
     async def sweep(self, most_s: float = math.inf) -> bool:
-        """Unlink what is discarded, for *most_s* at most; return whether some is left. Source: lua/sweep.lua"""
+        """Unlink what is discarded, for *most_s*; return whether some is left. Source: lua/sweep.lua"""
         until = time.monotonic() + most_s
         while (await self._call("sweep", SWEEP_STEP))[1]:
             if time.monotonic() >= until:

@@ -187,8 +187,8 @@ def refuse(reply: Any) -> None:
     if reply[0] == b"CONVERTING":
         from_, _, to = reply[1].decode("utf-8", "replace").partition(">")
         raise FrontierRefused(
-            f"what this crawl has seen is half converted from {from_} to {to}: `scrapy dq seen convert <spider> "
-            f"--to {to}` goes on with it"
+            f"what this crawl has seen is half converted from {from_} to {to}: `scrapy dq seen convert "
+            f"<spider> --to {to}` goes on with it"
         )
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)

@@ -192,8 +192,8 @@ class Config:
             )
         if values["seen_ttl_s"] and values["seen"] == "compact":
             raise ConfigError(
-                f"DQ_SEEN = 'compact' keeps no times, and DQ_SEEN_TTL = {values['seen_ttl_s']:g} goes by them: "
-                f"leave one of both out"
+                f"DQ_SEEN = 'compact' keeps no times, and DQ_SEEN_TTL = {values['seen_ttl_s']:g} goes by "
+                f"them: leave one of both out"
             )
         if values["start_urls_as_set"] and values["start_urls_as_zset"]:
             raise ConfigError(

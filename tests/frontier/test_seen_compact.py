@@ -88,9 +88,13 @@ def test_it_stays_for_a_retry(live: LiveFrontier) -> None:
     live.state()
 
 
-def test_whoever_speaks_goes_by_what_is_stored(live: LiveFrontier, open_frontier: Callable[..., LiveFrontier]) -> None:
+def test_whoever_speaks_goes_by_what_is_stored(
+    live: LiveFrontier, open_frontier: Callable[..., LiveFrontier]
+) -> None:
     """A program that does not know the kind, also if it came before there was one."""
-    program = replace(IDENTITY, fingerprinter="", spider="", keep_seen=None, order_given=False, seen_given=False)
+    program = replace(
+        IDENTITY, fingerprinter="", spider="", keep_seen=None, order_given=False, seen_given=False
+    )
     early = HandWorker(open_frontier(Order.FIFO, live.crawl), "early", program)
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1))
@@ -206,7 +210,10 @@ def test_what_is_dropped_is_unlinked_in_small_steps(
 
 @pytest.mark.parametrize("kind", [Seen.EXACT, Seen.COMPACT])
 def test_a_sweep_is_bounded(
-    live: LiveFrontier, open_frontier: Callable[..., LiveFrontier], monkeypatch: pytest.MonkeyPatch, kind: Seen
+    live: LiveFrontier,
+    open_frontier: Callable[..., LiveFrontier],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Seen,
 ) -> None:
     """So many keys of each call, of several generations; a worker that leaves stops after its time."""
     left_behind(live, monkeypatch)
