@@ -50,7 +50,7 @@ def convert_some(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> int:
         )
     if reply[0] == b"ONE_WAY":
         raise FrontierRefused(
-            f"a {reply[1].decode('utf-8', 'replace')} memory cannot be converted: it does not hold whole "
-            f"fingerprints. To begin afresh: SCHEDULER_FLUSH_ON_START"
+            f"it is {reply[1].decode('utf-8', 'replace')}, and nothing else can be made of that: it does not "
+            f"hold whole fingerprints. To begin afresh, SCHEDULER_FLUSH_ON_START"
         )
     raise FrontierRefused(f"there is no crawl {crawl!r} any more")

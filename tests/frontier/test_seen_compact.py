@@ -12,6 +12,7 @@ import pytest
 from scrapy_dq.frontier import forget, frontier, keys, peek
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Order, Seen, Status
+from scrapy_dq.frontier.scripts import Script
 from support.compact import chance_of_a_false_seen, compacted
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, numbers, put
 
@@ -258,6 +259,37 @@ def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: st
 
 
 # What others do to it
+
+
+def test_a_bucket_that_somebody_has_aimed_at_is_divided(live: LiveFrontier) -> None:
+    """However many are in it: more than a call takes."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1))
+    first = live.key(f"seen:{live.redis.hget(live.key('seen'), 'generation').decode()}:0")
+    # Their last nine digits are odd: they belong into the first bucket of the next round.
+    live.redis.sadd(first, *(10**18 + 2 * n + 1 for n in range(9000)))
+    live.redis.hset(live.key("seen"), "count", 1024 * LOAD)
+    assert worker.exchange(seen(2, 2), seeding=1).applied
+    assert directory(live)["buckets"] == 1025
+    assert live.redis.scard(first[:-1] + "1024") == 9000
+
+
+def test_an_exchange_that_breaks_off_leaves_no_bucket_that_nobody_deletes(
+    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is written before the first bucket."""
+    worker = HandWorker(live, "worker")
+    whole = Script("exchange", Order.FIFO, Seen.COMPACT)
+    broken = Script("exchange", Order.FIFO, Seen.COMPACT)
+    broken.source = whole.source.replace("\ntidy_seen()", "\nerror('broken off')")
+    broken.sha = sha1(broken.source.encode()).hexdigest()
+    assert broken.sha != whole.sha
+    monkeypatch.setitem(live.frontier._scripts, "exchange", broken)
+    with pytest.raises(FrontierUnavailable, match="broken off"):
+        worker.exchange(seen(1, 1))
+    assert len([name for name in live.key_names() if name.startswith("seen:")]) == 1
+    live.call("flush", ["worker"])
+    assert live.dump() == {}
 
 
 def test_a_bucket_of_another_type_is_told_and_passed_by(live: LiveFrontier) -> None:

@@ -1,5 +1,5 @@
 -- buckets: in which a compact `seen` keeps what it has seen. Each is a small SET of integers, which Redis packs into
--- 8 bytes each (an intset). Of a fingerprint's SHA-1, 73.7 bits are kept: 10 of them say which of 1,024 first
+-- 8 bytes each (an intset). Of a fingerprint's SHA-1, 73.76 bits are kept: 10 of them say which of 1,024 first
 -- buckets it is, and are not stored; the rest is one integer of 64 bits: a sign, a digit from 1 to 8, and twice
 -- nine digits. It is only ever text here: a Lua number has 53 bits. A member that Redis would write otherwise (with
 -- a zero in front, or beyond 2^63) would turn the intset into a hash table.
