@@ -8,11 +8,12 @@ from hashlib import sha1
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ResponseError
 
 from scrapy_dq.frontier import forget, frontier, keys, peek
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Order, Seen, Status
-from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.scripts import Script, source
 from support.compact import chance_of_a_false_seen, compacted
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, numbers, put
 
@@ -137,7 +138,7 @@ def test_it_is_behind_and_catches_up_slowly(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     worker.exchange(*(seen(n, n) for n in range(500)))
     live.redis.hset(live.key("seen"), "count", 100_000)
-    worker.exchange()
+    worker.exchange(seen(1, 1))
     assert directory(live)["buckets"] == 1024
     for splits in (1, 2, 3):
         worker.exchange(seen(1000, 1000 + splits))
@@ -268,10 +269,12 @@ def test_a_bucket_that_somebody_has_aimed_at_is_divided(live: LiveFrontier) -> N
     first = live.key(f"seen:{live.redis.hget(live.key('seen'), 'generation').decode()}:0")
     # Their last nine digits are odd: they belong into the first bucket of the next round.
     live.redis.sadd(first, *(10**18 + 2 * n + 1 for n in range(9000)))
+    live.redis.sadd(first, "no number")
     live.redis.hset(live.key("seen"), "count", 1024 * LOAD)
     assert worker.exchange(seen(2, 2), seeding=1).applied
     assert directory(live)["buckets"] == 1025
     assert live.redis.scard(first[:-1] + "1024") == 9000
+    assert live.redis.sismember(first, "no number")
 
 
 def test_an_exchange_that_breaks_off_leaves_no_bucket_that_nobody_deletes(
@@ -316,10 +319,11 @@ def test_a_bucket_of_another_type_is_told_and_passed_by(live: LiveFrontier) -> N
     assert live.redis.get(live.key(spoilt)) == b"a stranger's"
 
 
-def test_a_directory_that_is_none_is_a_new_one(live: LiveFrontier) -> None:
+@pytest.mark.parametrize("generation", [{}, {"generation": "a stranger's"}])
+def test_a_directory_that_is_none_is_a_new_one(live: LiveFrontier, generation: dict[str, str]) -> None:
     """What a stranger has written into it is no number."""
     worker = HandWorker(live, "worker")
-    live.redis.hset(live.key("seen"), mapping={"buckets": "x", "count": "y", "z": ""})
+    live.redis.hset(live.key("seen"), mapping={"buckets": "x", "count": "y", "z": ""} | generation)
     assert worker.exchange(seen(1, 1), seen(2, 1)).dropped == (1,)
     assert directory(live) == {"buckets": 1024, "count": 1}
 
@@ -337,3 +341,16 @@ def test_a_full_redis_refuses_the_whole_exchange(live: LiveFrontier) -> None:
         live.redis.config_set("maxmemory", 0)
     assert live.dump() == before
     assert numbers(worker.exchange(ack(1), seen(2, 2), want=1)) == [2]
+
+
+def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None:
+    """Only one of another type is passed by: whatever else there may be is not taken for a new request."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1))
+    base = source("sweep", Order.FIFO).partition("-- sweep:")[0]
+    live.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ResponseError, match="maxmemory"):
+            live.redis.eval(f"{base} load_state() return seen().add('x') and 1", 1, live.key("meta"))
+    finally:
+        live.redis.config_set("maxmemory", 0)
