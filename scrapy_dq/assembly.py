@@ -10,7 +10,7 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_dq.codec import BadSerializer, Codec, Serializer
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Seen, StartKeys
+from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
 from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.surroundings import names_of, spider_args
@@ -50,8 +50,7 @@ def codec_of(config: Config, crawler: Crawler) -> Codec:
 
 def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None) -> Frontier:
     """Return the frontier of the crawl that *config* names."""
-    seen = Seen.EXPIRING if config.seen_ttl_s else Seen.EXACT
-    return Frontier(client, config.crawl, config.order, config.keep_failed, seen, start_keys)
+    return Frontier(client, config.crawl, config.order, config.keep_failed, config.seen_kind, start_keys)
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import asking, looking
-from scrapy_dq.commands.subcommand import DONE, Subcommand
-from scrapy_dq.text import printable
+from scrapy_dq.commands import alone, asking, looking
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.frontier import Frontier
@@ -45,14 +42,17 @@ class Clear(Subcommand):
         from scrapy_dq.frontier.flush import flush, flush_under_workers, need_nobody
 
         with looking.place_of(settings, options) as place:
-            overview = place.overview()
+            overview = _overview(place)
+            if overview is None:
+                asking.say(f"What an earlier clear has left of crawl {place.crawl!r} is deleted.", options)
+                return DONE
             ttl_s = place.config.worker_ttl_s
 
             def refused(crawl: str, worker_id: str) -> str:
                 return _refused(crawl, worker_id, len(overview.members) - 1, options)
 
             async def check(frontier: Frontier) -> None:
-                await _announce_wait(frontier, ttl_s)
+                await alone.announce_wait(frontier, ttl_s)
                 await need_nobody(frontier, ttl_s, "clear", refused, set())
 
             async def delete(frontier: Frontier) -> None:
@@ -62,10 +62,10 @@ class Clear(Subcommand):
                     await flush(frontier, ttl_s, "clear", refused)
 
             if not options.force:
-                asyncio.run(_with_frontier(place, check))
+                asyncio.run(alone.with_frontier(place, check))
             # Not inside an event loop: there, Ctrl-C would not end the question.
             _ask(place, overview, options)
-            asyncio.run(_with_frontier(place, delete))
+            asyncio.run(alone.with_frontier(place, delete))
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
             print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts})
@@ -74,16 +74,17 @@ class Clear(Subcommand):
         return DONE
 
 
-async def _with_frontier(place: looking.Place, call: Callable[[Frontier], Awaitable[None]]) -> None:
-    from scrapy_dq.assembly import frontier_of
-    from scrapy_dq.connection import Connection
-    from scrapy_dq.surroundings import data_dir
+def _overview(place: looking.Place) -> Overview | None:
+    """Return the crawl's state; None: it was gone, and now so is what an earlier clear has left of it."""
+    from scrapy_dq.frontier import keys
 
-    connection = Connection(place.config, data_dir())
     try:
-        await call(frontier_of(place.config, await connection.connect()))
-    finally:
-        await connection.close()
+        return place.overview()
+    except CommandError:
+        if not place.client.exists(keys.prefix(place.crawl) + "discarded"):
+            raise
+        asyncio.run(alone.with_frontier(place, lambda frontier: frontier.sweep()))
+        return None
 
 
 def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:
@@ -93,16 +94,6 @@ def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespac
         f"worker {worker_id} of crawl {crawl!r} is alive{beside}: nothing was deleted. `scrapy dq stop "
         f"{named}` ends all workers; --force deletes the crawl under them"
     )
-
-
-async def _announce_wait(frontier: Frontier, ttl_s: float) -> None:
-    from scrapy_dq.frontier.identity import certainly_dead, own_identity
-
-    own = own_identity()
-    unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
-    if unsure:
-        names = printable(", ".join(unsure[:5]))
-        print(f"Watching for up to {ttl_s:g} s whether {names} is alive", file=sys.stderr)
 
 
 def _ask(place: looking.Place, overview: Overview, options: argparse.Namespace) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +24,7 @@ from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
     Census,
+    FrontierError,
     FrontierRefused,
     FrontierUnavailable,
     Joined,
@@ -49,6 +53,10 @@ from scrapy_dq.frontier.wire import (
     refuse,
 )
 
+SWEEP_STEP = 1_000
+"""Keys unlinked at once: 1 ms of Redis's time."""
+SWEEP_S = 1.0
+"""Of what a worker that leaves does for those who come after it."""
 SCHEMA = "2"
 """What the keys mean. Workers of another schema are refused: they would misread each other."""
 
@@ -99,7 +107,8 @@ class Frontier:
         self._client = client
         self._keys = (keys.meta(crawl),)
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
-        self._scripts = {name: Script(name, order, seen) for name in TRANSITIONS}
+        self._scripts = {name: Script(name, order) for name in TRANSITIONS}
+        self._go_by(seen)
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a fresh worker; create the frontier, or start its next run, where there is none open.
@@ -182,11 +191,18 @@ class Frontier:
                 arguments: they are applied once.
         Source: lua/exchange.lua
         """
-        reply = await self._call(
-            "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES,
-            self._keep_failed, terms, moves,
-        )  # fmt: skip
-        return parse_receipt(reply)
+        while True:
+            reply = await self._call(
+                "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES,
+                self._keep_failed, terms, moves,
+            )  # fmt: skip
+            if reply[0] != b"KIND":
+                return parse_receipt(reply)
+            # This frontier came without one, as a program's, or it was converted while this worker was away.
+            self._go_by(Seen(reply[1].decode()))
+
+    def _go_by(self, seen: Seen) -> None:
+        self._scripts["exchange"] = Script("exchange", self.order, seen)
 
     async def adopt(self, epoch: str, run: int, fingerprints: Sequence[bytes]) -> int:
         """Note what another scheduler had seen, in its own notation; return how many of these are new.
@@ -219,7 +235,12 @@ class Frontier:
     async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool | None) -> tuple[int, bool]:
         """Give all leases back and unregister; return (released, nobody is left). Source: lua/leave.lua"""
         reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen))
-        return (reply[1], bool(reply[2])) if reply[0] == b"OK" else (0, False)
+        if reply[0] != b"OK":
+            return 0, False
+        if reply[2] and reply[3]:
+            with suppress(FrontierError):  # whoever comes next goes on with it
+                await self.sweep(SWEEP_S)
+        return reply[1], bool(reply[2])
 
     async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
         """Delete the whole crawl; refuse, naming one, if a member is not among *dead*.
@@ -232,7 +253,17 @@ class Frontier:
         reply = await self._call("flush", packed)
         if reply[0] == b"LIVE":
             return id_text(reply[1]), Census()
+        if reply[4]:
+            await self.sweep()
         return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
+
+    async def sweep(self, most_s: float = math.inf) -> bool:
+        """Unlink what is discarded, for *most_s*; return whether some is left. Source: lua/sweep.lua"""
+        until = time.monotonic() + most_s
+        while (await self._call("sweep", SWEEP_STEP))[1]:
+            if time.monotonic() >= until:
+                return True
+        return False
 
     async def limit(
         self,

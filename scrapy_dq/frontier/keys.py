@@ -18,7 +18,18 @@ KEYS = (
     Key("meta", "hash", "from the first crawl on; after a finished run it is the tombstone"),
     Key("members", "set", "while workers are registered"),
     Key("beats", "hash", "while workers are registered; no TTL: an eviction policy would delete it"),
-    Key("seen", "set", "the run; longer with SCHEDULER_PERSIST, or for a retry; a zset with DQ_SEEN_TTL"),
+    Key(
+        "seen",
+        "set",
+        "the run; longer with SCHEDULER_PERSIST, or for a retry. A zset with DQ_SEEN_TTL; with "
+        "DQ_SEEN = compact a hash, the directory of its buckets",
+    ),
+    Key(
+        "converting",
+        "set",
+        "while `scrapy dq seen convert` makes another kind of it; of the type that `seen` had",
+    ),
+    Key("discarded", "hash", "while buckets of a `seen` that was dropped are not unlinked yet"),
     Key("adopted", "set", "as `seen`; what another scheduler had seen, by its own fingerprints"),
     Key("seeds", "set", "the run; longer for a retry of what failed"),
     Key("admitted", "set", "the run; longer for a retry of what failed"),
@@ -42,6 +53,7 @@ KEYS = (
     Key("backlog:<rank>:<partition>", "list", "while something of this rank waits there"),
     Key("worker:<id>", "hash", "while the worker is registered"),
     Key("in-flight:<id>", "hash", "while the worker holds leases"),
+    Key("seen:<generation>:<n>", "set", "as `seen`, if that is compact; then until they are swept"),
 )
 
 

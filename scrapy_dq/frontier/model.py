@@ -51,6 +51,8 @@ class Seen(str, Enum):
     EXACT = "exact"
     EXPIRING = "expiring"
     """With the time of admission: a later run forgets the older ones."""
+    COMPACT = "compact"
+    """Cut to 74 bits each, and packed."""
 
 
 class Status(str, Enum):

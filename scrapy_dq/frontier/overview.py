@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import explain
-from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order, Seen
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_members, parse_words, refuse
 
@@ -167,20 +167,20 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
 
 
 def described(client: Any, crawl: str) -> dict[str, str]:
-    """Return the `spider` and the `fingerprinter` that *crawl* is stored with; empty: it has none. Blocking.
+    """Return `spider`, `fingerprinter` and `seen_kind` that *crawl* is stored with; empty: none. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    fields = ("spider", "fingerprinter")
+    fields = ("spider", "fingerprinter", "seen_kind")
     stored = client.hmget(keys.meta(crawl), *fields)
     return {
         name: (value or b"").decode("utf-8", "replace") for name, value in zip(fields, stored, strict=True)
     }
 
 
-async def conventions(client: Any, crawl: str) -> tuple[Order | None, Seen | None]:
-    """Return the order and the kind of seen that *crawl* is stored with; None: it says nothing that we know.
+async def order_of(client: Any, crawl: str) -> Order | None:
+    """Return the order that *crawl* is stored with; None: it says none that we know.
 
     Args:
         client: a `redis.asyncio` client that decodes nothing.
@@ -188,12 +188,10 @@ async def conventions(client: Any, crawl: str) -> tuple[Order | None, Seen | Non
         FrontierUnavailable: no usable reply.
     """
     try:
-        order, seen = await client.hmget(keys.meta(crawl), "order", "seen_kind")
+        order = await client.hget(keys.meta(crawl), "order")
     except (RedisError, OSError, TimeoutError) as error:
         raise FrontierUnavailable(explain(error)) from error
-    known_order = {each.value.encode(): each for each in Order}
-    known_seen = {each.value.encode(): each for each in Seen}
-    return known_order.get(order), known_seen.get(seen)
+    return {each.value.encode(): each for each in Order}.get(order)
 
 
 def peek(client: Any, crawl: str) -> Overview:

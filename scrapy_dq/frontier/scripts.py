@@ -12,14 +12,19 @@ from redis.exceptions import NoScriptError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "order_{order}", "state", "types", "words")
+_BASE = ("keys", "order_{order}", "state", "types", "discarded", "kinds", "words")
 _COMMON = ("politeness", "entry", "bands", "partition")
+_SEEN = {
+    Seen.EXACT: ("seen_exact",),
+    Seen.EXPIRING: ("seen_expiring",),
+    Seen.COMPACT: ("buckets", "seen_compact"),
+}
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits"),
     "rejoin": ("release", "member"),
     "exchange": (
-        "seen_{seen}", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",
-        "grants", "serve", "lease", "claim", "finish",
+        "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants", "serve",
+        "lease", "claim", "finish",
     ),
     "adopt": (),
     "fence": (),
@@ -31,6 +36,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "steer": (),
     "retry": (),
     "forget": (),
+    "convert": (),
+    "sweep": (),
     "overview": (),
     "sizes": (),
     "upcoming": (),
@@ -39,7 +46,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 LOOKS = ("sizes", "upcoming", "present")
 """Scripts that only read, for command lines."""
-BY_HAND = ("steer", "retry", "forget")
+BY_HAND = ("steer", "retry", "forget", "convert")
 """Scripts that change something, for command lines alone."""
 TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND))
 
@@ -50,23 +57,27 @@ def _lua(name: str) -> str:
 
 
 @cache
-def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
-    """Return the whole script of *transition* for crawls served in *order*, with this kind of seen."""
-    kind = {"order": order.value.replace("-", "_"), "seen": seen.value}
+def source(transition: str, order: Order, seen: Seen | None = None) -> str:
+    """Return the whole script of *transition* for crawls served in *order*.
+
+    Args:
+        seen: the one kind of seen that it can serve, which makes it quicker; None: whichever is stored.
+    """
 
     def joined(*names: str) -> str:
-        return "\n".join(_lua(name.format(**kind)) for name in names)
+        return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
 
-    # Each closure looks through all locals of its own function that are captured, the latest first: those that
-    # every function needs stand in a function around the others. That saves a tenth of an exchange.
-    rest = joined(*_COMMON, *_PARTS[transition], transition)
+    kinds = [name for kind, names in _SEEN.items() if seen in (None, kind) for name in names]
+    # Of a function's locals that are captured, each closure looks through all, to find its own: those that every
+    # function needs stand around the others. That saves a tenth of an exchange.
+    rest = joined(*_COMMON, *kinds, *_PARTS[transition], transition)
     return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
 
 
 class Script:
     """One transition, called by its digest; Redis is given the source when it does not know it."""
 
-    def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
+    def __init__(self, transition: str, order: Order, seen: Seen | None = None) -> None:
         self.source = source(transition, order, seen)
         self.sha = sha1(self.source.encode()).hexdigest()
 

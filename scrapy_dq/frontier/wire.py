@@ -24,6 +24,7 @@ from scrapy_dq.frontier.model import (
     Put,
     Receipt,
     Release,
+    Seen,
     Sent,
     Status,
     Terms,
@@ -189,11 +190,21 @@ def refuse(reply: Any) -> None:
     """Raise FrontierRefused if *reply* says that stored data cannot be used."""
     if reply[0] == b"WRONG_TYPE":
         raise FrontierRefused(_wrong_type(reply))
+    if reply[0] == b"CONVERTING":
+        from_, _, to = reply[1].decode("utf-8", "replace").partition(">")
+        raise FrontierRefused(
+            f"what this crawl has seen is half converted from {from_} to {to}: `scrapy dq seen convert "
+            f"<spider> --to {to}` goes on with it"
+        )
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
+        convert = ""
+        if field == "seen_kind" and stored != Seen.COMPACT.value:
+            convert = f"convert it with `scrapy dq seen convert <spider> --to {ours}`, "
         raise FrontierRefused(
             f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. Run it as it was "
-            f"started, choose another crawl name with DQ_CRAWL, or start afresh with SCHEDULER_FLUSH_ON_START"
+            f"started, {convert}choose another crawl name with DQ_CRAWL, or start afresh with "
+            f"SCHEDULER_FLUSH_ON_START"
         )
 
 
@@ -216,5 +227,5 @@ _FIELDS = {
     "spider": "spider class",
     "order": "DQ_ORDER",
     "partition_by": "DQ_PARTITION_BY",
-    "seen_kind": "kind of seen (expiring: with DQ_SEEN_TTL)",
+    "seen_kind": "kind of seen (DQ_SEEN; expiring: with DQ_SEEN_TTL)",
 }

@@ -17,10 +17,9 @@ from scrapy_dq.frontier.model import (
     FrontierUnavailable,
     Order,
     Put,
-    Seen,
     Words,
 )
-from scrapy_dq.frontier.overview import conventions
+from scrapy_dq.frontier.overview import order_of
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.asks import Ask, ShutDown
@@ -120,9 +119,8 @@ class Member:
     async def _open(self) -> None:
         client = await self._connection.open()
         crawl = self._config.crawl
-        order, seen = await conventions(client, crawl)
-        order, seen = self._order or order or Order.FIFO, seen or Seen.EXACT
-        self._frontier = Frontier(client, crawl, order, self._config.keep_failed, seen)
+        order = self._order or await order_of(client, crawl) or Order.FIFO
+        self._frontier = Frontier(client, crawl, order, self._config.keep_failed)
         await self._join()
 
     async def _join(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scrapy_dq.frontier.model import Limits, Order
+from scrapy_dq.frontier.model import Limits, Order, Seen
 from scrapy_dq.settings.peers import order_of_queue
 from scrapy_dq.settings.redis_place import name_place, names_redis
 from scrapy_dq.settings.setting import (
@@ -41,6 +41,7 @@ SETTINGS = (
     Setting("DQ_DOMAIN_LIMITS", "domain_limits", {}, limits),
     Setting("DQ_RETRY_AFTER_MAX", "retry_after_max_s", 600.0, number, "s", 0, 86_400),
     Setting("DQ_RETRY_BACKOFF", "retry_backoff", {}, backoff),
+    Setting("DQ_SEEN", "seen", "exact", choice, choices=("exact", "compact")),
     Setting("DQ_SEEN_TTL", "seen_ttl_s", 0.0, number, "s", 0, 3_153_600_000),
     Setting("DQ_SEED_ONCE", "seed_once", True, boolean),
     Setting("SCHEDULER_IDLE_BEFORE_CLOSE", "idle_before_close_s", 0.0, number, "s", 0, 31_536_000),
@@ -99,6 +100,7 @@ class Config:
     retry_after_max_s: float = 600.0
     retry_backoff: tuple[float, float] | None = None
     """Base and cap, in seconds."""
+    seen: str = "exact"
     seen_ttl_s: float = 0.0
     seed_once: bool = True
     idle_before_close_s: float = 0.0
@@ -144,6 +146,11 @@ class Config:
         return not (self.redis_url or self.redis_host or names_redis(self.redis_params))
 
     @property
+    def seen_kind(self) -> Seen:
+        """How a crawl keeps what it has seen."""
+        return Seen.EXPIRING if self.seen_ttl_s else Seen(self.seen)
+
+    @property
     def limits(self) -> Limits:
         """What a partition may have, all workers together."""
         return Limits(self.domain_delay_s, self.domain_concurrency, self.domain_limits)
@@ -182,6 +189,11 @@ class Config:
             raise ConfigError(
                 f"DQ_SEEN_TTL = {values['seen_ttl_s']:g}: without SCHEDULER_PERSIST = True nothing is kept "
                 f"from run to run that could be forgotten. Set both, or neither"
+            )
+        if values["seen_ttl_s"] and values["seen"] == "compact":
+            raise ConfigError(
+                f"DQ_SEEN = 'compact' keeps no times, and DQ_SEEN_TTL = {values['seen_ttl_s']:g} goes by "
+                f"them: leave one of both out"
             )
         if values["start_urls_as_set"] and values["start_urls_as_zset"]:
             raise ConfigError(

@@ -167,7 +167,10 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
     before = sorted(project.folder.rglob("*"))
-    words = {"limit": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"]}
+    words = {
+        "limit": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"],
+        "seen": ["convert", "x"],
+    }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
         line = f"scrapy dq {command[0]}: no Scrapy project here: run it in the folder that has scrapy.cfg\n"

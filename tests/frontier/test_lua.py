@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from scrapy_dq.frontier import Overview, forget, keys
+from scrapy_dq.frontier.converting import convert_some
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.look import names_beside, sizes, upcoming
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Seen
@@ -40,6 +41,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "limit": (b"partition",),
     "members": (),
     "tally": ("source", "epoch", 0, 1, b"\x90"),
+    "sweep": (),
 }
 SCRIPT_OF = {"beats": "beat", "members": "overview"}
 
@@ -61,17 +63,19 @@ def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: Redi
         " names[#names + 1] = {key, key_types[name] or rare_types[name] or polite_types[name] or ''} end"
     )
     families = (
-        "return {names, backlog_key('<rank>', '<partition>'), worker_key('<id>'), in_flight_key('<id>')}"
+        "return {names, backlog_key('<rank>', '<partition>'), worker_key('<id>'), in_flight_key('<id>'),"
+        " bucket_key('<generation>', '<n>')}"
     )
     script = "\n".join((LUA["keys"], plain, families))
     with redis_server.client() as client:
         names, *others = client.eval(script, 1, keys.meta("a crawl"))
     prefix = keys.prefix("a crawl")
     found = {key.decode().removeprefix(prefix): type_.decode() for key, type_ in names}
-    # The one is looked at before all others, the type of the other depends on it.
-    assert (found.pop("meta"), found.pop("seen")) == ("", "")
+    # The one is looked at before all others, the type of others depends on it, or on what is done.
+    others_types = {"meta": "hash", "seen": "set", "converting": "set"}
+    assert {found.pop(name) for name in others_types} == {""}
     stated = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
-    assert found | {"meta": "hash", "seen": "set"} == stated
+    assert found | others_types == stated
     assert [name.decode().removeprefix(prefix) for name in others] == [
         key.name for key in keys.KEYS if "<" in key.name
     ]
@@ -136,6 +140,7 @@ BLOCKING_CALLS: dict[str, Any] = {
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
     "retry": lambda client: retry_records(client, "a crawl", Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
+    "convert": lambda client: convert_some(client, "a crawl", Seen.COMPACT, []),
 }
 
 
@@ -195,10 +200,5 @@ def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> N
 
 def test_every_lua_file_is_part_of_a_script() -> None:
     """No dead Lua."""
-    everything = "\n".join(
-        source(name, order, seen)
-        for name in TRANSITIONS + LOOKS + BY_HAND
-        for order in Order
-        for seen in Seen
-    )
+    everything = "\n".join(source(name, order) for name in TRANSITIONS + LOOKS + BY_HAND for order in Order)
     assert [name for name, text in LUA.items() if text not in everything] == []

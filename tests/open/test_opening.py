@@ -16,7 +16,7 @@ import redis
 
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.identity import own_identity
-from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Sent, Terms
+from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Seen, Sent, Terms
 from scrapy_dq.frontier.scripts import TRANSITIONS
 from scrapy_dq.frontier.wire import pack_tally
 from support import stored
@@ -245,7 +245,7 @@ def test_the_rights_in_the_docs_suffice(redis_server: RedisServer, crawl_name: s
 
 def use_everything(url: str, crawl: str) -> None:
     """Make every move and call every transition of a frontier as the user of *url*."""
-    live = LiveFrontier(url, crawl, Order.PRIORITY_LIFO)
+    live = LiveFrontier(url, crawl, Order.PRIORITY_LIFO, Seen.COMPACT)
     a, b = HandWorker(live, "a"), HandWorker(live, "b")
     seeds = [put(n, n % 2, admission=kind) for n, kind in enumerate(Admission, 10)]
     late, now = put(20), time.monotonic()
@@ -284,5 +284,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     assert set(TRANSITIONS) == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "limit", "overview",
-        "tally", "adopt",
+        "tally", "adopt", "sweep",
     }  # fmt: skip

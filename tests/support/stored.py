@@ -10,6 +10,7 @@ import redis
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission, Order
+from support.compact import read_buckets
 from support.reference import KEEP_FAILED as KEEP_FAILED
 from support.reference import ReferenceFrontier
 from support.stored_counts import apart
@@ -132,7 +133,7 @@ def stored_state(
         "delayed": delayed,
         "members": {i: _member(workers[i], int(beats[i.encode()])) for i in members},
         "tokens": {
-            Admission.SEEN: plain["seen"],
+            Admission.SEEN: _seen(plain["seen"], plain["discarded"], families["seen:"]),
             Admission.SEED: plain["seeds"],
             Admission.ID: plain["admitted"],
         },
@@ -198,17 +199,17 @@ def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, di
     """Return what stands under each plain key, and, by family, under each key that carries an id."""
     prefix = keys.prefix(crawl)
     names = [key.decode().removeprefix(prefix) for key in crawl_keys(client, crawl)]
-    expiring = client.hget(prefix + "meta", "seen_kind") == b"expiring" if "seen" in names else False
+    kind = client.hget(prefix + "meta", "seen_kind") if "seen" in names else None
     pipe = client.pipeline(transaction=True)
     for name in names:
         head, colon, _ = name.partition(":")
         expected = KEY_FAMILIES.get(head + colon) if colon else PLAIN_KEYS.get(name)
         assert expected, f"unknown key: {name}"
-        if expected == "hash":
+        if expected == "hash" or (name == "seen" and kind == b"compact"):
             pipe.hgetall(prefix + name)
         elif expected == "zset":
             pipe.zrange(prefix + name, 0, -1, withscores=True)
-        elif name == "seen" and expiring:
+        elif name == "seen" and kind == b"expiring":
             pipe.zrange(prefix + name, 0, -1)
         elif expected == "set":
             pipe.smembers(prefix + name)
@@ -221,8 +222,20 @@ def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, di
         if colon:
             families[head + colon][which] = value
         else:
-            plain[name] = set(value) if name == "seen" else value
+            plain[name] = set(value) if name == "seen" and kind != b"compact" else value
     return plain, families
+
+
+def _seen(seen: Any, discarded: dict[bytes, bytes], buckets: dict[str, Any]) -> Any:
+    """Return what was seen; of a compact one, what is stored of it."""
+    generations = {name.partition(":")[0] for name in buckets} - {each.decode() for each in discarded}
+    if not isinstance(seen, dict):
+        assert not generations, "buckets that nobody will delete"
+        return seen
+    generation = seen[b"generation"].decode()
+    assert generations <= {generation}
+    assert generation.encode() not in discarded
+    return read_buckets(seen, buckets)
 
 
 def _rank8(rank: int) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 from scrapy_dq import announcing, get_redis_from_settings, stats
 from scrapy_dq.connection import Connection
-from scrapy_dq.frontier.model import Limits, Order
+from scrapy_dq.frontier.model import Limits, Order, Seen
 from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting, enabled
 
 NAMES = {"spider": "books", "project": "shop", "job": "j1", "category": "poetry"}
@@ -66,6 +66,8 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_RETRY_BACKOFF", '{"base": 2, "cap": 2}', (2, 2)),
     ("DQ_RETRY_BACKOFF", {}, None),
     ("DQ_RETRY_BACKOFF", "", None),
+    ("DQ_SEEN", "compact", "compact"),
+    ("DQ_SEEN", None, "exact"),
     ("DQ_SEEN_TTL", 0, 0.0),
     ("DQ_SEED_ONCE", "False", False),
     ("DQ_SEED_ONCE", 0, False),
@@ -161,6 +163,8 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_RETRY_AFTER_MAX", float("inf")),
     ("DQ_RETRY_BACKOFF", 5),
     ("DQ_RETRY_BACKOFF", "{base: 5}"),
+    ("DQ_SEEN", "bloom"),
+    ("DQ_SEEN", "expiring"),
     ("DQ_SEEN_TTL", -1),
     ("DQ_SEEN_TTL", "a week"),
     ("DQ_SEED_ONCE", "no"),
@@ -378,6 +382,15 @@ def test_seen_that_is_not_kept_cannot_be_forgotten() -> None:
         read(DQ_SEEN_TTL=60)
     assert read(DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_ttl_s == 60
     assert read(DQ_SEEN_TTL=0).seen_ttl_s == 0
+
+
+def test_what_is_cut_has_no_times() -> None:
+    """DQ_SEEN = compact together with DQ_SEEN_TTL is a contradiction; each alone says the kind."""
+    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' keeps no times, and DQ_SEEN_TTL = 60"):
+        read(DQ_SEEN="compact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True)
+    assert read(DQ_SEEN="compact").seen_kind is Seen.COMPACT
+    assert read(DQ_SEEN="exact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_kind is Seen.EXPIRING
+    assert read().seen_kind is Seen.EXACT
 
 
 def test_a_start_key_is_of_one_kind() -> None:

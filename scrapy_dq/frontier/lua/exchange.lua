@@ -8,6 +8,7 @@
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
 --          of here, wrong key (key, actual, expected; or nothing), words (steer.lua) | LOST | RESYNC | FINISHED
+--          | CONVERTING, from>to | KIND, what this script is not for
 -- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
@@ -19,7 +20,8 @@ local SENT = 1
 
 load_state()
 local answer = stale(epoch, run)
-if answer then return { answer } end
+answer = answer and { answer } or unfit()
+if answer then return answer end
 local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
   'done', 'seeding')
 local last_seq = tonumber(me[1])
@@ -40,8 +42,7 @@ if state.phase == 'finished' then
   for _, move in ipairs(moves) do puts = puts or move[1] == PUT end
   if not puts then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words() } end
 end
-if not last_seq or me[2] == '1' then return { 'RESYNC' } end
-if seq ~= last_seq + 1 then return { 'RESYNC' } end
+if not last_seq or me[2] == '1' or seq ~= last_seq + 1 then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
@@ -65,7 +66,7 @@ holds_suspect = me[3] ~= ''
 settle(worker_id, moves, keep_failed)
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
-seen_tidy()
+tidy_seen()
 begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
 if want > 0 and state.waiting > 0 then
@@ -82,4 +83,4 @@ save_partitions()
 save_state()
 local leases, waits = granted()
 return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), leases, waits,
-  next_due_ms(), blocked_among(here, ahead), wrong_lists, words() }
+  next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words() }

@@ -1,6 +1,6 @@
 -- flush: everything of the crawl -> gone, unless a worker lives.
 -- ARGS     dead_ids (msgpack array of worker ids known to be dead)
--- RETURNS  OK, waiting, in_flight, seen | LIVE, worker_id (nothing changed)
+-- RETURNS  OK, waiting, in_flight, seen, litter (1: something is to be swept) | LIVE, worker_id (nothing changed)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
 local dead = {}
@@ -13,4 +13,4 @@ end
 local waiting, in_flight, seen = state.waiting, state.in_flight, seen_count()
 clear_run(false)
 redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits)
-return { 'OK', waiting, in_flight, seen }
+return { 'OK', waiting, in_flight, seen, redis.call('EXISTS', key.discarded) }

@@ -1,18 +1,22 @@
 -- forget: fingerprints that were seen -> nowhere, so that the requests are new again.
 -- ARGS     fingerprints (msgpack array), known_as (msgpack array: what another scheduler would call each)
--- RETURNS  OK, how many were known | ABSENT | WRONG_TYPE, key, actual, expected
+-- RETURNS  OK, how many were known | ABSENT | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: to do it again finds them unknown
 local fingerprints, known_as = ARGV[1], ARGV[2]
-local wrong = wrong_type()
+local wrong = wrong_type() or unfit()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
-local others, known = cmsgpack.unpack(known_as), 0
-local remove = state.seen_kind == 'expiring' and 'ZREM' or 'SREM'
-for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
-  local seen = redis.call(remove, key.seen, fingerprint)
-  local adopted = redis.call('SREM', key.adopted, others[i])
-  known = known + math.max(seen, adopted)
+local function remove_seen(fingerprint)
+  local remove = seen().remove
+  return type(remove) == 'string' and redis.call(remove, key.seen, fingerprint) or remove(fingerprint)
 end
+local others, known = cmsgpack.unpack(known_as), 0
+for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
+  local known_here = remove_seen(fingerprint)
+  local adopted = redis.call('SREM', key.adopted, others[i])
+  known = known + math.max(known_here, adopted)
+end
+tidy_seen()
 tell('forgets') -- workers remember for themselves what they sent not long ago
 return { 'OK', known }

@@ -5,7 +5,8 @@
 --          they are)
 -- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args,
 --          limits_changed, adopted (1: another scheduler's fingerprints are there), words (steer.lua)
---          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected: nothing was changed
+--          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
+--          changed
 -- COST     O(1); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
 local worker_id, identity, new_epoch = ARGV[1], ARGV[2], ARGV[3]
@@ -14,7 +15,7 @@ local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerpri
 local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11]
 local seen_ttl_ms, limits = tonumber(ARGV[13]), ARGV[14]
 
-local wrong = wrong_type()
+local wrong = wrong_type() or unfit()
 if wrong then return wrong end
 -- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
 -- the keys that may have stayed.

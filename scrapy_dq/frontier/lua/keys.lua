@@ -9,6 +9,8 @@ local key = {
   members = prefix .. 'members',
   beats = prefix .. 'beats',
   seen = prefix .. 'seen',
+  converting = prefix .. 'converting',
+  discarded = prefix .. 'discarded',
   adopted = prefix .. 'adopted',
   seeds = prefix .. 'seeds',
   admitted = prefix .. 'admitted',
@@ -34,12 +36,13 @@ local start_keys = { unpack(KEYS, 2) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
+local function bucket_key(generation, n) return prefix .. 'seen:' .. generation .. ':' .. n end
 
 local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
 -- Of many crawls none of these is there; nor of those that follow.
 local rare_types = {
   adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset',
-  quarantine = 'zset', delayed = 'zset', stats = 'hash',
+  quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash',
 }
 local polite_types = {
   suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',

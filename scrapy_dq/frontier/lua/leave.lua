@@ -1,7 +1,7 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is gone.
 -- The last to leave a finished run unlinks its keys; meta (the tombstone) stays, and what a retry needs.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua)
--- RETURNS  OK, released, last (1: nobody is left) | LOST | RESYNC | FINISHED
+-- RETURNS  OK, released, last (1: nobody is left), litter (1: something is to be swept) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained as a dead one; after: nothing to do
 local worker_id = ARGV[1]
@@ -18,4 +18,4 @@ save_partitions()
 local last = redis.call('SCARD', key.members) == 0 and 1 or 0
 if last == 1 and state.phase == 'finished' then end_run(keeps_seen(ARGV[4])) end
 save_state()
-return { 'OK', #ids, last }
+return { 'OK', #ids, last, redis.call('EXISTS', key.discarded) }

@@ -31,7 +31,8 @@ local function clear_run(keep_seen, keep_admitted)
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted) end
   state.waiting, state.in_flight, state.turn, state.claimed = 0, 0, 0, 0
   if not keep_seen then
-    redis.call('UNLINK', key.seen, key.adopted)
+    drop_seen()
+    redis.call('UNLINK', key.adopted)
     state.clock, state.offset = 0, 0 -- what is kept has its times by this clock
   end
 end

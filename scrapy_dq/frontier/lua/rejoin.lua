@@ -1,13 +1,13 @@
 -- rejoin: a live worker registers anew and keeps the leases that are still its own. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
 --          2 logged), keep_seen (as in join.lua)
--- RETURNS  OK, run, owned (ids, joined) | FINISHED | LOST (nothing changed)
+-- RETURNS  OK, run, owned (ids, joined) | FINISHED | LOST | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, keep_seen = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
-local wrong = wrong_type(old_id)
+local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if redis.call('SISMEMBER', key.members, new_id) == 1 then

@@ -1,3 +1,9 @@
--- seen, kind exact: the whole fingerprint in a set. True if it was not there.
-local function seen_add(fingerprint) return redis.call('SADD', key.seen, fingerprint) == 1 end
-local function seen_tidy() end
+-- seen, kind exact: the whole fingerprint in a SET. What a kind is: see kinds.lua.
+function KINDS.exact()
+  return {
+    size = 'SCARD',
+    remove = 'SREM',
+    add = function(token) return redis.call('SADD', key.seen, token) == 1 end,
+    some = function(name, most) return redis.call('SRANDMEMBER', name, most), {} end,
+  }
+end

@@ -1,18 +1,34 @@
--- seen, kind expiring: the fingerprint with the time of its admission. What was admitted before
--- seen_since, which stands still while a run goes on, counts as new. True if it was not there, or too old.
-local function seen_since()
-  state.seen_since = state.seen_since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
-  return state.seen_since
-end
-local function seen_add(fingerprint)
-  local at = redis.call('ZSCORE', key.seen, fingerprint)
-  if at and tonumber(at) >= seen_since() then return false end
-  redis.call('ZADD', key.seen, now_ms(), fingerprint)
-  return true
-end
--- Deletes some of what counts as new, with each exchange.
-local function seen_tidy()
-  if seen_since() == 0 then return end
-  local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. state.seen_since, 'LIMIT', 0, 200)
-  if #old > 0 then redis.call('ZREM', key.seen, unpack(old)) end
+-- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. What was admitted
+-- before seen_since, which stands still while a run goes on, counts as new. What a kind is: see kinds.lua.
+function KINDS.expiring()
+  local since -- as soon as somebody asks
+  local function seen_since()
+    since = since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
+    return since
+  end
+  local function is_old(at) return tonumber(at) < seen_since() end
+  return {
+    size = 'ZCARD',
+    remove = 'ZREM',
+    add = function(token)
+      local at = redis.call('ZSCORE', key.seen, token)
+      if at and not is_old(at) then return false end
+      redis.call('ZADD', key.seen, now_ms(), token)
+      return true
+    end,
+    -- Deletes some of what counts as new, with each exchange.
+    tidy = function()
+      if seen_since() == 0 then return end
+      local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. seen_since(), 'LIMIT', 0, 200)
+      if #old > 0 then redis.call('ZREM', key.seen, unpack(old)) end
+    end,
+    some = function(name, most)
+      local found, tokens, old = redis.call('ZRANGE', name, 0, most - 1, 'WITHSCORES'), {}, {}
+      for i = 1, #found, 2 do
+        tokens[#tokens + 1] = found[i]
+        old[found[i]] = is_old(found[i + 1])
+      end
+      return tokens, old
+    end,
+  }
 end

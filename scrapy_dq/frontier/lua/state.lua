@@ -5,6 +5,7 @@ local state
 local there -- how much was in each key when this script began (types.lua); nil: it has not asked
 local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
+local wrong_seen, seen_count -- in kinds.lua: they go by the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
 local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
 -- Each field of a hash costs as much as a call: what changes with every exchange is in one.
@@ -49,10 +50,6 @@ local function stale(epoch, run)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
   if state.run < run then return 'RESYNC' end
   if state.run > run then return 'FINISHED' end
-end
-local function seen_count()
-  if not state.epoch then return 0 end
-  return redis.call(state.seen_kind == 'expiring' and 'ZCARD' or 'SCARD', key.seen)
 end
 local function census(seeding)
   return { state.waiting, state.in_flight, state.done, is_there('dead') and redis.call('HLEN', key.dead) or 0,

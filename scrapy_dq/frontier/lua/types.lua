@@ -30,7 +30,7 @@ local function wrong_type(worker_id)
   wrong = wrong_among(key_types)
   if wrong then return wrong end
   if redis.call('EXISTS', key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
-    key.quarantine, key.delayed, key.stats) > 0 then
+    key.quarantine, key.delayed, key.stats, key.discarded) > 0 then
     wrong = wrong_among(rare_types)
     if wrong then return wrong end
   end
@@ -38,9 +38,8 @@ local function wrong_type(worker_id)
     key.earliest, key.blocked) > 0
   wrong = polite and wrong_among(polite_types)
   if wrong then return wrong end
-  _, wrong = size_of(key.seen, state.seen_kind == 'expiring' and 'zset' or 'set')
-  -- Without its meta it may be of either kind, and belongs to nobody.
-  if wrong and (state.epoch or is_wrong(key.seen, 'zset')) then return wrong end
+  wrong = wrong_seen()
+  if wrong then return wrong end
   if not worker_id then return end
   _, wrong = size_of(worker_key(worker_id), 'hash')
   if wrong then return wrong end

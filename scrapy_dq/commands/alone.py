@@ -1,0 +1,39 @@
+"""What the commands that need to be alone with a crawl have in common: nobody may be at work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.commands.looking import Place
+    from scrapy_dq.frontier.frontier import Frontier
+
+T = TypeVar("T")
+
+
+async def with_frontier(place: Place, call: Callable[[Frontier], Awaitable[T]]) -> T:
+    """Return what *call* returns of the frontier of the crawl."""
+    from scrapy_dq.assembly import frontier_of
+    from scrapy_dq.connection import Connection
+    from scrapy_dq.surroundings import data_dir
+
+    connection = Connection(place.config, data_dir())
+    try:
+        return await call(frontier_of(place.config, await connection.connect()))
+    finally:
+        await connection.close()
+
+
+async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
+    """Say for whom the command waits, if somebody is registered who may be alive."""
+    from scrapy_dq.frontier.identity import certainly_dead, own_identity
+
+    own = own_identity()
+    unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
+    if unsure:
+        names = printable(", ".join(unsure[:5]))
+        print(f"Watching for up to {ttl_s:g} s whether {names} is alive", file=sys.stderr)

@@ -1,0 +1,95 @@
+"""`scrapy dq seen convert`: keep what a crawl has seen as another kind."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.frontier.model import Seen
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.frontier import Frontier
+
+
+class SeenOf(Subcommand):
+    """Makes another kind of `seen`; its settings are DQ_SEEN and DQ_SEEN_TTL."""
+
+    name = "seen"
+    arguments = "convert [<spider>]"
+    summary = "keep what was seen in another way (DQ_SEEN)"
+    description = (
+        "`seen convert` makes another kind of what a crawl has seen: exact and compact as DQ_SEEN says it, "
+        "expiring for DQ_SEEN_TTL. Nothing that was seen is forgotten. Nothing else can be made of a compact "
+        "one. Refuses while a worker lives; if it breaks off, the same command goes on with it."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("action", metavar="convert", choices=("convert",), help="what is to be done")
+        looking.add_crawl_options(parser)
+        parser.add_argument(
+            "--to", choices=[kind.value for kind in Seen], default="",
+            help="the kind (default: as DQ_SEEN and DQ_SEEN_TTL of the project's settings say)",
+        )  # fmt: skip
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.display import ProgressBar, print_json, print_rows
+        from scrapy_dq.frontier.converting import convert
+        from scrapy_dq.frontier.overview import described
+
+        with looking.place_of(settings, options) as place:
+            before, stored = place.overview(), described(place.client, place.crawl)["seen_kind"]
+            wanted = place.config.seen_kind
+            to = Seen(options.to) if options.to else wanted
+            dead = asyncio.run(alone.with_frontier(place, lambda frontier: _nobody(frontier, place)))
+            left = before.census.seen
+            with ProgressBar() as bar:
+                bar.begin("fingerprints", left)
+                try:
+                    for still in convert(place.client, place.crawl, to, dead):
+                        bar.advance(left - still)
+                        left = still
+                except KeyboardInterrupt:
+                    raise CommandError(
+                        f"interrupted: {left:,} fingerprints are left, and until they are converted nobody "
+                        f"can join. The same command goes on with them"
+                    ) from None
+            after = place.overview().census.seen
+        from_ = stored.partition(">")[0] or to.value
+        if options.json:
+            print_json(
+                {"crawl": place.crawl, "redis": place.target, "from": from_, "to": to.value, "seen": after}
+            )
+            return DONE
+        print(f"Crawl {place.crawl!r} at {place.target}")
+        print_rows([("seen", after)])
+        print(
+            f"It is {to.value} already." if stored == to.value else f"It was {from_}, and is {to.value} now."
+        )
+        if to is not wanted:
+            print(f"Before you crawl, set {_SETTING[to]}: a worker that goes by {wanted.value} is refused.")
+        return DONE
+
+
+_SETTING = {
+    Seen.EXACT: "DQ_SEEN = 'exact', and no DQ_SEEN_TTL,",
+    Seen.EXPIRING: "DQ_SEEN_TTL",
+    Seen.COMPACT: "DQ_SEEN = 'compact'",
+}
+
+
+async def _nobody(frontier: Frontier, place: looking.Place) -> list[str]:
+    """Return who is registered and dead; raise FrontierRefused if one lives."""
+    from scrapy_dq.frontier.flush import need_nobody
+
+    def refused(crawl: str, worker_id: str) -> str:
+        return f"worker {worker_id} of crawl {crawl!r} is alive: nothing was changed. Stop all workers first"
+
+    dead = set[str]()
+    await alone.announce_wait(frontier, place.config.worker_ttl_s)
+    await need_nobody(frontier, place.config.worker_ttl_s, "seen convert", refused, dead)
+    return sorted(dead)

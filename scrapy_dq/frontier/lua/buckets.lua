@@ -1,0 +1,41 @@
+-- buckets: in which a compact `seen` keeps what it has seen. Each is a small SET of integers, which Redis packs into
+-- 8 bytes each (an intset). Of a fingerprint's SHA-1, 73.76 bits are kept: 10 of them say which of 1,024 first
+-- buckets it is, and are not stored; the rest is one integer of 64 bits: a sign, a digit from 1 to 8, and twice
+-- nine digits. It is only ever text here: a Lua number has 53 bits. A member that Redis would write otherwise (with
+-- a zero in front, or beyond 2^63) would turn the intset into a hash table.
+-- Linear hashing: the number of buckets grows by one at a time. A round divides each bucket in turn by the next
+-- bit of the last nine digits; in a round, FIRST * rounds <= buckets < 2 * FIRST * rounds.
+local FIRST = 1024
+local function rounds_of(buckets)
+  local _, exponent = math.frexp(buckets / FIRST)
+  return 2 ^ (exponent - 1)
+end
+-- Returns the bucket of a token, by number, and what is stored of it there.
+local function bucket_of(token, buckets, rounds)
+  local hex = redis.sha1hex(token) -- whatever a fingerprinter returns: these bits are even
+  local bits = tonumber(string.sub(hex, 1, 4), 16) -- no more than 8 digits at once: a long may have 32 bits
+  local last = tonumber(string.sub(hex, 13, 20), 16) % 1000000000
+  local n = bits % FIRST + FIRST * (last % (2 * rounds))
+  if n >= buckets then n = n - FIRST * rounds end
+  return n, string.format('%s%d%09d%09d', bits >= 32768 and '-' or '', math.floor(bits / FIRST) % 8 + 1,
+    tonumber(string.sub(hex, 5, 12), 16) % 1000000000, last)
+end
+-- Returns the bucket to divide next, and a function that says which of its members go to the new, last one.
+local function next_split(buckets, rounds)
+  local modulus, remainder = 2 * rounds, math.floor(buckets / FIRST)
+  return buckets - FIRST * rounds, function(member)
+    local digits = tonumber(string.sub(member, -9))
+    return digits and digits % modulus == remainder
+  end
+end
+-- A name that no buckets ever had: those of a directory that is gone must not be taken for new ones.
+local function new_generation()
+  local time, digits = redis.call('TIME'), {}
+  local rest = time[1] * 1000000 + time[2]
+  while rest > 0 do
+    local digit = rest % 36
+    digits[#digits + 1] = string.sub('0123456789abcdefghijklmnopqrstuvwxyz', digit + 1, digit + 1)
+    rest = (rest - digit) / 36
+  end
+  return table.concat(digits)
+end

@@ -1,0 +1,83 @@
+-- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
+-- a HASH: generation (part of their names), buckets, count. What a kind is: see kinds.lua.
+function KINDS.compact()
+  local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange ask for 23 splits
+  local kind = {}
+  local generation, buckets, rounds, count -- as soon as it was looked at; generation is false: there is none
+  local changed = false
+  local function look()
+    if generation ~= nil then return end
+    local stored = redis.call('HMGET', key.seen, 'generation', 'buckets', 'count')
+    generation, count = stored[1], tonumber(stored[3] or 0) or 0
+    buckets = math.max(FIRST, tonumber(stored[2] or 0) or 0)
+    rounds = rounds_of(buckets)
+  end
+  local function save()
+    redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
+  end
+  local function begin(expected)
+    generation, count, buckets = new_generation(), 0, math.max(FIRST, math.ceil(expected / LOAD))
+    rounds = rounds_of(buckets)
+    save() -- at once: buckets that no directory names could never be found again
+  end
+  -- A script has no roll-back: a bucket that something else has taken the name of is told, and passed by.
+  local function is_refused(reply, name)
+    if type(reply) ~= 'table' or not reply.err then return false end
+    kind.wrong = is_wrong(name, 'set')
+    if not kind.wrong then error(reply.err, 0) end
+    return true
+  end
+  local function split()
+    local n, moves = next_split(buckets, rounds)
+    local whole, last = bucket_key(generation, n), bucket_key(generation, buckets)
+    buckets = buckets + 1
+    rounds = rounds_of(buckets)
+    local members, moving = redis.pcall('SMEMBERS', whole), {}
+    if is_refused(members, whole) then return end
+    for _, member in ipairs(members) do
+      if moves(member) then moving[#moving + 1] = member end
+    end
+    for i = 1, #moving, PART do
+      local stop = math.min(i + PART - 1, #moving)
+      if is_refused(redis.pcall('SADD', last, unpack(moving, i, stop)), last) then return end
+      redis.call('SREM', whole, unpack(moving, i, stop))
+    end
+  end
+  local function change(command, token, by)
+    local n, member = bucket_of(token, buckets, rounds)
+    local name = bucket_key(generation, n)
+    local reply = redis.pcall(command, name, member)
+    if is_refused(reply, name) then return end
+    count, changed = count + by * reply, changed or reply == 1
+    return reply
+  end
+  function kind.add(token)
+    look()
+    if not generation then begin(0) end
+    return change('SADD', token, 1) ~= 0 -- also if it could not be noted: nothing is lost by doing it again
+  end
+  function kind.remove(token)
+    look()
+    return generation and change('SREM', token, -1) or 0
+  end
+  function kind.size()
+    look()
+    return count
+  end
+  function kind.tidy()
+    if not changed then return end
+    for _ = 1, MOST_SPLITS do
+      if count <= LOAD * buckets then break end
+      split()
+    end
+    save()
+    changed = false
+  end
+  function kind.drop()
+    look()
+    if generation then discard(generation, buckets) end
+    generation = nil -- to be looked at again, after key.seen is gone
+  end
+  kind.prepare = begin
+  return kind
+end

@@ -1,0 +1,356 @@
+"""Fingerprints that are cut and packed: all are known for ever, growth and deletion go in bounded steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ResponseError
+
+from scrapy_dq.frontier import forget, frontier, keys, peek
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Order, Seen, Status
+from scrapy_dq.frontier.scripts import Script, source
+from support.compact import chance_of_a_false_seen, compacted
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, numbers, put
+
+KEPT = replace(IDENTITY, keep_seen=True)
+LOAD, MOST_SPLITS, SWEPT_BESIDE = 45, 25, 100
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
+    """Return a frontier that cuts its fingerprints."""
+    return open_frontier(Order.FIFO, seen=Seen.COMPACT)
+
+
+def seen(n: int, page: int) -> object:
+    return put(n, admission=Admission.SEEN, token=b"page %d" % page)
+
+
+def directory(live: LiveFrontier) -> dict[str, int]:
+    stored = live.redis.hgetall(live.key("seen"))
+    return {name: int(stored[name.encode()]) for name in ("buckets", "count")}
+
+
+def finish(worker: HandWorker, keep_seen: bool = True) -> None:
+    """Crawl what is there, and leave the last."""
+    while taken := worker.take(99):
+        worker.exchange(*(ack(n) for n in taken))
+    assert worker.exchange().status is Status.FINISHED
+    assert worker.leave(keep_seen) == (0, True)
+
+
+def in_parts(tokens: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    return (tokens[start : start + 1000] for start in range(0, len(tokens), 1000))
+
+
+# That it is a `seen`
+
+
+def test_what_was_put_is_known(live: LiveFrontier) -> None:
+    """In this run, when it is resumed, and after a rejoin."""
+    worker = HandWorker(live, "worker")
+    assert worker.exchange(seen(1, 1), seen(2, 2), seen(3, 1)).dropped == (2,)
+    assert worker.rejoin("again").status is Status.OK
+    assert worker.exchange(seen(4, 2), seen(5, 3)).dropped == (0,)
+    worker.leave()
+    resumed = HandWorker(live, "resumed")
+    assert resumed.exchange(seen(6, 3)).dropped == (0,)
+    assert resumed.exchange().census.seen == peek(live.redis, live.crawl).census.seen == 3
+    assert live.state()["tokens"][Admission.SEEN] == compacted([b"page %d" % n for n in (1, 2, 3)])
+
+
+@pytest.mark.parametrize("keep_seen", [True, False])
+def test_the_next_run_knows_what_is_kept(live: LiveFrontier, keep_seen: bool) -> None:
+    """Or nothing, and then no bucket is left behind."""
+    worker = HandWorker(live, "worker", KEPT)
+    worker.exchange(seen(1, 1), seen(2, 2))
+    finish(worker, keep_seen)
+    buckets = {name for name in live.key_names() if name.startswith("seen:")}
+    assert len(buckets) == (2 if keep_seen else 0)
+    again = HandWorker(live, "again", KEPT)
+    assert (again.run, again.exchange(seen(3, 1)).dropped) == (1, (0,) if keep_seen else ())
+
+
+def test_it_stays_for_a_retry(live: LiveFrontier) -> None:
+    """As long as what failed may be tried again; the next run does not know it."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1))
+    worker.take(1)
+    assert worker.exchange(fail(1)).status is Status.FINISHED
+    worker.leave()
+    assert peek(live.redis, live.crawl).census.seen == 1
+    again = HandWorker(live, "again")
+    assert again.exchange(seen(1, 1)).dropped == ()
+    live.state()
+
+
+def test_whoever_speaks_goes_by_what_is_stored(
+    live: LiveFrontier, open_frontier: Callable[..., LiveFrontier]
+) -> None:
+    """A program that does not know the kind, also if it came before there was one."""
+    program = replace(
+        IDENTITY, fingerprinter="", spider="", keep_seen=None, order_given=False, seen_given=False
+    )
+    early = HandWorker(open_frontier(Order.FIFO, live.crawl), "early", program)
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1))
+    late = HandWorker(open_frontier(Order.FIFO, live.crawl, Seen.EXPIRING), "late", program)
+    for each in (early, late):
+        assert each.exchange(seen(2, 1)).dropped == (0,)
+    live.state()
+
+
+# Growth
+
+
+def test_none_is_lost_as_it_grows(live: LiveFrontier) -> None:
+    """200,000 fingerprints through exchanges: each is known then, in small intsets, evenly spread."""
+    tokens = [sha1(b"%d" % n).digest() for n in range(200_000)]
+    worker = HandWorker(live, "worker")
+    for part in in_parts(tokens):
+        moves = (put(n, admission=Admission.SEEN, token=token, payload=b"") for n, token in enumerate(part))
+        before = live.redis.hget(live.key("seen"), "buckets") or 1024
+        assert worker.exchange(*moves, seeding=1).dropped == ()
+        assert directory(live)["buckets"] - int(before) <= MOST_SPLITS
+    assert directory(live) == {"buckets": -(-200_000 // LOAD), "count": 200_000}
+    pipe = live.redis.pipeline(transaction=False)
+    names = sorted(name for name in live.key_names() if name.startswith("seen:"))
+    for name in names:
+        pipe.object("encoding", live.key(name))
+        pipe.scard(live.key(name))
+    found = pipe.execute()
+    assert set(found[::2]) == {b"intset"}
+    assert sum(found[1::2]) == 200_000
+    assert max(found[1::2]) <= 128
+    known = [forget(live.redis, live.crawl, [(token, b"-") for token in part]) for part in in_parts(tokens)]
+    assert known == [1000] * 200
+    assert directory(live)["count"] == 0
+
+
+def test_it_is_behind_and_catches_up_slowly(live: LiveFrontier) -> None:
+    """However many splits are due: an exchange makes a few, and only one that has something to add."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(*(seen(n, n) for n in range(500)))
+    live.redis.hset(live.key("seen"), "count", 100_000)
+    worker.exchange(seen(1, 1))
+    assert directory(live)["buckets"] == 1024
+    for splits in (1, 2, 3):
+        worker.exchange(seen(1000, 1000 + splits))
+        assert directory(live)["buckets"] == 1024 + splits * MOST_SPLITS
+    assert worker.exchange(*(seen(n, n) for n in range(500))).dropped == tuple(range(500))
+
+
+def test_the_count_is_of_what_is_there(live: LiveFrontier) -> None:
+    """To put what is known, or to forget what is not, changes nothing."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1), seen(2, 2))
+    for _ in range(2):
+        worker.exchange(seen(3, 1))
+        assert forget(live.redis, live.crawl, [(b"page 9", b"-")]) == 0
+    assert directory(live)["count"] == 2
+    assert forget(live.redis, live.crawl, [(b"page 1", b"-")]) == 1
+    assert directory(live)["count"] == 1
+
+
+@pytest.mark.parametrize("token", [b"", b"\0" * 20, b"x" * 10_000])
+def test_a_fingerprint_may_be_any_bytes(live: LiveFrontier, token: bytes) -> None:
+    """A project's own fingerprinter makes them."""
+    worker = HandWorker(live, "worker")
+    tokens = (token, token + b"\0", token)
+    puts = (put(n, admission=Admission.SEEN, token=each) for n, each in enumerate(tokens))
+    assert worker.exchange(*puts).dropped == (2,)
+    assert live.state()["tokens"][Admission.SEEN] == compacted(tokens)
+
+
+def test_the_chance_of_a_false_seen_is_what_the_docs_say() -> None:
+    """In a crawl of a hundred million URLs, any of them: less than one in a million."""
+    chance = chance_of_a_false_seen(10**8)
+    assert chance < 1e-6
+    assert f"{chance:.1e}" == "3.1e-07"
+    for page in ("settings.md", "design.md"):
+        assert "3.1 · 10⁻⁷" in (DOCS / page).read_text("utf-8")
+
+
+# Deletion
+
+
+def left_behind(live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finish a run that keeps nothing; its last worker dies before it has swept."""
+
+    async def die(*_: object) -> bool:
+        raise FrontierUnavailable("Redis does not answer")
+
+    worker = HandWorker(live, "worker")
+    worker.exchange(*(seen(n, n) for n in range(2000)), seeding=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Frontier, "sweep", die)
+        finish(worker, keep_seen=False)
+    assert live.redis.exists(live.key("seen")) == 0
+    assert list(live.redis.hvals(live.key("discarded"))) == [b"1024"]
+
+
+def test_what_is_dropped_is_unlinked_in_small_steps(
+    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the exchanges of whoever comes next, if it was not finished; none of it is taken for new."""
+    left_behind(live, monkeypatch)
+    worker = HandWorker(live, "worker", KEPT)
+    assert worker.exchange(seen(1, 1), seen(2, 1000)).dropped == ()
+    for left in range(1024 - SWEPT_BESIDE, 0, -SWEPT_BESIDE):
+        assert list(live.redis.hvals(live.key("discarded"))) == [b"%d" % left]
+        live.state()
+        worker.exchange()
+    assert "discarded" not in live.key_names()
+    assert len([name for name in live.key_names() if name.startswith("seen:")]) == 2
+
+
+@pytest.mark.parametrize("kind", [Seen.EXACT, Seen.COMPACT])
+def test_a_sweep_is_bounded(
+    live: LiveFrontier,
+    open_frontier: Callable[..., LiveFrontier],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Seen,
+) -> None:
+    """So many keys of each call, of several generations; a worker that leaves stops after its time."""
+    left_behind(live, monkeypatch)
+    live.redis.hset(live.key("discarded"), "older", 1500)
+    live.redis.hset(live.key("discarded"), "a stranger's", "no number")
+    monkeypatch.setattr(frontier, "SWEEP_STEP", 500)
+    lefts = []
+    while live.call("sweep", 0.0):
+        lefts.append(sum(int(n) for n in live.redis.hvals(live.key("discarded")) if n.isdigit()))
+    assert lefts == [2024, 1524, 1024, 524, 24]
+    assert live.key_names() == {"meta"}
+    left_behind(live, monkeypatch)
+    assert live.call("sweep") is False
+    live = open_frontier(Order.FIFO, live.crawl, kind)
+    assert HandWorker(live, "worker").exchange(seen(1, 1)).dropped == ()
+
+
+def test_a_crawl_that_begins_anew_discards_too(live: LiveFrontier) -> None:
+    """Its last run was finished, and nobody left it: the keys were still there."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1), want=1)
+    assert worker.exchange(ack(1)).status is Status.FINISHED
+    again = HandWorker(live, "again")
+    assert (again.run, again.joined.census.seen) == (1, 0)
+    assert live.redis.hlen(live.key("discarded")) == 1
+    assert again.exchange(seen(1, 1)).dropped == ()
+    live.state()
+
+
+@pytest.mark.parametrize("method", ["join", "flush"])
+def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: str) -> None:
+    """Their directory says which they are."""
+    HandWorker(live, "worker").exchange(*(seen(n, n) for n in range(100)))
+    live.redis.delete(keys.meta(live.crawl))
+    if method == "join":
+        new = HandWorker(live, "new")
+        assert new.exchange(seen(2, 1)).dropped == ()
+        assert live.call("sweep") is False
+        live.state()
+    live.call("flush", ["worker", "new"])
+    assert live.dump() == {}
+
+
+# What others do to it
+
+
+def test_a_bucket_that_somebody_has_aimed_at_is_divided(live: LiveFrontier) -> None:
+    """However many are in it: more than a call takes."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1))
+    first = live.key(f"seen:{live.redis.hget(live.key('seen'), 'generation').decode()}:0")
+    # Their last nine digits are odd: they belong into the first bucket of the next round.
+    live.redis.sadd(first, *(10**18 + 2 * n + 1 for n in range(9000)))
+    live.redis.sadd(first, "no number")
+    live.redis.hset(live.key("seen"), "count", 1024 * LOAD)
+    assert worker.exchange(seen(2, 2), seeding=1).applied
+    assert directory(live)["buckets"] == 1025
+    assert live.redis.scard(first[:-1] + "1024") == 9000
+    assert live.redis.sismember(first, "no number")
+
+
+def test_an_exchange_that_breaks_off_leaves_no_bucket_that_nobody_deletes(
+    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is written before the first bucket."""
+    worker = HandWorker(live, "worker")
+    whole = Script("exchange", Order.FIFO, Seen.COMPACT)
+    broken = Script("exchange", Order.FIFO, Seen.COMPACT)
+    broken.source = whole.source.replace("\ntidy_seen()", "\nerror('broken off')")
+    broken.sha = sha1(broken.source.encode()).hexdigest()
+    assert broken.sha != whole.sha
+    monkeypatch.setitem(live.frontier._scripts, "exchange", broken)
+    with pytest.raises(FrontierUnavailable, match="broken off"):
+        worker.exchange(seen(1, 1))
+    assert len([name for name in live.key_names() if name.startswith("seen:")]) == 1
+    live.call("flush", ["worker"])
+    assert live.dump() == {}
+
+
+def test_a_bucket_of_another_type_is_told_and_passed_by(live: LiveFrontier) -> None:
+    """What would be in it counts as new; everything else goes on, splits too."""
+    worker = HandWorker(live, "worker")
+    pages = range(1000)
+    worker.exchange(*(seen(n, n) for n in pages), seeding=1)
+    spoilt = min(name for name in live.key_names() if name.startswith("seen:"))
+    lost = live.redis.scard(live.key(spoilt))
+    live.redis.delete(live.key(spoilt))
+    live.redis.set(live.key(spoilt), "a stranger's")
+    generation = spoilt.split(":")[1]
+    live.redis.set(live.key(f"seen:{generation}:1024"), "a stranger's")
+    receipt = worker.exchange(*(seen(1000 + n, n) for n in pages), seeding=1)
+    assert len(receipt.dropped) == 1000 - lost
+    assert f"{spoilt}' is a string, not a set" in receipt.wrong_key
+    live.redis.hset(live.key("seen"), "count", 10**6)
+    for n in range(42):
+        assert worker.exchange(seen(3000, 3000 + n), seeding=1).applied
+    assert directory(live)["buckets"] == 1024 + 42 * MOST_SPLITS
+    # Bucket 1024 was to be made of bucket 0, which stays whole: what would be in 1024 is not found.
+    assert len(worker.exchange(*(seen(5000 + n, n) for n in pages), seeding=1).dropped) >= 1000 - lost - 45
+    assert forget(live.redis, live.crawl, [(b"page %d" % n, b"-") for n in pages])
+    assert live.redis.get(live.key(spoilt)) == b"a stranger's"
+
+
+@pytest.mark.parametrize("generation", [{}, {"generation": "a stranger's"}])
+def test_a_directory_that_is_none_is_a_new_one(live: LiveFrontier, generation: dict[str, str]) -> None:
+    """What a stranger has written into it is no number."""
+    worker = HandWorker(live, "worker")
+    live.redis.hset(live.key("seen"), mapping={"buckets": "x", "count": "y", "z": ""} | generation)
+    assert worker.exchange(seen(1, 1), seen(2, 1)).dropped == (1,)
+    assert directory(live) == {"buckets": 1024, "count": 1}
+
+
+def test_a_full_redis_refuses_the_whole_exchange(live: LiveFrontier) -> None:
+    """A put that could not be noted as seen is none: no error of it is passed by."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1), want=1)
+    before = live.dump()
+    live.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(FrontierUnavailable, match="memory is full"):
+            worker.exchange(ack(1), seen(2, 2))
+    finally:
+        live.redis.config_set("maxmemory", 0)
+    assert live.dump() == before
+    assert numbers(worker.exchange(ack(1), seen(2, 2), want=1)) == [2]
+
+
+def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None:
+    """Only one of another type is passed by: whatever else there may be is not taken for a new request."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1))
+    base = source("sweep", Order.FIFO).partition("-- sweep:")[0]
+    live.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ResponseError, match="maxmemory"):
+            live.redis.eval(f"{base} load_state() return seen().add('x') and 1 end)()", 1, live.key("meta"))
+    finally:
+        live.redis.config_set("maxmemory", 0)

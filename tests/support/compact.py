@@ -1,0 +1,65 @@
+"""What lua/buckets.lua makes of a token, in Python: the same sum, done a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from hashlib import sha1
+from math import log2
+from typing import Any
+
+FIRST = 1024
+LOW = 10**9
+"""Nine digits."""
+
+
+def stored_as(token: bytes) -> tuple[int, int]:
+    """Return the first bucket of *token*, and the integer that is kept there."""
+    digest = sha1(token).digest()
+    bits, high, low = (int.from_bytes(digest[i:j], "big") for i, j in ((0, 2), (2, 6), (6, 10)))
+    number = ((bits >> 10) % 8 + 1) * LOW**2 + high % LOW * LOW + low % LOW
+    return bits % FIRST, -number if bits >> 15 else number
+
+
+def bucket_of(first: int, number: int, buckets: int) -> int:
+    """Return where *number* is, if there are so many buckets: textbook linear hashing."""
+    level = int(log2(buckets // FIRST))
+    digits = abs(number) % LOW
+    n = first + FIRST * (digits % 2 ** (level + 1))
+    return n if n < buckets else first + FIRST * (digits % 2**level)
+
+
+def chance_of_a_false_seen(urls: int) -> float:
+    """Return how likely it is, at most, that any two of *urls* fingerprints are stored as one.
+
+    Each pair of them meets with the chance that all its parts do: of a number of 32 bits modulo 10^9 some
+    remainders are likelier than others.
+    """
+    often, rest = divmod(2**32, LOW)
+    nine_digits = (rest * (often + 1) ** 2 + (LOW - rest) * often**2) / 2**64
+    return urls * (urls - 1) / 2 / FIRST / 8 / 2 * nine_digits**2
+
+
+def compacted(tokens: Collection[bytes]) -> set[tuple[int, int]]:
+    return {stored_as(token) for token in tokens}
+
+
+def read_buckets(directory: Mapping[bytes, bytes], found: Mapping[str, Any]) -> set[tuple[int, int]]:
+    """Return what is stored, of the buckets *found* (generation:n -> members) that are the directory's.
+
+    Raises:
+        AssertionError: something is in a bucket that is not its own, or the count is wrong.
+    """
+    if not directory:
+        return set()
+    buckets, generation = int(directory[b"buckets"]), directory[b"generation"].decode()
+    members = set()
+    for name, bucket in found.items():
+        of, _, n = name.partition(":")
+        if of == generation:
+            assert int(n) < buckets
+            for member in bucket:
+                assert str(int(member)).encode() == member
+                assert bucket_of(int(n) % FIRST, int(member), buckets) == int(n)
+                members.add((int(n) % FIRST, int(member)))
+    assert len(members) == int(directory[b"count"])
+    return members
