@@ -68,7 +68,7 @@ def source(transition: str, order: Order, seen: Seen | None = None) -> str:
         return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
 
     kinds = [name for kind, names in _SEEN.items() if seen in (None, kind) for name in names]
-    # Of a function's locals that are captured, each closure looks through all, to find its own: those that every
+    # Of the captured locals of a function, a closure looks through all to find its own: those that every
     # function needs stand around the others. That saves a tenth of an exchange.
     rest = joined(*_COMMON, *kinds, *_PARTS[transition], transition)
     return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
