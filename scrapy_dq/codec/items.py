@@ -11,6 +11,7 @@ from scrapy_dq.codec import formats
 from scrapy_dq.codec.attributes import KEYS
 from scrapy_dq.codec.classes import Classes, Unfit
 from scrapy_dq.codec.requests import CannotDecode, CannotEncode
+from scrapy_dq.codec.short import lengthen
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
@@ -57,7 +58,7 @@ class Items:
             if kind == formats.ITEM:
                 return self._values.lift(self._values.unpack(payload[1:]))
             if kind == formats.REQUEST:
-                return self._attributes(self._values.unpack(payload[1:]))
+                return self._attributes(lengthen(self._values.unpack(payload[1:])))
             if kind == formats.PAYLOAD:
                 return payload[1:]
             raise Unfit(f"its format is {kind}, which this version does not read")

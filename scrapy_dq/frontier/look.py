@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import describe
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.scripts import Script
 
 PART = 500
@@ -165,10 +165,10 @@ def refused_scripts(client: Any, order: Order) -> tuple[str, bool]:
     try:
         # As an exchange does: it asks for the time, and reads a key.
         client.eval("redis.call('TIME') return redis.call('EXISTS', KEYS[1])", 1, keys.meta("-"))
-        (cached,) = client.script_exists(Script("exchange", order).sha)
+        cached = any(client.script_exists(*(Script("exchange", order, seen).sha for seen in Seen)))
     except ResponseError as error:
         return describe(error), False
-    return "", bool(cached)
+    return "", cached
 
 
 def _text(name: bytes) -> str:

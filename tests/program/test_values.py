@@ -69,6 +69,19 @@ def test_what_cannot_be_stored_is_refused_at_once(make: Make, item: Any) -> None
     assert q.qsize() == 0
 
 
+def test_a_request_in_few_bytes_is_all_there(items: Items) -> None:
+    """What the codec of requests writes shortly, `depth` and a Referer, a program gets in full."""
+    spider = Spider("spider")
+    headers = {"Referer": "http://a.example/shop/"}
+    request = Request("http://a.example/shop/1", spider.parse, meta={"depth": 3}, headers=headers)
+    assert items.decode(Codec(spider).encode(request)) == {
+        "url": request.url,
+        "callback": "parse",
+        "meta": {"depth": 3},
+        "headers": {b"Referer": [b"http://a.example/shop/"]},
+    }
+
+
 def test_the_largest_item(items: Items) -> None:
     """What is exactly as large as an entry may be goes through both ways; a byte more through neither."""
     largest = "x" * (LIMIT - 4)

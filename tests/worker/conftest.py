@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from scrapy_dq.frontier.scripts import TRANSITIONS, source
+from scrapy_dq.frontier.scripts import TRANSITIONS
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
-from worker.engine import ORDER, Crawl
+from worker.engine import ORDER, Crawl, script
 
 DEADLINE_S = 30.0
 
@@ -35,7 +35,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     with redis_server.client() as client:
         # So that a fault which waits for an EVALSHA meets the call itself, not its NOSCRIPT.
         for transition in TRANSITIONS:
-            client.script_load(source(transition, ORDER))
+            client.script_load(script(transition).source)
         yield client
 
 

@@ -16,12 +16,25 @@ from typing import Any, NamedTuple
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Seen, Words
+from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.settings import Config
 
 ORDER = Order.FIFO
+
+
+def script(transition: str) -> Script:
+    """Return the script that these frontiers call: the one of an exchange is for one kind of seen alone."""
+    return Script(transition, ORDER, Seen.EXACT if transition == "exchange" else None)
+
+
+def sha(transition: str) -> bytes:
+    """Return what names it in an EVALSHA."""
+    return script(transition).sha.encode()
+
+
 IDENTITY = Identity("fingerprinter", "spider", "{}")
 
 _numbers = count()

@@ -16,12 +16,11 @@ from scrapy_dq.frontier import Frontier, reclaim
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import FrontierUnavailable
 from scrapy_dq.frontier.reclaim import Reclaimer
-from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.settings import Config
 from support.live_frontier import ack, entry_id, put
 from support.proxy import RedisProxy
-from worker.engine import IDENTITY, ORDER, Crawl, entries, until
+from worker.engine import IDENTITY, ORDER, Crawl, entries, sha, until
 
 State = Callable[[], dict[str, Any]]
 OWN = own_identity()
@@ -152,7 +151,7 @@ async def test_a_reclaim_that_breaks_off_is_taken_up_again(
     monkeypatch.setattr(reclaim, "DRAIN_LIMIT", 2)
     async with scene_of(crawl, proxy.url) as scene:
         await scene.add("gone", GONE, 1, 2, 3)
-        fault = proxy.cut_next_reply("EVALSHA", containing=Script("drain", ORDER).sha.encode())
+        fault = proxy.cut_next_reply("EVALSHA", containing=sha("drain"))
         with pytest.raises(FrontierUnavailable):
             await scene.reclaimer.reclaim("gone", "epoch", 0, "said so")
         assert fault.fired
@@ -160,7 +159,7 @@ async def test_a_reclaim_that_breaks_off_is_taken_up_again(
         assert len(entries(state(), "gone")) == 1
         late = await scene.frontier.exchange("gone", "epoch", 0, 30, 5, 0, 3, pack_moves([ack(1)]))
         assert not late.applied
-        fault = proxy.cut_next_reply("EVALSHA", containing=Script("fence", ORDER).sha.encode())
+        fault = proxy.cut_next_reply("EVALSHA", containing=sha("fence"))
         scene.observed(["gone"], ["gone"])  # in the background a broken reclaim raises nowhere
         await until(lambda: fault.fired and not scene.reclaimer._tasks, "it broke off again")
         scene.observed(["gone"], ["gone"])

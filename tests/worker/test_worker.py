@@ -18,19 +18,14 @@ from scrapy_dq.frontier import keys, outage, outbox, pace
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Status
 from scrapy_dq.frontier.overview import peek
-from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import NO_TERMS, pack_moves
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary
-from worker.engine import ORDER, Crawl, Engine, entries, held_by, until
+from worker.engine import Crawl, Engine, entries, held_by, script, sha, until
 
 State = Callable[[], dict[str, Any]]
 NAMED_RUN = Identity("fingerprinter", "spider", "{}", run_name="nightly")
-
-
-def sha(transition: str) -> bytes:
-    return Script(transition, ORDER).sha.encode()
 
 
 def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -522,7 +517,7 @@ async def test_a_lease_count_that_differs_is_found_and_mended(
         worker, held = engine.worker, engine.held
         meant, last_seq = len(entries(state(), worker.id)), state()["members"][worker.id][1]
         # What a delayed copy does to a Redis that stepped back: the sequence fits, the leases go to nobody.
-        Script("exchange", ORDER).call_blocking(
+        script("exchange").call_blocking(
             client, keys.meta(crawl.name), worker.id, worker.epoch, 0, last_seq + 1, 2, 0, meant, 1000, 0,
             NO_TERMS, pack_moves([]),
         )  # fmt: skip
