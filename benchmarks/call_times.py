@@ -67,7 +67,8 @@ def longest(rows: Iterable[Row], collections: Sequence[Row]) -> list[float]:
 
 
 def _within(rows: Iterable[Row], begin: float, end: float) -> list[Row]:
-    return [row for row in rows if begin <= row[0] < end]
+    """Return the calls that had not ended when it began, and those until it was over."""
+    return [row for row in rows if row[0] < end and row[0] + row[1] >= begin]
 
 
 def _quantile(taken: Sequence[float], part: float) -> float:

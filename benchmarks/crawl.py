@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.catalogue import LINKS, CatalogueSite
 from benchmarks.cpu import CpuMeter
 from benchmarks.distance import Distance
-from support.conditions import redis_kind
+from benchmarks.redis_here import start_redis, used_seconds
 from support.project import PLAIN, Project
 from support.redis_server import RedisServer
 
@@ -106,7 +106,7 @@ def crawl(name: str, round_trip_ms: float, repetition: int, stop_after_s: float 
         redis = proxy = None
         ping_ms = 0.0
         if contender.needs_redis:
-            redis = stack.enter_context(RedisServer(redis_kind(), appendonly=True))
+            redis = stack.enter_context(start_redis(aof=True))
             if round_trip_ms:
                 proxy = stack.enter_context(Distance(redis.port, round_trip_ms))
                 ping_ms = proxy.ping_ms()
@@ -166,5 +166,4 @@ def _redis_seconds(server: RedisServer | None) -> float:
     if server is None:
         return 0
     with server.client() as client:
-        cpu: Any = client.info("cpu")
-    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+        return used_seconds(client)

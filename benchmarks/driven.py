@@ -138,8 +138,10 @@ def _ratio(found: dict[str, Any], phase: str, to: str) -> list[float]:
 
 
 def _counts(found: dict[str, Any]) -> str:
-    counts = {run[0]["new"]["requests"]: CONTENDERS[name].title for name, run in found["runs"].items()}
-    return " and ".join(f"{count:,} ({title})" for count, title in counts.items())
+    titles: dict[int, dict[str, None]] = {}
+    for name, runs in found["runs"].items():
+        titles.setdefault(runs[0]["new"]["requests"], {})[CONTENDERS[name].title] = None
+    return " and ".join(f"{count:,} ({'; '.join(those)})" for count, those in titles.items())
 
 
 def _micro(key: str) -> Callable[[Any], float]:

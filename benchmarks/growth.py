@@ -158,6 +158,7 @@ class Growth(Part):
         """Return the tables."""
         fill = found["pending"]["fill_seconds"]
         largest = max(fill, key=int)
+        small = next(iter(found["pending"]["samples"].values()))
         fits = "" if int(largest) == PENDING[-1] else f", and {PENDING[-1]:,} would have taken too long"
         rate = int(largest) / fill[largest]
         return "\n\n".join([
@@ -169,7 +170,7 @@ class Growth(Part):
             f"The same with {found['partitions']['entries']:,} waiting, dealt out to so many partitions; in "
             f"bold what it is of {PARTITIONS[0]} partitions.",
             _table("partitions", found["partitions"]["samples"]),
-            f"Medians (lowest–highest) of {REPETITIONS} repetitions. {found['redis']}, no AOF, on loopback.",
+            f"Medians (lowest–highest) of {len(small)} repetitions. {found['redis']}, no AOF, on loopback.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:

@@ -30,6 +30,8 @@ HELD = 100_000
 """Requests that a worker has sent; as many as it remembers by default."""
 QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
 KINDS_OF_SEEN = [kind for kind in ("exact", "compact") if kind in {seen.value for seen in Seen}]
+WANTED = {"exact": 75, "compact": 12}
+"""Bytes per fingerprint, at most."""
 CRAWL = "benchmark"
 """The QuickWorker's."""
 OURS, SCRAPY = "scrapy_dq.Scheduler", "scrapy.core.scheduler.Scheduler"
@@ -122,17 +124,29 @@ class Memory(Part):
         return found
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars, a sample per kind of Redis."""
-
-        def of(what: str, name: str) -> list[float]:
-            sizes = [kind[name] for kind in found[what].values() if name in kind]
-            return [size["bytes"] if what == "seen" else size for size in sizes]
-
-        return [
-            Bar("bytes in Redis per pending request, without `seen`", 170, True, of("pending", "scrapy_dq")),
-            Bar("bytes per seen at 1 M, exact", 75, True, of("seen", "scrapy_dq, exact")),
-            Bar("bytes per seen at 1 M, compact", 12, True, of("seen", "scrapy_dq, compact")),
-        ]
+        """Return the bars of each kind of Redis: one that reaches a bar says nothing of the other."""
+        bars = []
+        for kind, title in found["redis"].items():
+            bars.append(
+                Bar(
+                    f"bytes per pending request, without `seen`, {title}",
+                    170,
+                    True,
+                    [found["pending"][kind]["scrapy_dq"]],
+                )
+            )
+            for of_seen, wanted in WANTED.items():
+                size = found["seen"][kind].get(f"scrapy_dq, {of_seen}")
+                count = size["count"] if size else SEEN
+                bars.append(
+                    Bar(
+                        f"bytes per seen at {count:,}, {of_seen}, {title}",
+                        wanted,
+                        True,
+                        [size["bytes"]] if size else [],
+                    )
+                )
+        return bars
 
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""

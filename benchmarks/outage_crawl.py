@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from benchmarks.catalogue import CatalogueSite
 from benchmarks.crawl import CONTENDERS, MEMORY, OURS, SETTINGS, SPIDER
+from benchmarks.redis_here import start_redis
 from benchmarks.timed import Row, read
-from support.conditions import redis_kind
 from support.outages import lines
 from support.project import Project
 from support.proxy import RedisProxy
-from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 PAGES = 10_000
@@ -43,7 +42,7 @@ class Watched(NamedTuple):
 def watch(name: str, seconds: float) -> Watched:
     """Crawl for *seconds*, with Scrapy's scheduler or ours."""
     with ExitStack() as stack:
-        redis = stack.enter_context(RedisServer(redis_kind(), appendonly=True)) if name == OURS else None
+        redis = stack.enter_context(start_redis(aof=True)) if name == OURS else None
 
         def crawl(site: CatalogueSite) -> Mapping[str, Window]:
             time.sleep(seconds)
@@ -55,7 +54,7 @@ def watch(name: str, seconds: float) -> Watched:
 def watch_outages() -> Watched:
     """Crawl with ours, and have Redis away in each way, one after the other."""
     with ExitStack() as stack:
-        redis = stack.enter_context(RedisServer(redis_kind(), appendonly=True))
+        redis = stack.enter_context(start_redis(aof=True))
         # With no Redis behind it the proxy accepts and hangs up; to refuse is an outage of its own.
         proxy = stack.enter_context(RedisProxy(redis.url))
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {

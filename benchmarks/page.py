@@ -64,6 +64,8 @@ def _minutes(measured: Mapping[str, Any], parts: Sequence[Part]) -> str:
 
 def _bars(bars: Sequence[Bar]) -> str:
     rows, reached = [], 0
+    if not bars:
+        return "There are none of what was measured."
     for bar in bars:
         wanted = f"{'≤' if bar.at_most else '≥'} {bar.wanted:,g}"
         if not bar.samples:

@@ -10,22 +10,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from support.conditions import redis_kind
-from support.redis_server import RedisServer
+from benchmarks.redis_here import found_kinds, start_redis
 
 PACKAGES = ("Scrapy", "redis", "hiredis", "scrapy-redis")
 
 
 def ran_on() -> dict[str, Any]:
     """Return all of it, as JSON has it."""
-    with RedisServer(redis_kind()) as redis, redis.client() as client:
+    with start_redis() as redis, redis.client() as client:
         of_redis: Any = client.info()
     return {
         "date": str(datetime.date.today()),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "redis": of_redis["redis_version"],
-        "redis_kind": redis_kind(),
+        "redis_kind": found_kinds()[0],
         "allocator": of_redis["mem_allocator"],
         "cores": os.cpu_count(),
         "processor": _processor(),

@@ -54,7 +54,7 @@ class Slots:
                 f"the downloader has no slots as Scrapy's has ({error}). Set DQ_PARTITION_BY = 'none'"
             ) from error
         # Scrapy's own key is the host of the URL: that is read once for all URLs that begin alike.
-        plain = getattr(type(self._downloader), "get_slot_key", None) is Downloader.get_slot_key
+        plain = getattr(self._downloader.get_slot_key, "__func__", None) is Downloader.get_slot_key
         self._by_host = plain and not getattr(self._downloader, "ip_concurrency", 0)
         self._hosts: dict[str, bytes] = {}
         per_domain = settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
@@ -71,10 +71,16 @@ class Slots:
         Raises:
             BadPartition: its slot's name is too long, or holds control characters.
         """
-        if not self._by_host or Downloader.DOWNLOAD_SLOT in request.meta:
-            return _partition(str(self._downloader.get_slot_key(request)))
         url = request.url
-        begin = url[: url.find("/", 8)]  # "https://" has 8: whatever names the host stands before
+        end = url.find("/", 8)  # "https://" has 8: whatever names the host stands before
+        if (
+            not self._by_host
+            or end < 0  # as of http://a.com, where nothing tells the host's end
+            or not url.startswith(("http://", "https://"))
+            or self._downloader.DOWNLOAD_SLOT in request.meta
+        ):
+            return _partition(str(self._downloader.get_slot_key(request)))
+        begin = url[:end]
         partition = self._hosts.get(begin)
         if partition is None:
             partition = _partition(str(self._downloader.get_slot_key(request)))

@@ -148,3 +148,12 @@ with RedisServer() as redis, Distance(redis.port, 20) as distance:
     print(distance.ping_ms())
 """
     assert float(run("-c", code).stdout) >= 19.9
+
+
+def test_a_call_that_an_outage_finds_under_way_is_in_its_window() -> None:
+    """It may wait for Redis longer than any that begins later."""
+    code = """
+from benchmarks.call_times import _within
+print([row[0] for row in _within([(0, 1, 0), (1, 2, 0), (3, 0, 0), (4, 9, 0)], 2, 4)])
+"""
+    assert run("-c", code).stdout == "[1, 3]\n"

@@ -13,7 +13,7 @@ from scrapy_dq.codec.classes import Unfit
 
 URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
 DEPTH = 14
-"""An int, the last item of `meta`."""
+"""An int of 64 bits, the last item of `meta`."""
 REFERER = 15
 """The last header: how many bytes of the URL it begins with; or that and, in a list, what follows."""
 _REFERER = b"Referer"
@@ -22,7 +22,7 @@ _REFERER = b"Referer"
 def shorten(entry: dict[Any, Any]) -> dict[Any, Any]:
     """Return the attributes of an entry, lowered, in their short form; *entry* itself is changed."""
     meta = entry.get(META)
-    if type(meta) is dict and next(reversed(meta)) == "depth" and type(meta["depth"]) is int:
+    if type(meta) is dict and next(reversed(meta)) == "depth" and _is_number(meta["depth"]):
         entry[DEPTH] = meta["depth"]
         if len(meta) > 1:
             entry[META] = dict(list(meta.items())[:-1])  # it may be the request's own
@@ -51,16 +51,24 @@ def lengthen(entry: Any) -> Any:
         return entry  # the reader says what is wrong with it
     if DEPTH in entry:
         depth = entry.pop(DEPTH)
-        if type(depth) is not int:
+        if not _is_number(depth):
             raise Unfit("a depth is an int")
         _add(entry, META, "depth", depth)
     if REFERER in entry:
         short = entry.pop(REFERER)
-        shared, rest = short if type(short) is list else (short, b"")
-        if type(shared) is not int or shared < 0 or type(rest) is not bytes:
+        shared, rest = short if type(short) is list and len(short) == 2 else (short, b"")
+        if not _is_number(shared) or shared < 0 or type(rest) is not bytes:
             raise Unfit("a Referer is a length and bytes")
-        _add(entry, HEADERS, _REFERER, [entry[URL].encode("utf-8", "surrogatepass")[:shared] + rest])
+        url = entry.get(URL, "")
+        if type(url) is not str:
+            raise Unfit("a Referer goes by a URL that is a str")
+        _add(entry, HEADERS, _REFERER, [url.encode("utf-8", "surrogatepass")[:shared] + rest])
     return entry
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether *value* is an int that msgpack has; a wider one is packed as an extension."""
+    return type(value) is int and -(2**63) <= value < 2**64
 
 
 def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:

@@ -40,6 +40,7 @@ class SeenOf(Subcommand):
         from scrapy_dq.commands.display import ProgressBar, print_json, print_rows
         from scrapy_dq.frontier.converting import convert
         from scrapy_dq.frontier.overview import described
+        from scrapy_dq.frontier.wire import SETTING_OF_SEEN
 
         with looking.place_of(settings, options) as place:
             before, stored = place.overview(), described(place.client, place.crawl)["seen_kind"]
@@ -71,15 +72,9 @@ class SeenOf(Subcommand):
             f"It is {to.value} already." if stored == to.value else f"It was {from_}, and is {to.value} now."
         )
         if to is not wanted:
-            print(f"Before you crawl, set {_SETTING[to]}: a worker that goes by {wanted.value} is refused.")
+            setting = SETTING_OF_SEEN[to]
+            print(f"Before you crawl, set {setting}: a worker that goes by {wanted.value} is refused.")
         return DONE
-
-
-_SETTING = {
-    Seen.EXACT: "DQ_SEEN = 'exact', and no DQ_SEEN_TTL,",
-    Seen.EXPIRING: "DQ_SEEN_TTL",
-    Seen.COMPACT: "DQ_SEEN = 'compact'",
-}
 
 
 async def _nobody(frontier: Frontier, place: looking.Place) -> list[str]:

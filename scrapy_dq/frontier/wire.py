@@ -198,13 +198,14 @@ def refuse(reply: Any) -> None:
         )
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
-        convert = ""
-        if field == "seen_kind" and stored != Seen.COMPACT.value:
-            convert = f"convert it with `scrapy dq seen convert <spider> --to {ours}`, "
+        way = "Run it as it was started, "
+        if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been converted since
+            way = f"Set {SETTING_OF_SEEN[stored]}, "
+            if stored != Seen.COMPACT.value:
+                way += f"convert it with `scrapy dq seen convert <spider> --to {ours}`, "
         raise FrontierRefused(
-            f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. Run it as it was "
-            f"started, {convert}choose another crawl name with DQ_CRAWL, or start afresh with "
-            f"SCHEDULER_FLUSH_ON_START"
+            f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. {way}"
+            f"choose another crawl name with DQ_CRAWL, or start afresh with SCHEDULER_FLUSH_ON_START"
         )
 
 
@@ -221,6 +222,12 @@ def _wrong_type(reply: Any) -> str:
     )
 
 
+SETTING_OF_SEEN: dict[str, str] = {
+    Seen.EXACT: "DQ_SEEN = 'exact' without DQ_SEEN_TTL",
+    Seen.EXPIRING: "DQ_SEEN_TTL",
+    Seen.COMPACT: "DQ_SEEN = 'compact'",
+}
+"""What to set for each kind."""
 _FIELDS = {
     "schema": "schema version",
     "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",

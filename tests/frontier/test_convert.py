@@ -76,7 +76,7 @@ def test_all_that_was_seen_is_known(open_frontier: OpenFrontier, from_: Seen, to
     assert known(open_frontier, live, to) == PAGES
     assert convert_some(live.redis, live.crawl, to, []) == 0
     with pytest.raises(
-        FrontierRefused, match=f"kind of seen .*'{to.value}', this worker has '{from_.value}'"
+        FrontierRefused, match=rf"kind of seen .*'{to.value}', this worker has '{from_.value}'\. Set DQ_SEEN"
     ):
         HandWorker(live, "as before", identity(from_))
 

@@ -564,6 +564,8 @@ NEAR = "https://example.com/shop/a?b=1"
         ({"a": 1, "depth": 0}, {}, {"meta": {"a": 1}, "depth": 0}),
         ({"depth": 3, "a": 1}, {}, {"meta": {"depth": 3, "a": 1}}),
         ({"depth": True}, {}, {"meta": {"depth": True}}),
+        ({"depth": 2**64 - 1}, {}, {"depth": 2**64 - 1}),
+        ({"depth": -(2**63)}, {}, {"depth": -(2**63)}),
         ({}, {"Referer": "https://example.com/shop/"}, {"referer": 25}),
         ({}, {"Referer": "https://example.com/shop/b"}, {"referer": [25, b"b"]}),
         ({}, {"Referer": "https://example.com/"}, {"referer": 20}),
@@ -590,6 +592,12 @@ def test_what_nearly_all_have_takes_few_bytes(
     again = codec.decode(entry(url=NEAR, **short))
     assert same(described(again, spider), described(request, spider))
     assert request.meta == meta  # the request that was stored is as it was
+
+
+@pytest.mark.parametrize("depth", [2**64, -(2**63) - 1])
+def test_a_depth_that_msgpack_has_no_int_for_comes_back(depth: int, codec: Codec) -> None:
+    """It is written as wide ints are, not in the short form: whoever reads it would take it for no int."""
+    assert codec.decode(codec.encode(Request(NEAR, meta={"depth": depth}))).meta == {"depth": depth}
 
 
 def test_the_layout_of_format_1_is_frozen(codec: Codec, spider: BookSpider) -> None:

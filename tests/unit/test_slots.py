@@ -58,6 +58,39 @@ def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    "urls",
+    [
+        ["http://example.com", "http://example.co/", "http://example.cm", "http://example.com/"],
+        ["http://a", "http://b", "http://a:1", "http://a?x=/", "http://b#/"],
+        ["http://u:p@a.com/", "http://u:p@b.com/", "http://u:p@b.com:80/", "https://[::1]/", "http://[::2]/"],
+        ["gopher://a.com/x", "gopher://b.com/x", "chrome-extension://a/x", "chrome-extension://b/x"],
+        ["s3://one/x", "s3://two/x", "ftp://a/b/c", "ftp://a.b/c/", "data:,a/b", "file:///tmp/x/y"],
+    ],
+)
+def test_what_was_read_of_one_url_holds_for_no_other_host(urls: list[str]) -> None:
+    """Hosts are remembered by how URLs begin: where these differ, the partition is still the slot."""
+    made = slots()
+    for url in urls:
+        request = Request(url, meta={"verbatim_url": True})
+        expected = Resting().get_slot_key(Request(url)).encode()
+        assert (url, made.partition_of(request)) == (url, expected)
+
+
+def test_a_downloader_with_a_slot_key_of_its_own_is_asked() -> None:
+    """A class of the project's, an instance that was changed, and another name in meta."""
+
+    class Named(Resting):
+        DOWNLOAD_SLOT = "lane"
+
+    changed: Any = Resting()
+    changed.get_slot_key = lambda request: request.url[-1]
+    assert Slots(crawler(changed)).partition_of(Request("http://a.com/7")) == b"7"
+    named = Slots(crawler(Named()))
+    assert named.partition_of(Request("http://a.com/", meta={"lane": "slow"})) == b"slow"
+    assert named.partition_of(Request("http://a.com/", meta={"download_slot": "slow"})) == b"a.com"
+
+
+@pytest.mark.parametrize(
     "name",
     ["x" * 10_000, LONGEST + "x", "ä" * 257, "a\nb", "a\0b", "\x1b[31m", "a\u2028b", "a\ud800b"],
     ids=ascii,
