@@ -12,9 +12,7 @@ from redis.exceptions import NoScriptError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = (
-    "keys", "order_{order}", "state", "discarded", "kinds", "words", "politeness", "entry", "partition",
-)  # fmt: skip
+_BASE = ("keys", "order_{order}", "state", "words", "politeness", "entry", "partition")
 _SEEN = {
     Seen.EXACT: ("seen_exact",),
     Seen.EXPIRING: ("seen_expiring",),
@@ -66,7 +64,7 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     """
     kinds = (seen,) if transition == "exchange" else Seen
     seen_by = (name for kind in kinds for name in _SEEN[kind])
-    names = (*_BASE, *seen_by, *_PARTS[transition], transition)
+    names = (*_BASE, *_PARTS[transition], "discarded", "kinds", *seen_by, transition)
     return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
 
 

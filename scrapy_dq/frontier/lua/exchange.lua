@@ -19,7 +19,7 @@ local ACK, RELEASE, BURY, FAIL, SENT = 2, 3, 4, 5, 1
 
 load_state()
 local answer = stale(epoch, run)
-answer = answer and { answer } or unfit()
+answer = answer and { answer } or seen.unfit()
 if answer then return answer end
 local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
   'done')
@@ -70,7 +70,7 @@ for _, move in ipairs(moves) do
 end
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
-tidy_seen()
+seen.tidy()
 begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
 if want > 0 and state.waiting > 0 then
@@ -87,4 +87,4 @@ local others_seeding = finish_if_done()
 save_partitions()
 save_state()
 return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), grants.flat,
-  next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words() }
+  next_due_ms(), blocked_among(here, ahead), seen.kind().wrong or wrong_lists, words() }

@@ -31,7 +31,7 @@ local function clear_run(keep_seen, keep_admitted)
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted) end
   state.waiting, state.in_flight, state.turn = 0, 0, 0
   if not keep_seen then
-    drop_seen()
+    seen.drop()
     redis.call('UNLINK', key.adopted)
     state.clock, state.offset = 0, 0 -- what is kept has its times by this clock
   end

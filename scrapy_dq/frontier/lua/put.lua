@@ -8,7 +8,7 @@
 local PUT = 1 -- what an exchange calls this move
 local KNOWN, FULL = 1, 2
 local admit = {
-  function(token) return seen().add(token) end,
+  function(token) return seen.kind().add(token) end,
   function(token) return redis.call('SADD', key.seeds, token) == 1 end,
   function(token) return redis.call('SADD', key.admitted, token) == 1 end,
 }

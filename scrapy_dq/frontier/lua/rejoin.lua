@@ -7,7 +7,7 @@
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, keep_seen = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
-local wrong = wrong_type(old_id) or unfit()
+local wrong = wrong_type(old_id) or seen.unfit()
 if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if redis.call('SISMEMBER', key.members, new_id) == 1 then

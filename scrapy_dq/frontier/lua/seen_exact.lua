@@ -1,5 +1,5 @@
 -- seen, kind exact: the whole fingerprint in a SET. What a kind is: see kinds.lua.
-function KINDS.exact()
+function seen.kinds.exact()
   return {
     size = 'SCARD',
     remove = 'SREM',

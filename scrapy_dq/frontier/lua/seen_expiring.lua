@@ -1,6 +1,6 @@
 -- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. What was admitted
 -- before seen_since, which stands still while a run goes on, counts as new. What a kind is: see kinds.lua.
-function KINDS.expiring()
+function seen.kinds.expiring()
   local function is_old(at) return tonumber(at) < state.seen_since end
   return {
     size = 'ZCARD',

@@ -2,7 +2,7 @@
 -- waiting and in_flight are changed only where an entry moves (entry.lua, put.lua, lease.lua), in the
 -- same atomic script; whether a run is *finished* is decided from the keys themselves (finish.lua).
 local state
-local wrong_seen, seen_count -- in kinds.lua: they go by the kind of seen
+local seen -- all that is done to what the crawl has seen: kinds.lua
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
 local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
 local function load_state()
@@ -49,7 +49,7 @@ local function wrong_type(worker_id)
       if wrong then return wrong end
     end
   end
-  wrong = wrong_seen()
+  wrong = seen.wrong_type()
   if wrong then return wrong end
   if not worker_id then return end
   return is_wrong(worker_key(worker_id), 'hash') or is_wrong(in_flight_key(worker_id), 'hash')
@@ -62,7 +62,7 @@ local function stale(epoch, run)
   if state.run > run then return 'FINISHED' end
 end
 local function census(seeding)
-  return { state.waiting, state.in_flight, state.done, redis.call('HLEN', key.dead), seen_count(),
+  return { state.waiting, state.in_flight, state.done, redis.call('HLEN', key.dead), seen.count(),
     redis.call('SCARD', key.members), seeding or 0, state.failed, redis.call('ZCARD', key.delayed) }
 end
 local function wall_ms()
