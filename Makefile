@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+INSTALLED_BENCH := $(VENV)/.installed-bench
 
-.PHONY: demo test soak compare-faults bench lint wheel clean
+.PHONY: demo test soak compare-faults bench bench-domains lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -21,8 +22,12 @@ soak: $(INSTALLED)
 compare-faults: $(INSTALLED)
 	cd tests && ../$(RUN) -m faults.compare $(ARGS)
 
+# docs/performance.md with its plots, within ten minutes. ARGS="--help" tells how to measure a part of it.
+bench: $(INSTALLED_BENCH)
+	PYTHONPATH=tests $(RUN) -m benchmarks $(ARGS)
+
 # The figures of docs/domains.md; about half an hour. Each takes --help, too.
-bench: $(INSTALLED)
+bench-domains: $(INSTALLED)
 	PYTHONPATH=tests $(RUN) -m benchmarks.domains
 	PYTHONPATH=tests $(RUN) -m benchmarks.partitions
 
@@ -45,4 +50,8 @@ $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)
 	$(RUN) -m pip install --quiet "pip>=21.3"
 	$(RUN) -m pip install --quiet --editable ".[embedded,test,lint]"
+	touch $@
+
+$(INSTALLED_BENCH): $(INSTALLED)
+	$(RUN) -m pip install --quiet --editable ".[bench]"
 	touch $@

@@ -13,6 +13,7 @@ LONGEST_S = 315_360_000
 LATEST_S = 100_000_000_000
 """The year 5138, for the same reason: milliseconds where seconds are meant."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
+_says_nothing = frozenset(DUE_KEYS).isdisjoint
 
 
 class BadDue(ValueError):
@@ -53,7 +54,7 @@ def due_of(request: Request, parent: Request | None, backoff: tuple[float, float
 
 def without_due(request: Request) -> Request:
     """Return *request* as it is stored: retries and redirects copy `meta`, and would be delayed once more."""
-    if not any(key in request.meta for key in DUE_KEYS):
+    if _says_nothing(request.meta.keys()):
         return request
     stored = request.copy()
     for key in DUE_KEYS:

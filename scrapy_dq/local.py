@@ -48,6 +48,8 @@ class LocalQueue:
 
     def pop(self) -> Request | None:
         """Take the next one; it holds its parents until `done`."""
+        if not self._parents:
+            return None
         while self._later and self._later[0][0] <= time.monotonic():
             self._push(heappop(self._later)[2])
         request: Request | None = self._queue.pop()

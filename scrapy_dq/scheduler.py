@@ -64,7 +64,7 @@ class Scheduler(BaseScheduler):
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None
         self._crawler = crawler
-        self._stats = crawler.stats
+        self._count = crawler.stats.inc_value
         self._opened = False
         self._work = AtWork(self._settle)
         self._asked_if_idle = False
@@ -139,8 +139,8 @@ class Scheduler(BaseScheduler):
                 self._expand(lease)
             else:
                 request = self._decode(lease)
-        self._stats.inc_value(stats.DEQUEUED)
-        self._stats.inc_value(stats.SCRAPY_DEQUEUED)
+        self._count(stats.DEQUEUED)
+        self._count(stats.SCRAPY_DEQUEUED)
         return request
 
     def __len__(self) -> int:
@@ -186,9 +186,9 @@ class Scheduler(BaseScheduler):
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Settlement's call: *request* has left the engine."""
-        local = self._work.left(request, Ending(outcome, reason, printable(request.url, 2000)))
+        local = self._work.left(request, Ending(outcome, reason, request.url))
         if local and outcome is Outcome.FAILED:
-            self._stats.inc_value(stats.FAILED)
+            self._count(stats.FAILED)
 
     def _settle(self, entry_id: bytes, ending: Ending) -> None:
         self._storing.admissions.settled(entry_id)
@@ -196,7 +196,7 @@ class Scheduler(BaseScheduler):
         if ending.outcome is Outcome.DONE:
             worker.ack(entry_id)
         elif ending.outcome is Outcome.FAILED:
-            worker.fail(entry_id, ending.reason, ending.url)
+            worker.fail(entry_id, ending.reason, printable(ending.url, 2000))
         else:
             worker.release(entry_id)
 
@@ -218,10 +218,10 @@ class Scheduler(BaseScheduler):
             try:
                 request = self._session.codec.decode(put.payload)
             except CannotDecode:
-                self._stats.inc_value(stats.DUPLICATES)
+                self._count(stats.DUPLICATES)
                 return
         if put.admission is Admission.SEED:
-            self._stats.inc_value(stats.SEEDS_KNOWN)
+            self._count(stats.SEEDS_KNOWN)
             logger.debug("Start request admitted already in this run: %s", request)
         else:
             self._storing.count_duplicate(request)

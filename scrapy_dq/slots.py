@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from scrapy_dq.settings import Config
 
+MOST_HOSTS = 10_000
+"""Hosts whose partition is remembered."""
+
 
 def delay_of_each(crawler: Crawler, config: Config) -> str:
     """Return what to say if the delay that the project names holds for each worker by itself; else ""."""
@@ -50,6 +53,10 @@ class Slots:
             raise UnsupportedScrapy(
                 f"the downloader has no slots as Scrapy's has ({error}). Set DQ_PARTITION_BY = 'none'"
             ) from error
+        # Scrapy's own key is the host of the URL: that is read once for all URLs that begin alike.
+        plain = getattr(type(self._downloader), "get_slot_key", None) is Downloader.get_slot_key
+        self._by_host = plain and not getattr(self._downloader, "ip_concurrency", 0)
+        self._hosts: dict[str, bytes] = {}
         per_domain = settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
         self.most = getattr(crawler.spider, "max_concurrent_requests", 0) or per_domain or MAX_LEASES
         self._own = {
@@ -64,7 +71,17 @@ class Slots:
         Raises:
             BadPartition: its slot's name is too long, or holds control characters.
         """
-        return _partition(str(self._downloader.get_slot_key(request)))
+        if not self._by_host or Downloader.DOWNLOAD_SLOT in request.meta:
+            return _partition(str(self._downloader.get_slot_key(request)))
+        url = request.url
+        begin = url[: url.find("/", 8)]  # "https://" has 8: whatever names the host stands before
+        partition = self._hosts.get(begin)
+        if partition is None:
+            partition = _partition(str(self._downloader.get_slot_key(request)))
+            if len(self._hosts) >= MOST_HOSTS:
+                self._hosts.clear()
+            self._hosts[begin] = partition
+        return partition
 
     def limit(self, partition: bytes) -> int:
         """Return how many downloads of *partition* may be at work in this worker at once."""

@@ -16,6 +16,7 @@ from scrapy_dq.admission import Admissions, Admitted
 from scrapy_dq.at_work import AtWork
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
+from scrapy_dq.fingerprints import quick_fingerprint
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.session import Session
 from scrapy_dq.slots import BadPartition
@@ -36,10 +37,10 @@ class Storing:
         self._crawler = crawler
         self._session = session
         self._work = work
-        self._stats = crawler.stats
+        self._count = crawler.stats.inc_value
         self._retry_backoff = config.retry_backoff
         self.admissions = Admissions(
-            crawler.request_fingerprinter.fingerprint,
+            quick_fingerprint(crawler.request_fingerprinter),
             config.seed_once,
             config.local_seen,
             session.shares_seen,
@@ -49,16 +50,16 @@ class Storing:
 
     def store(self, request: Request) -> bool:
         """Take *request* into the outbox, or keep it local; False if it is known, or the run is over."""
-        local = bool(request.meta.get("dq_local"))
-        parent = self._session.settlement.parent_of(request)
-        parent_id = self._work.parent_of(request, parent)
         if self._session.filtered(request):
             self.count_duplicate(request)
             return False
         fingerprint = self.admissions.fingerprint(request)
-        if self.admissions.known(fingerprint):
+        if self.admissions.known(fingerprint):  # most links of most sites end here
             self.count_duplicate(request)
             return False
+        local = bool(request.meta.get("dq_local"))
+        parent = self._session.settlement.parent_of(request)
+        parent_id = self._work.parent_of(request, parent)
         partition, due, reason = b"", AT_ONCE, ""
         try:
             partition = self._session.slots.partition_of(request)
@@ -87,8 +88,8 @@ class Storing:
                 put.known_as = scrapy_redis.fingerprint(request)
             if not self._session.worker.put(put):
                 return False
-            self._stats.inc_value(stats.ENQUEUED)
-            self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+            self._count(stats.ENQUEUED)
+            self._count(stats.SCRAPY_ENQUEUED)
         if fingerprint is not None:
             self.admissions.remember(fingerprint)
         return True
@@ -104,7 +105,7 @@ class Storing:
             # The lease ends with the exchange that stores them, and so cannot bring them again.
             for put in self._fed_puts:
                 put.once = True
-        self._stats.inc_value(stats.FED)
+        self._count(stats.FED)
 
     def push_local(self, request: Request, parents: set[bytes], due: Due = AT_ONCE) -> None:
         """Keep *request* in this worker; the leases *parents* do not end before it is done."""
@@ -116,12 +117,12 @@ class Storing:
         self._work.local.push(request, parents, due_at)
         if due_at:
             asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._session.leases_arrived)
-        self._stats.inc_value(stats.ENQUEUED_LOCAL)
-        self._stats.inc_value(stats.SCRAPY_ENQUEUED)
+        self._count(stats.ENQUEUED_LOCAL)
+        self._count(stats.SCRAPY_ENQUEUED)
 
     def count_duplicate(self, request: Request) -> None:
         """Count *request* as known, and log it through the dupefilter."""
-        self._stats.inc_value(stats.DUPLICATES)
+        self._count(stats.DUPLICATES)
         self._session.log_duplicate(request)
 
     def warn_dead(self, what: str, reason: str) -> None:
@@ -139,7 +140,7 @@ class Storing:
         admitted = self.admissions.unfiltered(request, parent_id, payload, self._followed(request))
         put = _put_of(request, admitted, payload, parent_id)
         put.partition, put.reason = partition, reason
-        self._stats.inc_value(stats.BURIED)
+        self._count(stats.BURIED)
         self.warn_dead(str(request), reason)
         return self._session.worker.put(put)
 
@@ -154,7 +155,7 @@ class Storing:
         self.push_local(request, parents, due)
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
-        self._stats.inc_value(stats.UNENCODABLE)
+        self._count(stats.UNENCODABLE)
         if not self._warned_unencodable or self._session.debug:
             self._warned_unencodable = True
             more = "" if self._session.debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "

@@ -21,6 +21,7 @@ from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes, Unfit
 from scrapy_dq.codec.dicts import Dicts
 from scrapy_dq.codec.serializer import Serializer
+from scrapy_dq.codec.short import lengthen, shorten
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
@@ -122,7 +123,7 @@ class Codec:
         try:
             plan = self._plan(type(request))
             if self.serializer is None:
-                payload = bytes((FORMAT,)) + self._values.pack(self._entry(request, plan))
+                payload = bytes((FORMAT,)) + self._values.pack(shorten(self._entry(request, plan)))
             else:
                 payload = bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
             if len(payload) > self._max_bytes:
@@ -148,7 +149,7 @@ class Codec:
                 return self._from_dict(self.serializer.loads(payload[1:]))
             if not payload or payload[0] != FORMAT:
                 raise Unfit(f"its format is {payload[0] if payload else None}, this version reads {FORMAT}")
-            return self._request(self._values.unpack(payload[1:]))
+            return self._request(lengthen(self._values.unpack(payload[1:])))
         except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
             raise CannotDecode(_reason(error)) from error
 

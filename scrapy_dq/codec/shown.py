@@ -9,6 +9,7 @@ from typing import Any
 from scrapy_dq.codec import formats
 from scrapy_dq.codec.attributes import KEYS
 from scrapy_dq.codec.classes import Classes, Shape
+from scrapy_dq.codec.short import lengthen
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
@@ -66,7 +67,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
 
 def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
     values = Values(_AnyClass(), max_bytes)
-    written = values.unpack(packed)
+    written = lengthen(values.unpack(packed))
     if type(written) is not dict:
         raise ValueError("a request is a map of attributes")
     found = {"url": "", "method": "GET", "callback": None, "priority": 0}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -277,13 +278,14 @@ class Dialogue:
             put = sent.prefix[position]
             if isinstance(put, Put) and put.fresh:
                 self._listener.put_dropped(put)
+        for kind, count in Counter(map(type, sent.prefix)).items():
+            self._listener.counted(kind.__name__.lower(), count)
         refused = set(receipt.refused)
         for position in receipt.refused:
             put = sent.prefix[position]
             if isinstance(put, Put):
                 self._listener.put_refused(put)
         for position, move in enumerate(sent.prefix):
-            self._listener.counted(type(move).__name__.lower(), 1)
             if isinstance(move, Put):
                 if position not in refused:
                     self._log.add(move, now)

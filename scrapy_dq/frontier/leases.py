@@ -74,7 +74,7 @@ class Leases:
                 continue
             if self._room(partition) <= 0:
                 continue
-            load = self._load[partition]
+            load = self._load.get(partition, 0)
             if best is None or load < least:
                 best, least = partition, load
                 if not load:
@@ -159,7 +159,7 @@ class Leases:
             del self._load[partition]
 
     def _room(self, partition: bytes) -> int:
-        return self._limit(partition) - self._load[partition]
+        return self._limit(partition) - self._load.get(partition, 0)
 
     def forfeit(self) -> None:
         """Own nothing any more; what runs has to run again, even if its lease comes back to us meanwhile."""

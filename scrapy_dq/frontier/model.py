@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 ENTRY_ID_BYTES = 12
 LISTENING = 3
@@ -118,12 +118,18 @@ class Put:
     fresh: bool = field(default=True, compare=False)
     """Never confirmed before: if it is known, it is a duplicate. A put of the log is known to itself."""
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in an exchange; so of every move."""
+        return len(self.payload) + len(self.token) + len(self.partition) + ENTRY_ID_BYTES + 16
+
 
 @dataclass(slots=True)
 class Ack:
     """The work is done; the entry is gone."""
 
     entry_id: bytes
+    size: ClassVar[int] = ENTRY_ID_BYTES
 
 
 @dataclass(slots=True)
@@ -131,6 +137,7 @@ class Release:
     """A lease goes back to its place in the backlog, unspent."""
 
     entry_id: bytes
+    size: ClassVar[int] = ENTRY_ID_BYTES
 
 
 @dataclass(slots=True)
@@ -139,6 +146,10 @@ class Bury:
 
     entry_id: bytes
     reason: str
+
+    @property
+    def size(self) -> int:
+        return ENTRY_ID_BYTES + len(self.reason)
 
 
 @dataclass(slots=True)
@@ -149,6 +160,10 @@ class Fail:
     reason: str
     label: str
     """What to show of it where payloads cannot be read: the URL."""
+
+    @property
+    def size(self) -> int:
+        return ENTRY_ID_BYTES + len(self.reason) + len(self.label)
 
 
 Move = Put | Ack | Release | Bury | Fail
@@ -166,17 +181,6 @@ def fits_a_partition(name: str) -> bool:
 def clamped(priority: int) -> int:
     """Return *priority* within ± PRIORITY_LIMIT."""
     return max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, int(priority)))
-
-
-def size_of(move: Move) -> int:
-    """Return about how many bytes *move* takes in an exchange."""
-    if isinstance(move, Put):
-        return len(move.payload) + len(move.token) + len(move.partition) + ENTRY_ID_BYTES + 16
-    if isinstance(move, Bury):
-        return ENTRY_ID_BYTES + len(move.reason)
-    if isinstance(move, Fail):
-        return ENTRY_ID_BYTES + len(move.reason) + len(move.label)
-    return ENTRY_ID_BYTES
 
 
 @dataclass(slots=True)

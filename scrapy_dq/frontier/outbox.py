@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection
 from itertools import islice
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Move, Put, size_of
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Move, Put
 from scrapy_dq.frontier.spill import Spill
 
 MEMORY_MOVES = 20_000
@@ -56,8 +56,7 @@ class Outbox:
         return self._parentless
 
     def append(self, move: Move) -> None:
-        size = size_of(move)
-        self._account(move, 1)
+        size = self._account(move, 1)
         if isinstance(move, Put) and self._count > MAX_MOVES:
             move.source = None  # it is large, and can be decoded again
         if not self._tail and not self._spill and not self._memory_full:
@@ -77,10 +76,12 @@ class Outbox:
             SpillLost: moves in the middle are gone; what stands after them must not be handed in.
         """
         self._refill()
+        if len(self._head) <= MAX_MOVES and self._head_bytes <= MAX_EXCHANGE_BYTES:
+            return list(self._head)
         total = 0
         taken: list[Move] = []
         for move in islice(self._head, MAX_MOVES):
-            total += size_of(move)
+            total += move.size
             if taken and total > MAX_EXCHANGE_BYTES:
                 break
             taken.append(move)
@@ -90,8 +91,7 @@ class Outbox:
         """Forget a prefix that Redis has applied."""
         for _ in prefix:
             move = self._head.popleft()
-            self._head_bytes -= size_of(move)
-            self._account(move, -1)
+            self._head_bytes -= self._account(move, -1)
 
     def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
         """Rebuild after a rejoin: log first, and nothing that settles what is not owned any more.
@@ -123,7 +123,7 @@ class Outbox:
             chunk: list[Move] = []
             room = CHUNK_BYTES
             for move in self._tail[:CHUNK_MOVES]:
-                room -= size_of(move)
+                room -= move.size
                 if chunk and room < 0:
                     break
                 chunk.append(move)
@@ -163,16 +163,18 @@ class Outbox:
                 self._account(move, -1)
         return kept
 
-    def _account(self, move: Move, sign: int) -> None:
+    def _account(self, move: Move, sign: int) -> int:
+        size = move.size
         self._count += sign
-        self._bytes += sign * size_of(move)
+        self._bytes += sign * size
         if isinstance(move, Put):
             self._puts += sign
             self._parentless += sign * (move.parent is None)
+        return size
 
 
 def _total(moves: Collection[Move]) -> int:
-    return sum(map(size_of, moves))
+    return sum(move.size for move in moves)
 
 
 def _outlives(move: Move, owned: Collection[bytes]) -> bool:

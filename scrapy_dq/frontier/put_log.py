@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from scrapy_dq.frontier.model import Put, size_of
+from scrapy_dq.frontier.model import Put
 
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
@@ -38,7 +38,7 @@ class PutLog:
             put.parent = b""  # confirmed: only this log brings it again, whoever has its parent's lease now
         put.most = 0  # it was let in; stored again, it must not be turned away
         self._puts.append((confirmed_at, put))
-        self._bytes += size_of(put)
+        self._bytes += put.size
         while self._bytes > LOG_LIMIT_BYTES:
             if not self._warned:
                 logger.warning(
@@ -69,6 +69,6 @@ class PutLog:
 
     def _drop(self) -> None:
         put = self._puts.popleft()[1]
-        self._bytes -= size_of(put)
+        self._bytes -= put.size
         if put.once:
             self.forgettable.append(put.entry_id)

@@ -16,7 +16,7 @@ import msgpack
 from filelock import FileLock, Timeout
 from queuelib import FifoDiskQueue
 
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, clamped, size_of
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, clamped
 
 logger = logging.getLogger(__name__)
 PREFIX = "scrapy-dq-outbox-"
@@ -56,7 +56,7 @@ class Spill:
         """Store a chunk; False, after one warning, if the disk does not take it."""
         try:
             free = shutil.disk_usage(self._parent).free
-            if free < FREE_BYTES + 2 * sum(map(size_of, moves)):
+            if free < FREE_BYTES + 2 * sum(move.size for move in moves):
                 raise OSError(f"only {free // 2**20} MiB are free")
             if self._queue is None:
                 self._open()

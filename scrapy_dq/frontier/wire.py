@@ -119,7 +119,7 @@ def parse_receipt(reply: list[Any]) -> Receipt:
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
-    _, applied, positions, counts, flat, next_due_ms, blocked, wrong, words = reply
+    _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, words = reply
     dropped = positions.split(b",") if positions else []
     now = time.monotonic()
     return Receipt(
@@ -128,8 +128,8 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         tuple(int(i) for i in dropped if i[:1] != b"~"),
         Census(*counts),
         tuple(
-            Lease(id_, attempts, payload, partition, None if wait_ms == b"" else now + wait_ms / 1000)
-            for id_, attempts, payload, partition, wait_ms in zip(*[iter(flat)] * 5, strict=True)
+            _lease(record, None if wait_ms == b"" else now + wait_ms / 1000)
+            for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
         next_due_ms / 1000 if next_due_ms >= 0 else None,
         tuple(blocked),
@@ -137,6 +137,12 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         tuple(int(i[1:]) for i in dropped if i[:1] == b"~"),
         parse_words(words),
     )
+
+
+def _lease(record: bytes, send_at: float | None) -> Lease:
+    # lua/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
+    end = record.index(0, 9)
+    return Lease(record[end + 9 : end + 21], record[8] % 128, record[end + 21 :], record[9:end], send_at)
 
 
 def parse_words(packed: bytes) -> Words:

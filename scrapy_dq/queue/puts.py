@@ -6,7 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Callable
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierUnavailable, Put, size_of
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierUnavailable, Put
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.queue.asks import Putting, ShutDown
 
@@ -57,7 +57,7 @@ class Puts:
             if not asked.puts:
                 self._waiting.popleft()
                 continue
-            room_bytes -= size_of(asked.puts[0])
+            room_bytes -= asked.puts[0].size
             if self._sent and room_bytes < 0:
                 break
             put = asked.puts.popleft()

@@ -160,9 +160,10 @@ def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:
     client.rpush(f"{project.name}:start_urls", "x", "y")
     done = run_dq(project, "adopt", project.name, "--trust-pickle", "--json")
     found = json.loads(done.stdout)
-    assert done.returncode == 0 and found["crawl"] == project.name
+    assert (done.returncode, found["crawl"]) == (0, project.name)
     assert [found[name] for name in ("adopted", "known", "dead", "fingerprints")] == [12, 0, 1, 12]
-    assert found["complete"] and not found["deleted"] and sum(found["reasons"].values()) == 1
+    assert (found["complete"], found["deleted"]) == (True, False)
+    assert sum(found["reasons"].values()) == 1
     assert found["start_urls"] == {f"{project.name}:start_urls": 2}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from support.project import Project
 from support.redis_server import RedisServer
+from support.stored_counts import count
 
 
 def test_what_cannot_be_printed_does_not_change_what_is_done(
@@ -39,5 +40,5 @@ def test_what_cannot_be_printed_does_not_change_what_is_done(
         assert (process.returncode, len(stderr.splitlines())) == (status, bool(says)), (words, stderr)
         assert says in stderr
     with server.client() as client:
-        assert client.hget(f"dq:{{{name}}}:meta", "waiting") == b"3"
+        assert count(client, name, "waiting") == 3
         assert client.scard(f"dq:{{{name}}}:members") == 0

@@ -47,10 +47,10 @@ def charges(client: redis.Redis, crawl: str) -> dict[str, int]:
     for worker_id in client.smembers(name + "members"):
         pipe.hvals(f"{name}in-flight:{worker_id.decode()}")
     quarantine, *in_flight = pipe.execute()
-    # In quarantine the partition and a zero byte; a place of 16 bytes; there the id of 12; then a byte: 128
-    # for a suspect, and the attempts.
+    # In quarantine the partition and a zero byte, a place of 16 bytes, the id of 12; in flight the rank of 8:
+    # then a byte, 128 for a suspect, and the attempts.
     waiting = (member.partition(b"\0")[2] for member in quarantine)
-    entries = [member[28:] for member in waiting] + [lease[16:] for held in in_flight for lease in held]
+    entries = [member[28:] for member in waiting] + [lease[8:] for held in in_flight for lease in held]
     found = ((PAGE.search(entry), entry[0] % 128) for entry in entries)
     return {page[0].decode(): attempts for page, attempts in found if page and attempts}
 

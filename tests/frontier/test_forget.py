@@ -43,8 +43,7 @@ def test_workers_are_told(live: LiveFrontier, worker: HandWorker) -> None:
     """Each call counts up what they look at: they remember for themselves what they have sent."""
     for calls in (1, 2):
         forget(live.redis, live.crawl, [(b"one", b"-")])
-        counters = live.redis.hmget(live.key("meta"), "forgets", "words")
-        assert [int(counter) for counter in counters] == [calls, calls]
+        assert [live.count(counter) for counter in ("forgets", "words")] == [calls, calls]
 
 
 def test_nothing_else_is_touched(live: LiveFrontier, worker: HandWorker) -> None:

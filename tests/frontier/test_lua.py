@@ -60,7 +60,7 @@ def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: Redi
     """keys.lua and keys.py state the same keys."""
     plain = (
         "local names = {} for name, key in pairs(key) do"
-        " names[#names + 1] = {key, key_types[name] or polite_types[name] or ''} end"
+        " names[#names + 1] = {key, key_types[name] or rare_types[name] or polite_types[name] or ''} end"
     )
     families = (
         "return {names, backlog_key('<rank>', '<partition>'), worker_key('<id>'), in_flight_key('<id>'),"

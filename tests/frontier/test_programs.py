@@ -32,8 +32,8 @@ def test_the_first_worker_with_a_spider_says_what_the_crawl_is(open_frontier: Op
     spider = HandWorker(live, "spider", replace(NAMED, limits=SLOW.limits, seen_ttl_s=5.0))
     assert (spider.joined.resumed, spider.joined.limits_changed) == (True, False)
     assert spider.joined.spider_args == NAMED.spider_args
-    assert meta(live, "order", "spider", "run_name", "partition_by", "delay_ms") == [
-        "lifo", "spider", "job", "slot", "100000",
+    assert meta(live, "order", "spider", "run_name", "partition_by", "limiting") == [
+        "lifo", "spider", "job", "slot", "100000 0",
     ]  # fmt: skip
     assert float(meta(live, "seen_since")[0]) > 0
     with pytest.raises(FrontierRefused, match="spider class"):
@@ -47,7 +47,7 @@ def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenF
     before = live.redis.hgetall(live.key("meta"))
     assert not HandWorker(open_frontier(Order.FIFO), "program", PROGRAM).joined.limits_changed
     after = live.redis.hgetall(live.key("meta"))
-    assert {field for field in before if before[field] != after[field]} <= {b"clock"}
+    assert {field for field in before if before[field] != after[field]} <= {b"counts"}
 
 
 def test_an_order_that_is_given_must_be_the_stored_one(open_frontier: OpenFrontier) -> None:

@@ -284,7 +284,7 @@ def test_an_exchange_that_breaks_off_leaves_no_bucket_that_nobody_deletes(
     worker = HandWorker(live, "worker")
     whole = Script("exchange", Order.FIFO, Seen.COMPACT)
     broken = Script("exchange", Order.FIFO, Seen.COMPACT)
-    broken.source = whole.source.replace("\nseen.tidy()", "\nerror('broken off')")
+    broken.source = whole.source.replace("\ntidy_seen()", "\nerror('broken off')")
     broken.sha = sha1(broken.source.encode()).hexdigest()
     assert broken.sha != whole.sha
     monkeypatch.setitem(live.frontier._scripts, "exchange", broken)
@@ -351,6 +351,6 @@ def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None
     live.redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(ResponseError, match="maxmemory"):
-            live.redis.eval(f"{base} load_state() return seen.kind().add('x') and 1", 1, live.key("meta"))
+            live.redis.eval(f"{base} load_state() return seen().add('x') and 1 end)()", 1, live.key("meta"))
     finally:
         live.redis.config_set("maxmemory", 0)

@@ -104,7 +104,7 @@ def test_other_limits_are_told(live: LiveFrontier, worker: HandWorker) -> None:
 
 def test_an_unknown_word_that_holds_is_a_pause(live: LiveFrontier, worker: HandWorker) -> None:
     """Nothing is leased under it; nobody fails over its name."""
-    live.redis.hset(live.key("meta"), mapping={"hold": "something new", "words": 1})
+    live.redis.hset(live.key("meta"), mapping={"hold": "something new", "told": "1 0 0 0"})
     worker.exchange(put(1))
     receipt = worker.exchange(want=1)
     assert (receipt.leases, receipt.words) == ((), Words(1, hold=Hold.PAUSED))

@@ -26,7 +26,7 @@ def test_a_member_whose_id_is_no_text(live: LiveFrontier, worker: HandWorker) ->
     assert live.dump() == {}
 
 
-@pytest.mark.parametrize("field", ["phase", "hold", "epoch", "run", "words"])
+@pytest.mark.parametrize("field", ["phase", "hold", "epoch", "run", "counts", "limiting", "told"])
 def test_fields_that_are_no_text(live: LiveFrontier, worker: HandWorker, field: str) -> None:
     """Nothing of it reaches a terminal as it is; the crawl can be deleted."""
     live.redis.hset(live.key("meta"), field, NO_TEXT)

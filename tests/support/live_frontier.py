@@ -37,7 +37,7 @@ from scrapy_dq.frontier.model import (
     Terms,
 )
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
-from support import stored
+from support import stored, stored_counts
 
 IDENTITY = Identity("fingerprinter", "spider", "{}")
 NO_TERMS = Terms()
@@ -196,7 +196,15 @@ class LiveFrontier:
 
     def advance(self, seconds: float) -> None:
         """Let time pass: by the clock of the frontier it is so much later."""
-        self.redis.hincrby(self.key("meta"), "offset", round(seconds * 1000))
+        self.change_count("offset", round(seconds * 1000))
+
+    def count(self, name: str) -> int:
+        """Return one of the stored counts."""
+        return stored_counts.count(self.redis, self.crawl, name)
+
+    def change_count(self, name: str, by: int) -> None:
+        """Write another number into the store."""
+        stored_counts.change_count(self.redis, self.crawl, name, lambda number: number + by)
 
     def key(self, name: str) -> str:
         return keys.prefix(self.crawl) + name

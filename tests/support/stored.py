@@ -13,6 +13,7 @@ from scrapy_dq.frontier.model import Admission, Order
 from support.compact import read_buckets
 from support.reference import KEEP_FAILED as KEEP_FAILED
 from support.reference import ReferenceFrontier
+from support.stored_counts import apart
 from support.stored_partitions import TURNING, check_partitions, limits_in
 
 BIAS = 2**52
@@ -68,6 +69,7 @@ def stored_state(
     """
     plain, families = _read(client, crawl)
     meta, beats = plain["meta"], plain["beats"]
+    counts = apart(meta)
     workers, in_flight = families["worker:"], families["in-flight:"]
     members = {member.decode() for member in plain["members"]}
     assert members == set(workers) == {member.decode() for member in beats}
@@ -88,10 +90,9 @@ def stored_state(
         bands.setdefault(partition, []).append(int(rank))
         newest_first = order is Order.LIFO or (order is Order.PRIORITY_LIFO and int(rank) % 2 == 0)
         turns = [int.from_bytes(element[:8], "big") for element in elements]
-        assert turns == sorted(turns)
+        assert turns == sorted(turns, reverse=newest_first)
         for turn, element in zip(turns, elements, strict=True):
-            place = (int(rank), BIAS - turn if newest_first else turn)
-            found(element[8:20], partition, place, "backlog", 0, False, element[20:])
+            found(element[8:20], partition, (int(rank), turn), "backlog", 0, False, element[20:])
     assert plain["bands"] == {partition: _rank8(min(ranks)) for partition, ranks in bands.items()}
     others = {(p, rank) for p, ranks in bands.items() for rank in ranks if rank > min(ranks)}
     assert dict(plain["more_bands"]) == {p + b"\0" + _rank8(rank): 0 for p, rank in others}
@@ -104,14 +105,16 @@ def stored_state(
     waiting = dict(entries)
     for worker_id, leases in in_flight.items():
         for entry_id, record in leases.items():
-            suspect, attempts = divmod(record[16], 128)
-            partition, _, payload = record[17:].partition(b"\0")
-            found(entry_id, partition, _place(record), worker_id, attempts, bool(suspect), payload)
+            suspect, attempts = divmod(record[8], 128)
+            partition, _, element = record[9:].partition(b"\0")
+            place = _place(record[:8] + element[:8])
+            assert element[8:20] == entry_id
+            found(entry_id, partition, place, worker_id, attempts, bool(suspect), element[20:])
     delayed = dict(_delayed(member, due) for member, due in plain["delayed"])
     assert not set(delayed) & (set(entries) | set(plain["dead"]))
     assert not set(entries) & set(plain["dead"])
-    assert int(meta.get(b"waiting", 0)) == len(waiting)
-    assert int(meta.get(b"in_flight", 0)) == len(entries) - len(waiting)
+    assert counts["waiting"] == len(waiting)
+    assert counts["in_flight"] == len(entries) - len(waiting)
 
     ordinary = {partitions[i] for i, (_, _, suspect, _) in waiting.items() if not suspect}
     leased = {i: partitions[i] for i in entries if i not in waiting}
@@ -121,7 +124,7 @@ def stored_state(
         "epoch": meta.get(b"epoch", b"").decode(),
         "run": int(meta.get(b"run", 0)),
         "phase": meta.get(b"phase", b"absent").decode(),
-        "done": int(meta.get(b"done", 0)),
+        "done": counts["done"],
         "run name": meta.get(b"run_name", b"").decode(),
         "spider args": meta.get(b"spider_args", b"").decode(),
         "places": sorted(places, key=lambda entry_id: (places[entry_id], entry_id)),
@@ -136,7 +139,7 @@ def stored_state(
         },
         "dead": {entry_id: _dead_letter(record) for entry_id, record in plain["dead"].items()},
         "failed": [_failed(record) for record in plain["failed"]],
-        "count of failed": int(meta.get(b"failed", 0)),
+        "count of failed": counts["failed"],
         "turns": [
             (name, partition)
             for _, partition, name in sorted(
@@ -149,7 +152,7 @@ def stored_state(
         "earliest": dict(plain["earliest"]),
         "blocked": dict(plain["blocked"]),
         "limits": limits_in(plain),
-        "offset": int(meta.get(b"offset", 0)),
+        "offset": counts["offset"],
     }
 
 
@@ -258,11 +261,16 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
         worker[b"fenced"] == b"1",
         beats,
         tuple(int(i) for i in dropped.split(b",")) if dropped else (),
-        tuple(
-            (granted[i : i + 12], int.from_bytes(granted[i + 12 : i + 20], "big") or None)
-            for i in range(0, len(granted), 20)
-        ),
+        _granted(granted),
         [worker[b"quarantined"]] if worker[b"quarantined"] else [],
+    )
+
+
+def _granted(remembered: bytes) -> tuple[tuple[bytes, int | None], ...]:
+    timed = remembered[:1] == b"t"
+    return tuple(
+        (remembered[i : i + 12], (timed and int.from_bytes(remembered[i + 12 : i + 20], "big")) or None)
+        for i in range(1, len(remembered), 20 if timed else 12)
     )
 
 

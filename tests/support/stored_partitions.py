@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from support.stored_counts import apart
+
 TURNING = ("rotation", "suspects")
 """The ZSETs of partitions that may be served, by turn."""
 STANDINGS = (*TURNING, "resting", "saturated")
@@ -38,8 +40,9 @@ def check_partitions(
     assert sorted(p for p, *_ in standing) == sorted(nonempty), "each is in one, empty ones in none"
     turns = [turn for _, name, turn in standing if name in TURNING and turn]
     assert len(turns) == len(set(turns))
-    assert max(turns, default=0) <= int(meta.get(b"turn", 0))
-    soon = int(meta.get(b"clock", 0)) + ahead_ms
+    counts = apart(meta)
+    assert max(turns, default=0) <= counts["turn"]
+    soon = counts["clock"] + ahead_ms
     for p, name, score in standing:
         most = own.get(p, (None, None))[1]
         most = concurrency if most is None else most
@@ -63,5 +66,5 @@ def limits_in(plain: dict[str, Any]) -> tuple[bool, int, int, dict[bytes, tuple[
         match = re.fullmatch(rb"(\d*):(\d*)", text)
         assert match
         own[partition] = tuple(int(number) if number else None for number in match.groups())
-    whole = (int(meta.get(b"delay_ms", 0)), int(meta.get(b"concurrency", 0)))
-    return meta.get(b"limited") == b"1", *whole, own
+    counts = apart(meta)
+    return b"limiting" in meta, counts["delay_ms"], counts["concurrency"], own

@@ -1,12 +1,19 @@
--- ack: in-flight -> gone. Only the worker that holds the lease may ack.
--- ARGS     worker_id, id
--- RETURNS  true | false (not held: reclaimed, or acked before)
--- COST     O(1)
--- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
-local function ack(worker_id, id)
-  local lease = take_lease(worker_id, id)
-  if not lease then return false end
-  -- A claim only becomes requests: these are what is done.
-  if lease.partition ~= CLAIMED then state.done = state.done + 1 end
-  return true
+-- ack: in-flight -> gone. Only the worker that holds the lease may ack; what it does not hold (reclaimed, or acked
+-- before) changes nothing.
+-- ARGS     worker_id, ids
+-- RETURNS  nothing
+-- COST     O(ids)
+-- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
+local function ack(worker_id, ids)
+  if state.limited or state.claimed > 0 or holds_suspect then
+    for _, id in ipairs(ids) do
+      local lease = take_lease(worker_id, id)
+      -- A claim only becomes requests: these are what is done.
+      if lease and lease.partition ~= CLAIMED then state.done = state.done + 1 end
+    end
+  elseif #ids > 0 then
+    -- Nothing goes by what they were: they need not be read.
+    local acked = redis.call('HDEL', in_flight_key(worker_id), unpack(ids))
+    state.in_flight, state.done = state.in_flight - acked, state.done + acked
+  end
 end

@@ -5,7 +5,6 @@
 -- a zero in front, or beyond 2^63) would turn the intset into a hash table.
 -- Linear hashing: the number of buckets grows by one at a time. A round divides each bucket in turn by the next
 -- bit of the last nine digits; in a round, FIRST * rounds <= buckets < 2 * FIRST * rounds.
--- These are seen_compact.lua's alone.
 local FIRST = 1024
 local function rounds_of(buckets)
   local _, exponent = math.frexp(buckets / FIRST)

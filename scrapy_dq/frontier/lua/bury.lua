@@ -4,6 +4,7 @@
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
 local function bury_lease(worker_id, id, lease, reason)
+  now_there('dead')
   redis.call('HSET', key.dead, id, cmsgpack.pack({
     reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
   }))

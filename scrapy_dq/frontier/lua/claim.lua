@@ -2,9 +2,10 @@
 -- comes back, it waits in a partition of its own. Its worker makes requests of it, puts these, and then acks it.
 -- ARGS     want, kind (list: from its head; set; zset: highest score first), mark (what the entry's payload begins
 --          with), id_stem (8 bytes, never used before)
--- RETURNS  nothing; in grants.flat, as a lease
+-- RETURNS  nothing; in grants, as a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays where it was; after: it is in flight, and is reclaimed like any lease
+local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX' }
 local function claim(want, kind, mark, id_stem)
   local claimed = 0
@@ -20,11 +21,12 @@ local function claim(want, kind, mark, id_stem)
       if type(popped) == 'table' then payload = popped[1] end
       if not payload then break end
       state.sequence = state.sequence + 1
-      grant(id_stem .. struct.pack('>I4', claimed), struct.pack('>I8I8', 0, state.sequence), 0, CLAIMED,
-        mark .. payload)
+      local id = id_stem .. struct.pack('>I4', claimed)
+      grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. mark .. payload)
       claimed = claimed + 1
     end
   end
   state.in_flight = state.in_flight + claimed
+  if claimed > 0 then state.claimed = 1 end
   count_busy(CLAIMED, claimed)
 end

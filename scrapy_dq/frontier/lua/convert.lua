@@ -10,44 +10,43 @@ local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wrong = wrong_type()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
-local kind = seen.kind()
-if not seen.source then
-  local from = seen.kinds[state.seen_kind] and state.seen_kind or 'exact'
+seen()
+if not converting then
+  local from = KINDS[state.seen_kind] and state.seen_kind or 'exact'
   if state.seen_kind == to then return { 'OK', to, 0 } end
   local dead = {}
   for _, id in ipairs(cmsgpack.unpack(dead_ids)) do dead[id] = true end
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     if not dead[id] then return { 'LIVE', id } end
   end
-  if seen.count() == 0 then
-    seen.drop()
+  if seen_count() == 0 then
+    drop_seen()
     redis.call('HSET', key.meta, 'seen_kind', to)
     return { 'OK', from, 0 }
   end
-  if not kind.some then return { 'ONE_WAY', from } end
+  if not seen().some then return { 'ONE_WAY', from } end
   local taken = redis.call('TYPE', key.converting).ok
   if taken ~= 'none' then return { 'WRONG_TYPE', key.converting, taken, 'key of a conversion' } end
   redis.call('RENAME', key.seen, key.converting)
   state.seen_kind = from .. '>' .. to
   redis.call('HSET', key.meta, 'seen_kind', state.seen_kind)
-  seen.opened = nil
-  kind = seen.kind()
-  if kind.prepare then kind.prepare(seen.size_of(seen.source, key.converting)) end
+  opened = nil
+  if seen().prepare then seen().prepare(tokens_in(converting, key.converting)) end
 end
 local from, under_way = string.match(state.seen_kind, '^(%l+)>(%l+)$')
 if under_way ~= to then return { 'UNDER_WAY', state.seen_kind } end
 -- A script that has written, anything, may go past maxmemory: to compact is how one gets below it.
 if to == 'compact' then redis.call('HDEL', key.meta, '') end
-local tokens, old = seen.source.some(key.converting, most)
+local tokens, old = converting.some(key.converting, most)
 local done = {}
 for _, token in ipairs(tokens) do
-  if not old[token] then kind.add(token) end
-  if kind.wrong then break end -- this one was not noted
+  if not old[token] then seen().add(token) end
+  if seen().wrong then break end -- this one was not noted
   done[#done + 1] = token
 end
-if done[1] then redis.call(seen.source.remove, key.converting, unpack(done)) end
-seen.tidy()
-local left = seen.size_of(seen.source, key.converting)
+if done[1] then redis.call(converting.remove, key.converting, unpack(done)) end
+tidy_seen()
+local left = tokens_in(converting, key.converting)
 if left == 0 then redis.call('HSET', key.meta, 'seen_kind', to) end
 save_state()
-return kind.wrong or { 'OK', from, left }
+return seen().wrong or { 'OK', from, left }

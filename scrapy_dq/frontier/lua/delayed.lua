@@ -1,9 +1,7 @@
 -- delayed: entries that are not due yet; at their time they take the place of one that is put then.
-local any_delayed -- whether there are such entries; asked once
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
 local function promote(limit, max_bytes)
-  any_delayed = redis.call('EXISTS', key.delayed) == 1
-  if not any_delayed then return end
+  if not is_there('delayed') then return end
   local passed = 0 -- by: their lists are not ours
   repeat
     local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', passed, 20)
@@ -37,7 +35,7 @@ local function next_due_ms()
   local function look_at(set)
     first = math.min(first, tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge))
   end
-  if any_delayed ~= false then look_at(key.delayed) end
+  if is_there('delayed') then look_at(key.delayed) end
   if polite ~= false then look_at(key.resting) end
   return first < math.huge and math.max(0, first - now_ms()) or -1
 end

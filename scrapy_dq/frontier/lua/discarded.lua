@@ -1,7 +1,10 @@
 -- discarded: buckets of a `seen` that was dropped. To unlink millions of keys in one step would hold up Redis, so
 -- they are noted here, and unlinked some at a time: by exchanges, and by whoever has dropped them (sweep.lua).
 local MOST_GENERATIONS = 16
-local function discard(generation, buckets) redis.call('HSET', key.discarded, generation, buckets) end
+local function discard(generation, buckets)
+  redis.call('HSET', key.discarded, generation, buckets)
+  now_there('discarded')
+end
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_some(most)
   local found = redis.call('HSCAN', key.discarded, 0, 'COUNT', MOST_GENERATIONS)[2]

@@ -2,7 +2,7 @@
 -- Only what died in quarantine is charged an attempt; past max_attempts it is buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
--- COST     O(leases + limit * log quarantine)
+-- COST     O(limit * log quarantine)
 -- CRASH    between two steps: the member stays fenced, and any worker goes on
 local worker_id, limit, max_attempts = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 load_state()
@@ -14,10 +14,9 @@ if fenced ~= '1' then return { 'NOT_FENCED' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local moved, buried = 0, 0
--- Not HSCAN from 0: once the first slots of a large hash are empty it finds nothing, and never ends.
-local ids = redis.call('HKEYS', in_flight_key(worker_id))
-for i = 1, math.min(#ids, limit) do
-  local id = ids[i]
+-- Neither HSCAN from 0, which finds nothing and never ends once the first slots of a large hash are empty, nor
+-- HKEYS, which reads all of it at each step.
+for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) do
   local lease = take_lease(worker_id, id)
   if lease.quarantined then lease.attempts = lease.attempts + 1 end
   if lease.attempts >= max_attempts then
@@ -25,7 +24,7 @@ for i = 1, math.min(#ids, limit) do
       'its worker died ' .. lease.attempts .. ' times while it was the suspect')
     buried = buried + 1
   else
-    come_back(key.quarantine, id, lease)
+    come_back('quarantine', id, lease)
     moved = moved + 1
   end
 end

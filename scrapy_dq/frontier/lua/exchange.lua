@@ -6,8 +6,9 @@
 --          admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason, known_as, most]
 --          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
---          leases, next_due_ms, blocked partitions of here, wrong key (key, actual, expected; or nothing), words
---          (steer.lua) | LOST | RESYNC | FINISHED | CONVERTING, from>to | KIND, what this script is not for
+--          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
+--          of here, wrong key (key, actual, expected; or nothing), words (steer.lua) | LOST | RESYNC | FINISHED
+--          | CONVERTING, from>to | KIND, what this script is not for
 -- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
@@ -15,21 +16,22 @@
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
-local ACK, RELEASE, BURY, FAIL, SENT = 2, 3, 4, 5, 1
+local SENT = 1
 
 load_state()
 local answer = stale(epoch, run)
-answer = answer and { answer } or seen.unfit()
+answer = answer and { answer } or unfit()
 if answer then return answer end
 local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
-  'done')
+  'done', 'seeding')
 local last_seq = tonumber(me[1])
 
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
-  local leases = repeat_grants(worker_id, me[5])
-  return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, next_due_ms(), {}, {},
-    words() }
+  repeat_grants(worker_id, me[5])
+  local leases, waits = granted()
+  return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, waits, next_due_ms(), {},
+    {}, words() }
 end
 
 moves = cmsgpack.unpack(moves)
@@ -38,7 +40,7 @@ if state.phase == 'finished' then
   if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
   local puts = false
   for _, move in ipairs(moves) do puts = puts or move[1] == PUT end
-  if not puts then return { 'FINISHED', 0, '', census(), {}, -1, {}, {}, words() } end
+  if not puts then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words() } end
 end
 if not last_seq or me[2] == '1' or seq ~= last_seq + 1 then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
@@ -46,7 +48,7 @@ if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
 if wrong_put then return wrong_put end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
-if held ~= redis.call('HLEN', in_flight_key(worker_id)) then return { 'RESYNC' } end
+if held ~= there.in_flight then return { 'RESYNC' } end
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}
@@ -60,31 +62,25 @@ for _, note in ipairs(notes) do
   if note[1] == SENT then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
 end
 local settled = state.done + state.failed
-for _, move in ipairs(moves) do
-  local kind = move[1]
-  if kind == ACK then ack(worker_id, move[2])
-  elseif kind == RELEASE then release(worker_id, move[2])
-  elseif kind == BURY then bury(worker_id, move[2], move[3])
-  elseif kind == FAIL then fail(worker_id, move[2], move[3], move[4], keep_failed)
-  end
-end
+holds_suspect = me[3] ~= ''
+settle(worker_id, moves, keep_failed)
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
-seen.tidy()
+tidy_seen()
 begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
 if want > 0 and state.waiting > 0 then
   -- Nobody takes more than its share of a backlog that is smaller than what all workers would buffer.
-  local share = math.ceil(state.waiting / redis.call('SCARD', key.members))
+  local share = math.ceil(state.waiting / there.members)
   lease(math.min(want, share), ahead, most, here)
 end
 if claims then claim(want, unpack(claims)) end
 write_grants()
-dropped = table.concat(dropped, ',')
-redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'seeding', seeding, 'dropped', dropped,
-  'leases', remember_grants(), 'done', (tonumber(me[6]) or 0) + state.done + state.failed - settled)
+dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
+remember(worker_id, me, seq, seeding, dropped, settled)
 local others_seeding = finish_if_done()
 save_partitions()
 save_state()
-return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), grants.flat,
-  next_due_ms(), blocked_among(here, ahead), seen.kind().wrong or wrong_lists, words() }
+local leases, waits = granted()
+return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), leases, waits,
+  next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words() }

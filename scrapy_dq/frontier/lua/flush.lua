@@ -10,7 +10,7 @@ if wrong then return wrong end
 for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
   if not dead[id] then return { 'LIVE', id } end
 end
-local waiting, in_flight, known = state.waiting, state.in_flight, seen.count()
+local waiting, in_flight, seen = state.waiting, state.in_flight, seen_count()
 clear_run(false)
 redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits)
-return { 'OK', waiting, in_flight, known, redis.call('EXISTS', key.discarded) }
+return { 'OK', waiting, in_flight, seen, redis.call('EXISTS', key.discarded) }

@@ -4,11 +4,11 @@
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: to do it again finds them unknown
 local fingerprints, known_as = ARGV[1], ARGV[2]
-local wrong = wrong_type() or seen.unfit()
+local wrong = wrong_type() or unfit()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local function remove_seen(fingerprint)
-  local remove = seen.kind().remove
+  local remove = seen().remove
   return type(remove) == 'string' and redis.call(remove, key.seen, fingerprint) or remove(fingerprint)
 end
 local others, known = cmsgpack.unpack(known_as), 0
@@ -17,6 +17,6 @@ for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
   local adopted = redis.call('SREM', key.adopted, others[i])
   known = known + math.max(known_here, adopted)
 end
-seen.tidy()
+tidy_seen()
 tell('forgets') -- workers remember for themselves what they sent not long ago
 return { 'OK', known }

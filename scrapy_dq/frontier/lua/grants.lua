@@ -1,47 +1,72 @@
 -- grants: what an exchange leases: put in flight in a few writes, and remembered for a repeat of it.
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
-local grants = { flat = {}, fields = {}, bytes = 0 } -- flat: id, attempts, payload, partition, wait_ms, ...
-local function begin_grants(worker_id, max_bytes)
-  grants.worker_id, grants.max_bytes = worker_id, max_bytes
-  grants.quarantined = redis.call('HGET', worker_key(worker_id), 'quarantined') ~= '' -- it holds a suspect already
-end
+-- ids, and by position: the record that in-flight has; when it may be sent, in ms from now (none: at any time).
+local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 }
+local function begin_grants(worker_id, max_bytes) grants.worker_id, grants.max_bytes = worker_id, max_bytes end
 local function write_grants()
-  if #grants.fields > 0 then redis.call('HSET', in_flight_key(grants.worker_id), unpack(grants.fields)) end
-  grants.fields = {}
+  if #grants.ids == grants.written then return end
+  local fields = {}
+  for i = grants.written + 1, #grants.ids do
+    fields[#fields + 1] = grants.ids[i]
+    fields[#fields + 1] = grants.records[i]
+  end
+  redis.call('HSET', in_flight_key(grants.worker_id), unpack(fields))
+  grants.written = #grants.ids
 end
-local function grant(id, place, flags, partition, payload)
-  local fields, flat = grants.fields, grants.flat
-  fields[#fields + 1] = id
-  fields[#fields + 1] = place .. string.char(flags) .. partition .. '\0' .. payload
-  local n = #flat
-  flat[n + 1], flat[n + 2], flat[n + 3], flat[n + 4], flat[n + 5] = id, flags % 128, payload, partition, ''
-  grants.bytes = grants.bytes + #payload
-  if #fields >= 2 * CHUNK then write_grants() end
+local function grant(id, record)
+  local n = #grants.ids + 1
+  grants.ids[n], grants.records[n] = id, record
+  grants.bytes = grants.bytes + #record
+  if n - grants.written >= CHUNK then write_grants() end
 end
 local function grant_member(set, partition, member, flag)
   redis.call('ZREM', set, partition .. '\0' .. member)
-  grant(string.sub(member, 17, 28), string.sub(member, 1, 16), string.byte(member, 29) + flag, partition,
-    string.sub(member, 30))
+  grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) + flag)
+    .. partition .. '\0' .. string.sub(member, 9, 28) .. string.sub(member, 30))
 end
--- What a repeat of this exchange needs to get the same answer: of each lease, id(12) and send time(8).
+local function grant_at(position, wait_ms) grants.waits[position], grants.timed = wait_ms, true end
+-- What the worker is told: the records, and of each its time, if any has one.
+local function granted()
+  local waits = {}
+  for i = 1, grants.timed and #grants.ids or 0 do waits[i] = grants.waits[i] or '' end
+  return grants.records, waits
+end
+-- What a repeat of this exchange needs to get the same answer: 'i' and the ids; or 't' and of each id(12) and send
+-- time(8), if any has one.
 local function remember_grants()
-  local records, flat = {}, grants.flat
-  for i = 1, #flat, 5 do
-    records[#records + 1] = flat[i] .. struct.pack('>I8', flat[i + 4] == '' and 0 or now_ms() + flat[i + 4])
+  if #grants.ids == 0 then return '' end
+  if not grants.timed then return 'i' .. table.concat(grants.ids) end
+  local records = { 't' }
+  for i, id in ipairs(grants.ids) do
+    records[i + 1] = id .. struct.pack('>I8', grants.waits[i] and now_ms() + grants.waits[i] or 0)
   end
   return table.concat(records)
 end
-local function repeat_grants(worker_id, records)
-  local flat = {}
-  for i = 1, #records, 20 do
-    local id, at = string.sub(records, i, i + 11), (struct.unpack('>I8', records, i + 12))
-    local record = redis.call('HGET', in_flight_key(worker_id), id)
-    if record then
-      local partition, payload = split(record, 18)
-      local n = #flat
-      flat[n + 1], flat[n + 2], flat[n + 3], flat[n + 4] = id, string.byte(record, 17) % 128, payload, partition
-      flat[n + 5] = at == 0 and '' or at - now_ms()
+-- Writes into the worker's record what has changed of it; *was* as exchange.lua reads it.
+local function remember(worker_id, was, seq, seeding, dropped, settled)
+  local changed = { 'last_seq', seq }
+  local function set(field, before, now)
+    if before ~= now then
+      changed[#changed + 1] = field
+      changed[#changed + 1] = now
     end
   end
-  return flat
+  set('seeding', was[7], seeding)
+  set('dropped', was[4], dropped)
+  set('leases', was[5], remember_grants())
+  if settled > 0 then set('done', nil, (tonumber(was[6]) or 0) + settled) end
+  redis.call('HSET', worker_key(worker_id), unpack(changed))
+end
+local function repeat_grants(worker_id, remembered)
+  local timed = string.sub(remembered, 1, 1) == 't'
+  for i = 2, #remembered, timed and 20 or 12 do
+    local id = string.sub(remembered, i, i + 11)
+    local record = redis.call('HGET', in_flight_key(worker_id), id)
+    if record then
+      local n = #grants.ids + 1
+      grants.ids[n], grants.records[n] = id, record
+      local at = timed and struct.unpack('>I8', remembered, i + 12) or 0
+      if at > 0 then grant_at(n, at - now_ms()) end
+    end
+  end
 end

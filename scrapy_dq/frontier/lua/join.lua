@@ -15,7 +15,7 @@ local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerpri
 local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11]
 local seen_ttl_ms, limits = tonumber(ARGV[13]), ARGV[14]
 
-local wrong = wrong_type() or seen.unfit()
+local wrong = wrong_type() or unfit()
 if wrong then return wrong end
 -- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
 -- the keys that may have stayed.

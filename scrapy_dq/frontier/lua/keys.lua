@@ -38,12 +38,12 @@ local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 local function bucket_key(generation, n) return prefix .. 'seen:' .. generation .. ':' .. n end
 
-local key_types = {
-  members = 'set', beats = 'hash', adopted = 'set', seeds = 'set', admitted = 'set', bands = 'hash',
-  more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset', quarantine = 'zset', delayed = 'zset',
-  rotation = 'zset', stats = 'hash', discarded = 'hash',
+local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
+-- Of many crawls none of these is there; nor of those that follow.
+local rare_types = {
+  adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset',
+  quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash',
 }
--- Of many crawls none of these is there.
 local polite_types = {
   suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',
   earliest = 'zset', blocked = 'zset',

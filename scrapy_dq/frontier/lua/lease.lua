@@ -2,8 +2,7 @@
 -- this worker has nothing before the others. One with a delay says when each may be sent.
 -- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
 --          worker)
--- RETURNS  nothing; in grants.flat: id, attempts, payload, partition, wait_ms ('': no delay, and no report of its
---          sending), ...
+-- RETURNS  nothing; in grants: a record of each, and its time (none: no delay, and no report of its sending)
 -- COST     O(want * log partitions)
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
 local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
@@ -28,12 +27,12 @@ local function serve_politely(partition, count, ahead)
   if concurrency > 0 then count = math.min(count, concurrency - busy_of(partition)) end
   -- A stint: as many as may be sent in the time that a trip takes.
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
-  local from = #grants.flat
+  local from = #grants.ids
   local got = serve(partition, count)
   if got > 0 and (delay > 0 or start > now_ms()) then
-    for i = 1, got do grants.flat[from + 5 * i] = start - now_ms() + (i - 1) * delay end
+    for i = 1, got do grant_at(from + i, start - now_ms() + (i - 1) * delay) end
     if delay > 0 then
-      redis.call('HSET', key.unsent, partition, grants.flat[from + 5 * got - 4])
+      redis.call('HSET', key.unsent, partition, grants.ids[from + got])
       set_earliest(partition, start + got * delay)
     end
   end
@@ -43,7 +42,7 @@ end
 -- Returns the partitions to be looked at, in the order in which they have a claim.
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
-  local suspect = polite and not grants.quarantined and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
+  local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
   local free, others = {}, {}
   local function line_up(partition)
     local mine = here[partition]

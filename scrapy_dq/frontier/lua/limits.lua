@@ -19,11 +19,11 @@ local function begin_to_limit()
   state.limited = true
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
-      count_busy(split(record, 18), 1)
+      count_busy(partition_of(record), 1)
     end
   end
   save_partitions()
-  redis.call('HSET', key.meta, 'limited', 1)
+  save_limiting()
 end
 -- All limits at once, from the settings: what was there before is gone.
 local function set_limits(packed)
@@ -32,11 +32,11 @@ local function set_limits(packed)
     begin_to_limit()
   elseif state.in_flight == 0 then
     state.limited = false
-    redis.call('HSET', key.meta, 'limited', 0)
   end
   state.delay_ms, state.concurrency = delay_ms, concurrency
+  save_limiting()
   redis.call('UNLINK', key.limits)
-  redis.call('HSET', key.meta, 'delay_ms', delay_ms, 'concurrency', concurrency, 'limits_set', packed)
+  redis.call('HSET', key.meta, 'limits_set', packed)
   for i = 1, #own, 3 do
     set_own_limits(own[i], own[i + 1], own[i + 2])
   end

@@ -29,9 +29,9 @@ local function clear_run(keep_seen, keep_admitted)
     key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent, key.earliest,
     key.blocked)
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted) end
-  state.waiting, state.in_flight, state.turn = 0, 0, 0
+  state.waiting, state.in_flight, state.turn, state.claimed = 0, 0, 0, 0
   if not keep_seen then
-    seen.drop()
+    drop_seen()
     redis.call('UNLINK', key.adopted)
     state.clock, state.offset = 0, 0 -- what is kept has its times by this clock
   end
@@ -59,5 +59,6 @@ local function next_run(keep_seen)
   redis.call('HDEL', key.meta, 'hold')
   -- Nothing is in flight: what limits there are can be counted from here on.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1
-  redis.call('HSET', key.meta, 'run', state.run, 'limited', state.limited and 1 or 0)
+  save_limiting()
+  redis.call('HSET', key.meta, 'run', state.run)
 end

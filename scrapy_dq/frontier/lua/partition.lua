@@ -23,7 +23,7 @@ local function classify(partition, ahead, served)
   if not ordinary and not first_of(key.quarantine, partition) then return put_into(partition, nil) end
   if is_saturated(partition) then return put_into(partition, 'saturated', { 0, partition }) end
   local earliest = earliest_of(partition)
-  if earliest > now_ms() + ahead then
+  if earliest > 0 and earliest > now_ms() + ahead then
     return put_into(partition, 'resting', { earliest, partition })
   end
   local turn = { next_turn(), partition }

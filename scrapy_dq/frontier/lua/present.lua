@@ -18,7 +18,7 @@ end
 if cursor == '0' then
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
-      if string.find(record, '\0', 18, true) then tell((split(record, 18))) end -- else a stranger's
+      if string.find(record, '\0', 10, true) then tell(partition_of(record)) end -- else a stranger's
     end
   end
   for _, member in ipairs(redis.call('ZRANGE', key.delayed, 0, look - 1)) do

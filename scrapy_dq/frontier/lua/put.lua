@@ -8,33 +8,34 @@
 local PUT = 1 -- what an exchange calls this move
 local KNOWN, FULL = 1, 2
 local admit = {
-  function(token) return seen.kind().add(token) end,
+  function(token) return seen().add(token) end,
   function(token) return redis.call('SADD', key.seeds, token) == 1 end,
   function(token) return redis.call('SADD', key.admitted, token) == 1 end,
 }
 -- A list that something else has taken the name of: told in the answer, and passed by.
 local wrong_lists = {}
 local function wrong_list(rank, partition)
-  local wrong = is_wrong(backlog_key(rank_text(rank), partition), 'list')
+  local wrong = is_wrong(list_of(rank, partition), 'list')
   if wrong then wrong_lists = wrong end
   return wrong
 end
 local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
   state.waiting = state.waiting + 1
-  local element = struct.pack('>I8', state.sequence) .. id .. payload
-  if redis.call('RPUSH', backlog_key(rank_text(rank), partition), element) == 1 then
+  local element = turn_bytes(rank, state.sequence) .. id .. payload
+  if redis.call('RPUSH', list_of(rank, partition), element) == 1 then
     add_band(partition, rank)
     touched[partition] = true
   end
 end
 local function put(admission, token, id, rank, payload, partition, wait_ms, not_before_ms, reason, known_as, most)
   -- All that can fail comes before the token: an error after it would make the repeat a known put.
-  local now = now_ms()
-  local after_wait = (wait_ms or 0) > 0 and now + wait_ms or 0
-  local after_date = (not_before_ms or 0) > 0 and not_before_ms + state.offset or 0
-  local due_ms = math.max(after_wait, after_date)
-  local whole = id .. rank_bytes(rank) .. partition .. '\0' .. payload
+  local due_ms, delayed = 0, nil
+  if wait_ms then
+    local after_wait = wait_ms > 0 and now_ms() + wait_ms or 0
+    due_ms = math.max(after_wait, not_before_ms > 0 and not_before_ms + state.offset or 0)
+    delayed = due_ms > now_ms() and id .. rank_bytes(rank) .. partition .. '\0' .. payload
+  end
   if known_as and redis.call('SISMEMBER', key.adopted, known_as) == 1 then return KNOWN end
   if most and state.waiting + redis.call('ZCARD', key.delayed) >= most then
     -- A repeat of one that was stored is known, not refused.
@@ -43,10 +44,13 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
   if not admit[admission](token) then return KNOWN end
   state.phase = 'open'
   if reason then
+    local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)
     redis.call('HSET', key.dead, id,
-      cmsgpack.pack({ reason, wall_ms(), '', 0, place_of(rank, state.sequence), payload, partition }))
-  elseif due_ms > now then
-    redis.call('ZADD', key.delayed, due_ms, whole)
+      cmsgpack.pack({ reason, wall_ms(), '', 0, place, payload, partition }))
+    now_there('dead')
+  elseif delayed then
+    redis.call('ZADD', key.delayed, due_ms, delayed)
+    now_there('delayed')
   else
     append(id, rank, partition, payload)
   end

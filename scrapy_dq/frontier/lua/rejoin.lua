@@ -7,7 +7,7 @@
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, keep_seen = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
-local wrong = wrong_type(old_id) or seen.unfit()
+local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if redis.call('SISMEMBER', key.members, new_id) == 1 then
@@ -36,7 +36,7 @@ if old[1] == '0' then
   for i = 1, #leases, 2 do
     if mine[leases[i]] then
       redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
-      if string.byte(leases[i + 1], 17) >= 128 then
+      if string.byte(leases[i + 1], 9) >= 128 then
         redis.call('HSET', worker_key(new_id), 'quarantined', leases[i])
       end
       owned[#owned + 1] = leases[i]

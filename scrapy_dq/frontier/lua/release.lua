@@ -6,6 +6,6 @@
 local function release(worker_id, id)
   local lease = take_lease(worker_id, id)
   if not lease then return false end
-  come_back(lease.quarantined and key.quarantine or key.returned, id, lease)
+  come_back(lease.quarantined and 'quarantine' or 'returned', id, lease)
   return true
 end

@@ -1,6 +1,6 @@
 -- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
 -- a HASH: generation (part of their names), buckets, count. What a kind is: see kinds.lua.
-function seen.kinds.compact()
+function KINDS.compact()
   local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange ask for 23 splits
   local kind = {}
   local generation, buckets, rounds, count -- as soon as it was looked at; generation is false: there is none

@@ -1,5 +1,5 @@
 -- seen, kind exact: the whole fingerprint in a SET. What a kind is: see kinds.lua.
-function seen.kinds.exact()
+function KINDS.exact()
   return {
     size = 'SCARD',
     remove = 'SREM',

@@ -1,7 +1,12 @@
 -- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. What was admitted
 -- before seen_since, which stands still while a run goes on, counts as new. What a kind is: see kinds.lua.
-function seen.kinds.expiring()
-  local function is_old(at) return tonumber(at) < state.seen_since end
+function KINDS.expiring()
+  local since -- as soon as somebody asks
+  local function seen_since()
+    since = since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
+    return since
+  end
+  local function is_old(at) return tonumber(at) < seen_since() end
   return {
     size = 'ZCARD',
     remove = 'ZREM',
@@ -13,8 +18,8 @@ function seen.kinds.expiring()
     end,
     -- Deletes some of what counts as new, with each exchange.
     tidy = function()
-      if state.seen_since == 0 then return end
-      local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. state.seen_since, 'LIMIT', 0, 200)
+      if seen_since() == 0 then return end
+      local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. seen_since(), 'LIMIT', 0, 200)
       if #old > 0 then redis.call('ZREM', key.seen, unpack(old)) end
     end,
     some = function(name, most)

@@ -1,44 +1,40 @@
 -- serve: the best entries of one partition -> in-flight; its lists are merged with what came back.
-local came_back, suspected -- whether there is anything of the kind; asked once
 -- Returns how many were granted, and whether there are more; nothing if the list is none.
 local function serve_list(partition, rank, count)
-  local list, newest = backlog_key(rank_text(rank), partition), order_newest_first(rank)
+  local list, newest = list_of(rank, partition), order_newest_first(rank)
   local popped, taken = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK)), 0
   popped = popped or {} -- gone: something else has deleted it
   if popped.err then
     wrong_list(rank, partition)
     return
   end
+  local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
   while taken < #popped and grants.bytes < grants.max_bytes do
     taken = taken + 1
-    local element = popped[taken]
-    grant(string.sub(element, 9, 20), place_of(rank, (struct.unpack('>I8', element))), 0, partition,
-      string.sub(element, 21))
+    grant(string.sub(popped[taken], 9, 20), head .. popped[taken])
   end
   for i = #popped, taken + 1, -1 do
     redis.call(newest and 'RPUSH' or 'LPUSH', list, popped[i])
   end
-  local more = redis.call('EXISTS', list) == 1
+  local more = #popped > taken or #popped == math.min(count, CHUNK) and redis.call('EXISTS', list) == 1
   if not more then remove_best_band(partition) end
   return taken, more
 end
 -- Grants up to *count* entries of *partition*; returns how many, and whether there are more for certain.
 local function serve(partition, count)
   local left, more = count, false
-  came_back = came_back or redis.call('EXISTS', key.returned)
-  suspected = suspected or redis.call('EXISTS', key.quarantine)
   while left > 0 and grants.bytes < grants.max_bytes do
     local band = redis.call('HGET', key.bands, partition)
     local rank = band and unpack_rank(band)
-    local back = came_back == 1 and first_of(key.returned, partition)
+    local back = is_there('returned') and first_of(key.returned, partition)
     -- One at a time and never two: when its worker dies, the one that died there is charged, no other.
-    local suspect = suspected == 1 and not grants.quarantined and first_of(key.quarantine, partition)
+    local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
     local place
     if rank and (back or suspect) then
       if wrong_list(rank, partition) then break end
-      local head = redis.call('LINDEX', backlog_key(rank_text(rank), partition), order_newest_first(rank) and -1 or 0)
+      local head = redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
       if head then
-        place = place_of(rank, (struct.unpack('>I8', head)))
+        place = rank_bytes(rank) .. string.sub(head, 1, 8)
       else
         remove_best_band(partition)
         rank = nil
@@ -47,7 +43,7 @@ local function serve(partition, count)
     if suspect and (not back or place_before(suspect, back)) and (not rank or place_before(suspect, place)) then
       grant_member(key.quarantine, partition, suspect, 128)
       redis.call('HSET', worker_key(grants.worker_id), 'quarantined', string.sub(suspect, 17, 28))
-      grants.quarantined = true
+      holds_suspect = true
       left = left - 1
     elseif back and (not rank or place_before(back, place)) then
       grant_member(key.returned, partition, back, 0)

@@ -2,57 +2,47 @@
 -- waiting and in_flight are changed only where an entry moves (entry.lua, put.lua, lease.lua), in the
 -- same atomic script; whether a run is *finished* is decided from the keys themselves (finish.lua).
 local state
-local seen -- all that is done to what the crawl has seen: kinds.lua
+local there -- how much was in each key when this script began (types.lua); nil: it has not asked
+local function is_there(name) return not there or (there[name] or 0) > 0 end
+local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
+local wrong_seen, seen_count -- in kinds.lua: they go by the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
 local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
+-- Each field of a hash costs as much as a call: what changes with every exchange is in one.
+local COUNTS = '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+)$'
 local function load_state()
-  local s = redis.call('HMGET', key.meta,
-    'epoch', 'run', 'phase', 'sequence', 'waiting', 'in_flight', 'done', 'failed', 'turn', 'clock', 'offset',
-    'delay_ms', 'concurrency', 'seen_since', 'limited',
-    'seen_kind', 'words', 'stops', 'forgets', 'limitings', 'hold')
-  local function number(i) return tonumber(s[i] or 0) end
+  local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold')
+  local sequence, waiting, in_flight, done, failed, turn, clock, offset, claimed = string.match(s[4] or '', COUNTS)
+  local delay_ms, concurrency = string.match(s[5] or '', '^(%d+) (%d+)$')
   state = {
-    epoch = s[1], run = number(2), phase = s[3], sequence = number(4), waiting = number(5),
-    in_flight = number(6), done = number(7), failed = number(8), turn = number(9), clock = number(10),
-    offset = number(11), delay_ms = number(12), concurrency = number(13), seen_since = number(14),
-    limited = s[15] == '1', -- whether this run has, or had, any limit: else nothing is counted by partition
-    seen_kind = s[16],
-    hold = s[21] or '', -- paused, draining, or nothing: nothing is leased while it is there
-    -- How often workers were told what; most crawls are never told anything.
-    told = s[17] and table.concat({ number(17) or 0, number(18) or 0, number(19) or 0, number(20) or 0 }, ' '),
+    epoch = s[1], run = tonumber(s[2] or 0), phase = s[3], stored_phase = s[3],
+    sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0), in_flight = tonumber(in_flight or 0),
+    done = tonumber(done or 0), failed = tonumber(failed or 0), turn = tonumber(turn or 0),
+    clock = tonumber(clock or 0), offset = tonumber(offset or 0),
+    claimed = tonumber(claimed or 0), -- 1: something was claimed in this run (claim.lua)
+    limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else nothing is counted by partition
+    delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0),
+    seen_kind = s[6],
+    -- How often workers were told what (words.lua); most crawls are never told anything.
+    told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'),
+    hold = s[8] or '', -- paused, draining, or nothing: nothing is leased while it is there
   }
 end
 local function save_state()
-  redis.call('HSET', key.meta, 'phase', state.phase, 'sequence', state.sequence, 'waiting', state.waiting,
-    'in_flight', state.in_flight, 'done', state.done, 'failed', state.failed, 'turn', state.turn,
-    'clock', state.clock, 'offset', state.offset)
-end
--- A script has no roll-back: a key of a wrong type must be found before the first write.
-local function is_wrong(name, expected)
-  local actual = redis.call('TYPE', name).ok
-  if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
-end
-local polite -- whether any key of politeness is there, as far as this script knows
-local function wrong_type(worker_id)
-  local wrong = is_wrong(key.meta, 'hash')
-  if wrong then return wrong end
-  if not state then load_state() end
-  for name, expected in pairs(key_types) do
-    wrong = is_wrong(key[name], expected)
-    if wrong then return wrong end
+  local counts = string.format('%d %d %d %d %d %d %d %d %d', state.sequence, state.waiting,
+    state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed)
+  if state.phase == state.stored_phase then
+    redis.call('HSET', key.meta, 'counts', counts)
+  else
+    redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
   end
-  polite = redis.call('EXISTS', key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
-    key.earliest, key.blocked) > 0
-  if polite then
-    for name, expected in pairs(polite_types) do
-      wrong = is_wrong(key[name], expected)
-      if wrong then return wrong end
-    end
+end
+local function save_limiting()
+  if state.limited then
+    redis.call('HSET', key.meta, 'limiting', state.delay_ms .. ' ' .. state.concurrency)
+  else
+    redis.call('HDEL', key.meta, 'limiting')
   end
-  wrong = seen.wrong_type()
-  if wrong then return wrong end
-  if not worker_id then return end
-  return is_wrong(worker_key(worker_id), 'hash') or is_wrong(in_flight_key(worker_id), 'hash')
 end
 -- Every call carries (epoch, run): a worker that slept through the end of its run, or through the
 -- loss of the frontier, must change nothing.
@@ -62,8 +52,9 @@ local function stale(epoch, run)
   if state.run > run then return 'FINISHED' end
 end
 local function census(seeding)
-  return { state.waiting, state.in_flight, state.done, redis.call('HLEN', key.dead), seen.count(),
-    redis.call('SCARD', key.members), seeding or 0, state.failed, redis.call('ZCARD', key.delayed) }
+  return { state.waiting, state.in_flight, state.done, is_there('dead') and redis.call('HLEN', key.dead) or 0,
+    seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed,
+    is_there('delayed') and redis.call('ZCARD', key.delayed) or 0 }
 end
 local function wall_ms()
   local now = redis.call('TIME')

@@ -29,9 +29,9 @@ local function best_of(partition, most)
     local rank = unpack_rank(band)
     local newest, at = order_newest_first(rank), 0
     while listed < most and bytes < max_bytes do
-      local element = redis.pcall('LINDEX', backlog_key(rank_text(rank), partition), newest and -1 - at or at)
+      local element = redis.pcall('LINDEX', list_of(rank, partition), newest and -1 - at or at)
       if type(element) ~= 'string' then break end -- its end, or something else has taken its name
-      found[#found + 1] = { place_of(rank, (struct.unpack('>I8', element))), string.sub(element, 9, 20), 0,
+      found[#found + 1] = { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0,
         string.sub(element, 21) }
       at, listed, bytes = at + 1, listed + 1, bytes + #element
     end

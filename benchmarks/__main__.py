@@ -1,0 +1,79 @@
+"""`make bench`: measure every part, and write docs/performance.md.
+
+Run with PYTHONPATH=tests in the root of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import page
+from benchmarks.part import Part
+from benchmarks.ran_on import ran_on
+from benchmarks.tables import tell
+
+NAMES = (
+    "crawls",
+    "driven",
+    "growth",
+    "memory",
+    "blocking",
+    "times",
+)
+"""Modules of this folder, in the order of the page."""
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def parts() -> Iterator[Part]:
+    """Yield all parts that are there."""
+    for name in NAMES:
+        if importlib.util.find_spec(f"benchmarks.{name}"):
+            yield importlib.import_module(f"benchmarks.{name}").PART
+
+
+def parse_args(known: list[Part]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="PYTHONPATH=tests python -m benchmarks",
+        description=f"Measure, and write {page.PAGE}, {page.SAMPLES} and the plots anew.",
+        epilog="parts:\n" + "\n".join(f"  {part.name:10}{part.title}" for part in known),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=[part.name for part in known], metavar="PART",
+        help="measure these, and keep what was measured of the others (default: measure all)",
+    )  # fmt: skip
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the page anew")
+    parser.add_argument(
+        "--docs", type=Path, default=DOCS, metavar="FOLDER", help="where all of it is (default: docs)"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    known = list(parts())
+    options = parse_args(known)
+    measured = page.load(options.docs)
+    for part in known:
+        if options.render or (options.only and part.name not in options.only):
+            continue
+        tell(f"{part.name}: {part.title}")
+        began = time.monotonic()
+        found = part.measure(tell)
+        seconds = time.monotonic() - began
+        measured[part.name] = {"ran_on": ran_on(), "seconds": seconds, "found": found}
+        # At once: a later part may fail.
+        page.save(options.docs, measured)
+        tell(f"{part.name} took {seconds:.0f} s")
+    if not measured:
+        raise SystemExit("nothing has been measured yet")
+    tell(str(page.write(options.docs, known, measured)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""A site whose crawl looks the same from its first second to its last: `python -m benchmarks.catalogue '{}'`.
+
+A home page links to 13 sections, a section to 13 lists, a list to its first 13 items, and an item to the one
+that stands 13 further on, if there is one. All other links, up to 13 on each page, are of pages known by
+then: the home page, the section, the list and the first items of the same list. So a crawl that is stopped
+half way has found as much that is new for each of its pages as a whole one. All addresses are of one length:
+who serves them in the order of their bytes goes into the depth, as those do that serve the newest first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import NamedTuple
+
+from support.site_process import SiteProcess
+from support.site_server import Answer, serve
+
+LINKS = 13
+"""On each page; and so many sections, and lists in each."""
+LISTS = LINKS * LINKS
+
+
+class Page(NamedTuple):
+    """A page by its place: a home page has no section, a section no list, a list no item."""
+
+    section: int = 0
+    of_section: int = 0
+    item: int = 0
+
+    @property
+    def path(self) -> str:
+        """The path of its URL."""
+        return f"/catalogue/section-{self.section:02}/list-{self.of_section:02}/item-{self.item:02}.html"
+
+
+def catalogue(pages: int) -> dict[str, list[str]]:
+    """Return the links of each page by its path; *pages*: how many there are, the home page included."""
+    numbers = range(1, LINKS + 1)
+    found = {Page(): [Page(section) for section in numbers]}
+    items = pages - 1 - LINKS - LISTS
+    for section in numbers:
+        found[Page(section)] = [Page(section, of_section) for of_section in numbers]
+        for of_section in numbers:
+            # The first lists have one item more, until all are dealt out.
+            before = (section - 1) * LINKS + of_section - 1
+            of_list = [
+                Page(section, of_section, n + 1) for n in range(items // LISTS + (before < items % LISTS))
+            ]
+            found[Page(section, of_section)] = of_list[:LINKS]
+            for page in of_list:
+                found[page] = list(islice(_links(page, of_list), LINKS))
+    assert len(found) == pages
+    return {page.path: [link.path for link in links] for page, links in found.items()}
+
+
+def _links(page: Page, of_list: list[Page]) -> Iterator[Page]:
+    """Yield what an item links to, what is new first."""
+    known = [Page(), Page(page.section), Page(page.section, page.of_section)]
+    siblings = (item for item in of_list[:LINKS] if item != page)
+    return chain(of_list[page.item - 1 + LINKS : page.item + LINKS], known, siblings)
+
+
+class CataloguePages:
+    """The state in the site's process: all answers from the beginning, and when each was asked for."""
+
+    def __init__(self, pages: int) -> None:
+        self.port = 0
+        self._log: list[tuple[float, str]] = []
+        self._answers = {path: Answer(_html(path, links)) for path, links in catalogue(pages).items()}
+
+    def answer(self, host: str, target: str) -> Answer:
+        """Note a request and return its response."""
+        if target == "/__log":
+            return Answer(json.dumps(self._log).encode())
+        if target == "/__count":
+            return Answer(str(len(self._log)).encode())
+        self._log.append((time.monotonic(), target))
+        return self._answers.get(target) or Answer(b"", 404)
+
+
+def _html(path: str, links: list[str]) -> bytes:
+    rows = "\n".join(f'<li><a href="{link}">{link.removeprefix("/catalogue/")}</a></li>' for link in links)
+    return f"<html><head><title>{path}</title></head><body><ul>\n{rows}\n</ul></body></html>\n".encode()
+
+
+class CatalogueSite(SiteProcess):
+    """The handle of such a site's process, which is to be started in the root of the repository."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        super().__init__("benchmarks.catalogue", {"pages": pages}, "127.0.0.1")
+
+    @property
+    def start_url(self) -> str:
+        """The home page, from which all pages are found."""
+        return self.url(Page().path)
+
+    def count(self) -> int:
+        """Return how many requests there were; less to send than the log."""
+        return int(self.get("/__count"))
+
+    def log(self) -> list[tuple[float, str]]:
+        """Return when each page was asked for, on the clock of `time.monotonic()`."""
+        return [(at_s, path) for at_s, path in json.loads(self.get("/__log"))]
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(CataloguePages(json.loads(sys.argv[1])["pages"]), ["127.0.0.1"]))

@@ -1,0 +1,34 @@
+"""The spider of the whole crawls, and what it notes of its process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import scrapy
+from scrapy.http import Response, TextResponse
+
+
+class CatalogueSpider(scrapy.Spider):
+    """Follow every link of every page: nothing else, so that the scheduler's part is as large as it gets."""
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Yield the start requests, filtered: else they would be crawled again at the first link to them."""
+        self._began = time.process_time()
+        for url in self.settings.getlist("START_URLS"):
+            yield scrapy.Request(url)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Follow every link."""
+        assert isinstance(response, TextResponse)
+        for link in response.css("a::attr(href)").getall():
+            yield response.follow(link, self.parse)
+
+    def closed(self, reason: str) -> None:
+        """Note the CPU time since the start, all threads. Source: scrapy/spiders/__init__.py"""
+        note = {"reason": reason, "cpu_s": time.process_time() - self._began}
+        Path(self.settings["NOTES"], f"{os.getpid()}.json").write_text(json.dumps(note))

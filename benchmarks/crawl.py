@@ -1,0 +1,170 @@
+"""One whole crawl of a catalogue, by the processes of one scheduler, and what it took."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.catalogue import LINKS, CatalogueSite
+from benchmarks.cpu import CpuMeter
+from benchmarks.distance import Distance
+from support.conditions import redis_kind
+from support.project import PLAIN, Project
+from support.redis_server import RedisServer
+
+PAGES = 5_000
+SETTINGS = {
+    "CONCURRENT_REQUESTS": 32,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
+    "ITEM_PIPELINES": {},
+}
+SPIDER = """\
+from benchmarks.catalogue_spider import CatalogueSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(CatalogueSpider):
+    name = SPIDER_NAME
+"""
+LONGEST_S = 120.0
+HEAD_PAGES = 1 + LINKS
+"""The home page and the sections, whose links are all new: not in the rate of a crawl that was stopped."""
+
+
+class Contender(NamedTuple):
+    """A scheduler, and how many processes crawl with it."""
+
+    title: str
+    workers: int
+    settings: Mapping[str, Any]
+    needs_redis: bool = True
+
+
+SCRAPY_REDIS = {
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+}
+MEMORY, DISK, PEER, OURS, OURS_TWICE = "memory", "disk", "scrapy-redis", "ours", "ours-2"
+CONTENDERS = {
+    MEMORY: Contender("Scrapy in memory", 1, PLAIN, needs_redis=False),
+    DISK: Contender("Scrapy with JOBDIR", 1, {**PLAIN, "JOBDIR": "job"}, needs_redis=False),
+    PEER: Contender("scrapy-redis", 1, SCRAPY_REDIS),
+    OURS: Contender("scrapy_dq", 1, {}),
+    OURS_TWICE: Contender("scrapy_dq", 2, {}),
+}
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """What one crawl took."""
+
+    contender: str
+    round_trip_ms: float
+    """What a proxy adds to the way to Redis and back; 0: there is none."""
+    repetition: int
+    pages: int
+    """That were asked for."""
+    left_out: int
+    """So many of them, the first, are not in the rate."""
+    seconds: float
+    """From the first request to the last, of the others."""
+    whole_seconds: float
+    """From the start of the processes to their end."""
+    worker_s: float
+    """CPU time of all workers, from the start of the spider to its end."""
+    redis_s: float
+    """CPU time of Redis; 0: there is none."""
+    site_s: float
+    proxy_s: float
+    ping_ms: float
+    """What a PING through the proxy takes; 0: there is none."""
+    stopped: bool = False
+    """It was stopped before its end."""
+
+    @property
+    def rate(self) -> float:
+        """Pages per second."""
+        return (self.pages - self.left_out - 1) / self.seconds
+
+
+def crawl(name: str, round_trip_ms: float, repetition: int, stop_after_s: float = 0) -> Crawl:
+    """Crawl a new catalogue with a new Redis; stop after *stop_after_s* if that is not 0.
+
+    Raises:
+        RuntimeError: a page was crawled twice, or, in a crawl that was not stopped, never.
+    """
+    contender = CONTENDERS[name]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-crawls-")))
+        site = stack.enter_context(CatalogueSite(PAGES))
+        redis = proxy = None
+        ping_ms = 0.0
+        if contender.needs_redis:
+            redis = stack.enter_context(RedisServer(redis_kind(), appendonly=True))
+            if round_trip_ms:
+                proxy = stack.enter_context(Distance(redis.port, round_trip_ms))
+                ping_ms = proxy.ping_ms()
+        url = proxy.redis_url if proxy else redis.url if redis else None
+        settings = {
+            **SETTINGS,
+            **contender.settings,
+            "NOTES": str(folder),
+            "CLOSESPIDER_TIMEOUT": stop_after_s,
+        }
+        project = Project(
+            folder / "project", [site.start_url], redis_url=url, settings=settings, spider=SPIDER
+        )
+        stack.callback(project.close)
+        of_site, of_proxy = CpuMeter([site.pid]), CpuMeter([proxy.pid] if proxy else [])
+        redis_began = _redis_seconds(redis)
+        began = time.monotonic()
+        project.start_workers(contender.workers)
+        reasons = project.wait(LONGEST_S)
+        ended = time.monotonic()
+        redis_ended = _redis_seconds(redis)
+        site_s, proxy_s = of_site.seconds(), of_proxy.seconds()
+        log = site.log()
+        notes = [json.loads(note.read_text()) for note in folder.glob("*.json")]
+    stopped = "closespider_timeout" in reasons
+    _check(name, reasons, [path for _, path in log], stopped)
+    left_out = HEAD_PAGES if stopped else 0
+    times = sorted(at_s for at_s, _ in log)
+    return Crawl(
+        name,
+        round_trip_ms,
+        repetition,
+        pages=len(times),
+        left_out=left_out,
+        seconds=times[-1] - times[left_out],
+        whole_seconds=ended - began,
+        worker_s=sum(note["cpu_s"] for note in notes),
+        redis_s=redis_ended - redis_began,
+        site_s=site_s,
+        proxy_s=proxy_s,
+        ping_ms=ping_ms,
+        stopped=stopped,
+    )
+
+
+def _check(name: str, reasons: list[str | None], paths: list[str], stopped: bool) -> None:
+    missing = 0 if stopped else PAGES - len(set(paths))
+    twice = len(paths) - len(set(paths))
+    if missing or twice or set(reasons) - {"finished", "closespider_timeout"} or len(paths) < 2 * HEAD_PAGES:
+        raise RuntimeError(
+            f"{name}: of {PAGES} pages {missing} were never crawled, {twice} twice; closed with {reasons}"
+        )
+
+
+def _redis_seconds(server: RedisServer | None) -> float:
+    """Return the CPU time of Redis so far."""
+    if server is None:
+        return 0
+    with server.client() as client:
+        cpu: Any = client.info("cpu")
+    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])

@@ -1,0 +1,119 @@
+"""A TCP proxy that makes a Redis distant, and does nothing else: it shares the cores with what is measured.
+
+`python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` says its own port. The proxy of the tests
+can do more, and takes more CPU for each round trip: too much beside a scheduler that makes twenty for a page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import selectors
+import sys
+import time
+from collections import deque
+from statistics import median
+
+from redis import Redis
+
+from support.site_process import SiteProcess
+
+PINGS = 25
+SMOOTHING = 0.1
+
+
+class Side(asyncio.Protocol):
+    """One of the two sides of a connection; what arrives there leaves on the *other*, later."""
+
+    late_s = 0.0
+    """How late timers are here, lately."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._loop = asyncio.get_running_loop()
+        self._under_way: deque[tuple[float, bytes]] = deque()
+        self.other: Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport. Source: asyncio.Protocol"""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Hold bytes back. Source: asyncio.Protocol"""
+        self._under_way.append((self._loop.time() + self._delay_s, data))
+        if len(self._under_way) == 1:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        # A core that sleeps wakes up late, by up to half a millisecond; by so much the timer is early.
+        self._loop.call_at(self._under_way[0][0] - Side.late_s, self._arrive)
+
+    def _arrive(self) -> None:
+        if self.other is None:  # Redis has not accepted the connection yet
+            self._loop.call_later(self._delay_s, self._arrive)
+            return
+        error_s = self._loop.time() - self._under_way[0][0]
+        Side.late_s = min(max(Side.late_s + error_s * SMOOTHING, 0), self._delay_s)
+        while self._under_way and self._under_way[0][0] - Side.late_s <= self._loop.time():
+            self.other.transport.write(self._under_way.popleft()[1])
+        if self._under_way:
+            self._set_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Close the other side, too. Source: asyncio.Protocol"""
+        if self.other:
+            self.other.transport.close()
+
+
+class Near(Side):
+    """The side of a client."""
+
+    def __init__(self, delay_s: float, port: int) -> None:
+        super().__init__(delay_s)
+        self._port = port
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connect to Redis. Source: asyncio.Protocol"""
+        super().connection_made(transport)
+        self._connecting = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        _, far = await self._loop.create_connection(lambda: Side(self._delay_s), "127.0.0.1", self._port)
+        self.other, far.other = far, self
+
+
+async def serve(port: int, delay_s: float) -> None:
+    """Serve until standard input closes, as it does with the parent."""
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: Near(delay_s, port), "127.0.0.1", 0)
+    print(listener.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+class Distance(SiteProcess):
+    """The handle of such a proxy's process in front of the Redis at *port*."""
+
+    def __init__(self, port: int, round_trip_ms: float) -> None:
+        super().__init__("benchmarks.distance", {"port": port, "delay_s": round_trip_ms / 2000}, "127.0.0.1")
+
+    @property
+    def redis_url(self) -> str:
+        """The URL to put into REDIS_URL."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def ping_ms(self) -> float:
+        """Return what a PING takes, the median of some."""
+        taken = []
+        with Redis(port=self.port) as client:
+            for _ in range(PINGS):
+                began = time.perf_counter()
+                client.ping()
+                taken.append(time.perf_counter() - began)
+        return median(taken) * 1000
+
+
+if __name__ == "__main__":
+    # select() waits to the microsecond; epoll rounds each delay up to the next millisecond.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    loop.run_until_complete(serve(**json.loads(sys.argv[1])))

@@ -1,0 +1,131 @@
+"""Asks one scheduler as Scrapy's engine and a spider do, without downloading anything."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from scrapy import Request, Spider
+from scrapy.core.scheduler import BaseScheduler
+from scrapy.crawler import Crawler
+from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.misc import build_from_crawler, load_object
+
+PAGE = 13
+"""Requests that a page yields at once, before the event loop has its turn."""
+AT_ONCE = 16
+"""Requests that the engine takes at once, before the event loop has its turn."""
+DEADLINE_S = 120
+
+
+class Idle(BaseScheduler):
+    """What the engine asks meanwhile: it has nothing, and tells when it was asked."""
+
+    asked: asyncio.Event
+    over = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Idle:
+        """Build it. Source: scrapy/core/scheduler.py"""
+        cls.asked = asyncio.Event()
+        return cls()
+
+    def has_pending_requests(self) -> bool:
+        """Keep the engine until all is measured."""
+        return not self.over
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Take nothing."""
+        return False
+
+    def next_request(self) -> Request | None:
+        """Return nothing; the engine asks when the measured scheduler has woken it."""
+        self.asked.set()
+        return None
+
+
+class Driver:
+    """Asks one scheduler; the engine around it asks `Idle`."""
+
+    def __init__(self, crawler: Crawler, scheduler: str) -> None:
+        self._crawler = crawler
+        self._scheduler: Any = build_from_crawler(load_object(scheduler), crawler)
+        self._ours = scheduler.startswith("scrapy_dq")
+
+    async def open(self, spider: Spider) -> None:
+        """Open the scheduler, and wait until it is."""
+        await _finished(self._scheduler.open(spider))
+
+    async def close(self) -> None:
+        """Close the scheduler, as of a crawl that goes on another time."""
+        await _finished(self._scheduler.close("shutdown"))
+
+    def put_page(self, requests: Iterable[Request], new: bool) -> None:
+        """Enqueue all of them, without a turn of the event loop between."""
+        enqueue = self._scheduler.enqueue_request
+        for each in requests:
+            if enqueue(each) is not new:
+                raise RuntimeError(f"a request was {'known' if new else 'new'}")
+
+    async def put(self, requests: Iterable[Request], new: bool) -> None:
+        """Enqueue all of them, a page's worth at a time."""
+        source = iter(requests)
+        while page := list(islice(source, PAGE)):
+            self.put_page(page, new)
+            await asyncio.sleep(0)
+
+    async def take(self, count: int) -> None:
+        """Take *count* requests, each of which is done at once."""
+        take, settle = self._scheduler.next_request, self._settled()
+        while count:
+            for _ in range(min(AT_ONCE, count)):
+                taken = take()
+                if taken is None:
+                    # The engine waits, too, until the scheduler wakes it.
+                    Idle.asked.clear()
+                    await asyncio.wait_for(Idle.asked.wait(), DEADLINE_S)
+                    break
+                settle(taken)
+                count -= 1
+            else:
+                await asyncio.sleep(0)
+
+    def _settled(self) -> Callable[[Request], None]:
+        if not self._ours:
+            return lambda request: None
+        downloaded = self._scheduler.downloaded
+        at_work = self._crawler.engine._slot.inprogress  # type: ignore[union-attr]
+
+        def settle(request: Request) -> None:
+            # What the engine does with each, between asking and asking again.
+            at_work.add(request)
+            downloaded(request)
+            at_work.remove(request)
+
+        return settle
+
+    async def all_told(self) -> None:
+        """Wait until Redis has what this process has put and settled."""
+        if self._ours:
+            outbox = self._scheduler._session.worker._dialogue.outbox
+            await self._until(lambda: not len(outbox))
+
+    async def buffered(self, count: int) -> None:
+        """Wait until so many leases are in the buffer."""
+        await self._until(lambda: self._scheduler._session.worker._leases.buffered >= count)
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not true():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the scheduler does not get on")
+            await asyncio.sleep(0.001)
+
+
+async def _finished(answer: Any) -> None:
+    """Wait for what `open` or `close` returned: nothing, or a Deferred."""
+    if answer is not None:
+        await maybe_deferred_to_future(answer)

@@ -1,0 +1,186 @@
+"""What one request costs Redis: by the exchange itself, and at the raw limit, with the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.part import Bar
+from benchmarks.redis_here import start_redis, used_seconds
+from benchmarks.sample import puts
+from benchmarks.tables import markdown, ratios, spread
+from scrapy_dq.frontier.model import Ack, Put
+from support.live_frontier import HandWorker, LiveFrontier
+from support.redis_server import RedisServer
+
+BATCHES = [20, 100, 500]
+REQUESTS = 10_000
+BACKLOG = 2_000
+"""Requests that wait meanwhile."""
+PERSISTENCE = {"no AOF": False, "AOF everysec": True}
+WANTED = {"no AOF": 10.0, "AOF everysec": 20.0}
+"""µs of Redis's CPU per request, at most."""
+
+_RAW_LUA = """
+local acked, want = tonumber(ARGV[1]), tonumber(ARGV[2])
+for i = 3, #ARGV, 2 do
+  if redis.call('SADD', KEYS[1], ARGV[i]) == 1 then redis.call('RPUSH', KEYS[2], ARGV[i + 1]) end
+end
+for _ = 1, acked do redis.call('RPOP', KEYS[3]) end
+local taken = {}
+for i = 1, want do taken[i] = redis.call('LMOVE', KEYS[2], KEYS[3], 'RIGHT', 'LEFT') end
+return taken"""
+
+
+class ByExchange:
+    """Put, lease and ack in one exchange, as a worker does."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._live = LiveFrontier(server.url, "benchmark")
+        self._worker = HandWorker(self._live, "worker")
+        self._leased: list[bytes] = []
+
+    def round(self, new: Sequence[Put], want: int) -> None:
+        """Put what is *new*, ack what was leased before, and lease *want*."""
+        receipt = self._worker.exchange(*new, *map(Ack, self._leased), want=want, seeding=1)
+        if not receipt.applied or receipt.dropped or len(receipt.leases) != want:
+            raise RuntimeError(f"an exchange was answered with {receipt.status.value}")
+        self._leased = [lease.entry_id for lease in receipt.leases]
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._live.close()
+
+
+class Raw:
+    """The same bytes into a set and a list, into another list and out: nothing is looked at or counted."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._redis = server.client()
+        self._leased = 0
+
+    def round(self, new: Sequence[Put], want: int) -> None:
+        """Put what is *new*, ack as many as were leased before, and lease *want*."""
+        if want != len(self.trip(new, self._leased, want)):
+            raise RuntimeError("less was there than was put")
+        self._leased = want
+
+    def trip(self, new: Sequence[Put], acked: int, want: int) -> list[bytes]:
+        """Make one trip and return what was leased."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._redis.close()
+
+
+class ByLua(Raw):
+    """In a script that does nothing else."""
+
+    def trip(self, new: Sequence[Put], acked: int, want: int) -> list[bytes]:
+        flat = [part for put in new for part in (put.token, bytes(8) + put.entry_id + put.payload)]
+        taken: list[bytes] = self._redis.register_script(_RAW_LUA)(["s", "b", "f"], [acked, want, *flat])
+        return taken
+
+
+class ByPipeline(Raw):
+    """By single commands, in one pipeline of redis-py."""
+
+    def trip(self, new: Sequence[Put], acked: int, want: int) -> list[bytes]:
+        pipe = self._redis.pipeline(transaction=False)
+        for put in new:
+            pipe.sadd("s", put.token)
+            pipe.rpush("b", bytes(8) + put.entry_id + put.payload)
+        for _ in range(acked):
+            pipe.rpop("f")
+        for _ in range(want):
+            pipe.lmove("b", "f", "RIGHT", "LEFT")
+        answers = pipe.execute()
+        return answers[len(answers) - want :]
+
+
+WAYS: dict[str, Callable[[RedisServer], ByExchange | Raw]] = {
+    "exchange": ByExchange,
+    "bare Lua loop": ByLua,
+    "pipelined commands": ByPipeline,
+}
+
+
+def measure(repetitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Return, by persistence, batch and way, µs per request of each repetition, told in two ways."""
+    found: dict[str, Any] = {}
+    for repetition in range(repetitions):
+        for persistence, aof in PERSISTENCE.items():
+            for batch in BATCHES:
+                for way in list(WAYS)[:: -1 if repetition % 2 else 1]:
+                    cost = _cost(WAYS[way], batch, aof)
+                    samples = found.setdefault(persistence, {}).setdefault(str(batch), {}).setdefault(way, {})
+                    for figure, value in cost.items():
+                        samples.setdefault(figure, []).append(value)
+                    tell(f"{way}, {persistence}, {batch} at a time: {cost}")
+    return found
+
+
+def _cost(way: Callable[[RedisServer], ByExchange | Raw], batch: int, aof: bool) -> dict[str, float]:
+    everything = list(puts(range(BACKLOG + REQUESTS)))
+    with start_redis(aof=aof) as server, server.client() as client:
+        worker = way(server)
+        for begin in range(0, BACKLOG, 1_000):
+            worker.round(everything[begin : begin + 1_000], 0)
+        worker.round([], batch)
+        client.config_resetstat()
+        before = used_seconds(client)
+        for begin in range(BACKLOG, len(everything), batch):
+            worker.round(everything[begin : begin + batch], batch)
+        cpu = used_seconds(client) - before
+        calls = client.info("commandstats")
+        worker.close()
+    # What a script calls is a part of the script's own time.
+    scripts = [name for name in ("cmdstat_evalsha", "cmdstat_eval") if name in calls]
+    of_commands = sum(
+        stat["usec"]
+        for name, stat in calls.items()
+        if (name in scripts if scripts else name != "cmdstat_info")
+    )
+    return {"cpu": cpu / REQUESTS * 1e6, "commands": of_commands / REQUESTS}
+
+
+def bars(found: dict[str, Any]) -> list[Bar]:
+    """Return the bars of Redis's CPU: of all batches the dearest."""
+    dearest = {
+        persistence: [
+            max(each) for each in zip(*(batch["exchange"]["cpu"] for batch in batches.values()), strict=True)
+        ]
+        for persistence, batches in found.items()
+    }
+    return [
+        Bar(
+            f"Redis CPU per request, put + lease + ack, batches ≥ {BATCHES[0]}, {name}, µs",
+            WANTED[name],
+            True,
+            samples,
+        )
+        for name, samples in dearest.items()
+    ]
+
+
+def section(found: dict[str, Any]) -> str:
+    """Return the table."""
+    rows = []
+    for persistence, batches in found.items():
+        for batch, ways in batches.items():
+            raw = ways["bare Lua loop"]["cpu"]
+            rows.append([
+                persistence,
+                batch,
+                *(spread(ways[way]["cpu"], 1) for way in WAYS),
+                spread(ratios(ways["exchange"]["cpu"], raw), 2),
+                spread(ways["exchange"]["commands"], 1),
+            ])  # fmt: skip
+    head = ["Redis", "batch", *WAYS, "exchange / bare Lua", "exchange, by commandstats"]
+    return "\n\n".join([
+        "What a request costs Redis, µs of its CPU for put + lease + ack (`INFO cpu`: with the time to read, "
+        "answer and write the AOF, which `commandstats` leaves out), by the exchange and at the raw limit: "
+        f"the same bytes through SADD, RPUSH, LMOVE and RPOP. {REQUESTS:,} requests, {BACKLOG:,} more wait:",
+        markdown(head, rows),
+    ])  # fmt: skip

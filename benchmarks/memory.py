@@ -1,0 +1,191 @@
+"""Part: what Redis and a worker keep in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import scrapy_redis.queue
+
+from benchmarks.drive import FULL_BUFFER, IN_OUTBOX, Plan, drive
+from benchmarks.fill import QuickWorker
+from benchmarks.part import Bar, Part
+from benchmarks.redis_here import found_kinds, start_redis, titled, used_bytes
+from benchmarks.sample import SampleSpider, puts, request
+from benchmarks.tables import markdown
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.model import Seen
+from support.redis_server import Kind
+
+PENDING = 10_000
+SEEN = 1_000_000
+SEEN_IF_SLOW = 250_000
+"""On a Redis beside the first: the one that pip installs takes three times as long for a script. They fill
+the table of a set as full as a million do."""
+PER_TRIP = 1_000
+HELD = 100_000
+"""Requests that a worker has sent; as many as it remembers by default."""
+QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
+KINDS_OF_SEEN = [kind for kind in ("exact", "compact") if kind in {seen.value for seen in Seen}]
+CRAWL = "benchmark"
+"""The QuickWorker's."""
+OURS, SCRAPY = "scrapy_dq.Scheduler", "scrapy.core.scheduler.Scheduler"
+MIB = 1024 * 1024
+
+
+def only_seen(client: Any, crawl: str) -> None:
+    """Delete what is not `seen`."""
+    of_seen = (keys.prefix(crawl) + "seen").encode()
+    for key in client.scan_iter(count=1_000):
+        if key != of_seen and not key.startswith(of_seen + b":"):
+            client.delete(key)
+
+
+def pending(kind: Kind) -> float:
+    """Return bytes per request of ours that waits, `seen` left out: as its own scheduler stores it."""
+    with start_redis(kind) as server, server.client() as client:
+        drive(Plan(OURS, {"REDIS_URL": server.url}, PENDING, ["new"], server.url))
+        everything = used_bytes(client)
+        only_seen(client, SampleSpider.name)
+        return (everything - used_bytes(client)) / PENDING
+
+
+def pending_of_peer(kind: Kind, queue: str) -> float:
+    """Return bytes per request in one of the queues of scrapy-redis."""
+    spider = SampleSpider()
+    with start_redis(kind) as server, server.client() as client:
+        empty = used_bytes(client)
+        pipe = client.pipeline(transaction=False)
+        requests = getattr(scrapy_redis.queue, queue)(pipe, spider, "%(spider)s:requests")
+        for n in range(PENDING):
+            requests.push(request(n, spider))
+            if len(pipe) == PER_TRIP:
+                pipe.execute()
+        return (used_bytes(client) - empty) / PENDING
+
+
+async def seen(kind: Kind, of_seen: Seen) -> dict[str, float]:
+    """Return bytes per fingerprint that was admitted by real exchanges, and how many were."""
+    # Not by SADD alone: the sizes that libc's allocator hands out depend on what is asked for in between.
+    count = SEEN if kind == found_kinds()[0] else SEEN_IF_SLOW
+    with start_redis(kind) as server, server.client(socket_timeout=60) as client:
+        worker = QuickWorker(server.url, CRAWL, seen=of_seen)
+        await worker.join()
+        empty = used_bytes(client)
+        await worker.fill(puts(range(count)))
+        await worker.close()
+        only_seen(client, CRAWL)
+        return {"count": count, "bytes": (used_bytes(client) - empty) / count}
+
+
+def seen_of_peer(kind: Kind) -> float:
+    """Return bytes per fingerprint in the dupefilter of scrapy-redis: 40 hexadecimal digits."""
+    with start_redis(kind) as server, server.client() as client:
+        empty = used_bytes(client)
+        for _ in range(0, SEEN, PER_TRIP):
+            client.sadd("dupefilter", *(secrets.token_hex(20) for _ in range(PER_TRIP)))
+        return (used_bytes(client) - empty) / SEEN
+
+
+def held() -> dict[str, dict[str, int]]:
+    """Return the resident bytes of a worker, and of a process of Scrapy alone, as they hold more and more."""
+    with start_redis() as server:
+        room = {"CONCURRENT_REQUESTS": FULL_BUFFER, "CONCURRENT_REQUESTS_PER_DOMAIN": FULL_BUFFER}
+        ours = Plan(OURS, {"REDIS_URL": server.url, **room}, HELD, ["held"], server.url)
+        return {"ours": drive(ours)["held"], "memory": drive(Plan(SCRAPY, {}, IN_OUTBOX, ["held"]))["held"]}
+
+
+class Memory(Part):
+    """Bytes in Redis per request that waits and per fingerprint, and of the worker's process."""
+
+    name = "memory"
+    title = "Memory"
+
+    def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
+        """Measure each once: the same bytes make the same sizes."""
+        found: dict[str, Any] = {"redis": {}, "pending": {}, "seen": {}}
+        for kind in found_kinds():
+            found["redis"][kind] = titled(kind)
+            found["pending"][kind] = {"scrapy_dq": pending(kind)} | {
+                f"scrapy-redis, {queue}": pending_of_peer(kind, queue) for queue in QUEUES
+            }
+            tell(f"bytes per request that waits, {kind}: {found['pending'][kind]}")
+            found["seen"][kind] = {
+                f"scrapy_dq, {name}": asyncio.run(seen(kind, Seen(name))) for name in KINDS_OF_SEEN
+            } | {"scrapy-redis": {"count": SEEN, "bytes": seen_of_peer(kind)}}
+            tell(f"bytes per fingerprint, {kind}: {found['seen'][kind]}")
+        found["held"] = held()
+        tell(f"resident bytes: {found['held']}")
+        return found
+
+    def bars(self, found: dict[str, Any]) -> list[Bar]:
+        """Return the bars, a sample per kind of Redis."""
+
+        def of(what: str, name: str) -> list[float]:
+            sizes = [kind[name] for kind in found[what].values() if name in kind]
+            return [size["bytes"] if what == "seen" else size for size in sizes]
+
+        return [
+            Bar("bytes in Redis per pending request, without `seen`", 170, True, of("pending", "scrapy_dq")),
+            Bar("bytes per seen at 1 M, exact", 75, True, of("seen", "scrapy_dq, exact")),
+            Bar("bytes per seen at 1 M, compact", 12, True, of("seen", "scrapy_dq, compact")),
+        ]
+
+    def section(self, found: dict[str, Any]) -> str:
+        """Return the tables."""
+        compact = all("scrapy_dq, compact" in sizes for sizes in found["seen"].values())
+        return "\n\n".join([
+            f"Bytes of Redis per request that waits, of {PENDING:,} as above, without what is kept of their "
+            "fingerprints:",
+            _table(found, "pending"),
+            "Bytes of Redis per fingerprint, of so many as stand in brackets"
+            + (":" if compact else "; the compact kind of `seen` was not there yet:"),
+            _table(found, "seen"),
+            f"Resident memory of the process: with the scheduler open; with {IN_OUTBOX:,} requests enqueued "
+            f"while the event loop has no turn, which is a full outbox; once {HELD:,} are stored, whose "
+            "fingerprints the worker remembers, and those of the last seconds with all they were stored with "
+            f"(`DQ_ROLLBACK_HORIZON`); and with a buffer of {FULL_BUFFER:,} leases, the largest there is. "
+            "Beside it Scrapy's own scheduler, in which all of them wait. In brackets what came on top, in "
+            "bytes per request of that step.",
+            _held(found["held"]),
+        ])  # fmt: skip
+
+    def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
+        """Draw nothing: the tables are short."""
+        return []
+
+
+def _table(found: dict[str, Any], what: str) -> str:
+    names = list(next(iter(found[what].values())))
+
+    def cell(size: Any) -> str:
+        return f"{size['bytes']:.1f} ({size['count']:,})" if what == "seen" else f"{size:.1f}"
+
+    rows = [
+        [found["redis"][kind], *(cell(sizes[name]) for name in names)] for kind, sizes in found[what].items()
+    ]
+    return markdown(["Redis", *names], rows)
+
+
+def _held(found: dict[str, dict[str, int]]) -> str:
+    steps = {"opened": 0, "outbox": IN_OUTBOX, "known": HELD - IN_OUTBOX, "buffer": FULL_BUFFER}
+    rows = []
+    for name, title in (("ours", "scrapy_dq"), ("memory", "Scrapy, in memory")):
+        cells, before = [title], 0
+        for step, count in steps.items():
+            size = found[name].get(step)
+            if size is None or (name == "memory" and step == "known"):
+                cells.append("–")
+                continue
+            more = f" (+ {(size - before) / count:,.0f})" if count else ""
+            cells.append(f"{size / MIB:.0f} MiB{more}")
+            before = size
+        rows.append(cells)
+    head = ["scheduler", "opened", f"{IN_OUTBOX:,} enqueued at once", f"{HELD:,} enqueued", "full buffer"]
+    return markdown(head, rows)
+
+
+PART = Memory()

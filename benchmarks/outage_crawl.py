@@ -1,0 +1,112 @@
+"""A crawl whose scheduler notes its calls, in peace or through four outages of Redis."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.catalogue import CatalogueSite
+from benchmarks.crawl import CONTENDERS, MEMORY, OURS, SETTINGS, SPIDER
+from benchmarks.timed import Row, read
+from support.conditions import redis_kind
+from support.outages import lines
+from support.project import Project
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+PAGES = 10_000
+"""More than are crawled in that time: no crawl comes to its end."""
+TIMED = {MEMORY: "benchmarks.timed.TimedMemory", OURS: "benchmarks.timed.TimedOurs"}
+BEFORE_S, OUTAGE_S, AFTER_S = 1.0, 2.0, 0.5
+BACK_PAGES = 100
+"""So many pages after Redis is there again, the worker is back at work."""
+
+Window = tuple[float, float]
+
+
+class Watched(NamedTuple):
+    """What the worker of a crawl has noted."""
+
+    rows: dict[str, list[Row]]
+    """By method; the loop's, and those of garbage collection, have names of their own."""
+    windows: dict[str, Window]
+    """From when to when each outage was, with what came of it, on the clock of the rows."""
+    pages: int
+
+
+def watch(name: str, seconds: float) -> Watched:
+    """Crawl for *seconds*, with Scrapy's scheduler or ours."""
+    with ExitStack() as stack:
+        redis = stack.enter_context(RedisServer(redis_kind(), appendonly=True)) if name == OURS else None
+
+        def crawl(site: CatalogueSite) -> Mapping[str, Window]:
+            time.sleep(seconds)
+            return {}
+
+        return _watch(stack, name, redis.url if redis else None, crawl)
+
+
+def watch_outages() -> Watched:
+    """Crawl with ours, and have Redis away in each way, one after the other."""
+    with ExitStack() as stack:
+        redis = stack.enter_context(RedisServer(redis_kind(), appendonly=True))
+        # With no Redis behind it the proxy accepts and hangs up; to refuse is an outage of its own.
+        proxy = stack.enter_context(RedisProxy(redis.url))
+        ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "killed": (redis.kill, redis.start),
+            "frozen": (redis.suspend, redis.resume),
+            "silent": (proxy.black_hole, proxy.pass_through),
+            "refused": (proxy.refuse, proxy.pass_through),
+        }
+
+        def outages(site: CatalogueSite) -> Mapping[str, Window]:
+            windows = {}
+            for name, (begin, end) in ways.items():
+                time.sleep(BEFORE_S)
+                began = time.monotonic()
+                begin()
+                time.sleep(OUTAGE_S)
+                goal = site.count() + BACK_PAGES
+                end()
+                wait_until(partial(_has, site, goal), f"the worker is back; Redis was {name}", 20)
+                time.sleep(AFTER_S)
+                windows[name] = (began, time.monotonic())
+            return windows
+
+        return _watch(stack, OURS, proxy.url, outages)
+
+
+def _has(site: CatalogueSite, pages: int) -> bool:
+    return site.count() >= pages
+
+
+def _watch(
+    stack: ExitStack, name: str, redis_url: str | None, crawl: Callable[[CatalogueSite], Mapping[str, Window]]
+) -> Watched:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-blocking-")))
+    site = stack.enter_context(CatalogueSite(PAGES))
+    project = Project(
+        folder / "project",
+        [site.start_url],
+        redis_url=redis_url,
+        settings={**SETTINGS, **CONTENDERS[name].settings, "NOTES": str(folder), "SCHEDULER": TIMED[name]},
+        spider=SPIDER,
+    )
+    stack.callback(project.close)
+    worker = project.start_worker()
+    wait_until(lambda: site.count() or not worker.running, "the first request", 20)
+    windows = crawl(site)
+    pages = site.count()
+    if not worker.running or pages >= PAGES:
+        raise RuntimeError(f"the crawl ended too early:\n{worker.text[-2000:]}")
+    worker.terminate()
+    worker.wait(30)
+    if wrong := lines(worker, "ERROR", "CRITICAL"):
+        raise RuntimeError(f"the worker says: {wrong}")
+    return Watched(read(folder), dict(windows), pages)

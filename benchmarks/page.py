@@ -1,0 +1,106 @@
+"""docs/performance.md: bars, tables and plots, made of what docs/performance.json holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.part import Bar, Part
+from benchmarks.ran_on import described
+from benchmarks.tables import markdown, tell
+
+PAGE, SAMPLES, PICTURES = "performance.md", "performance.json", "pictures"
+BY_HAND = Path(__file__).with_name("not_reached.md")
+"""What a bar could not reach, and the profile that shows why: written by somebody who looked at it."""
+
+OPENING = """\
+# Performance
+
+What a distributed, crash-safe frontier costs, beside Scrapy's own schedulers and scrapy-redis. `make bench`
+measures all of it anew, in {minutes} minutes here, and writes this page; [performance.json]({samples}) holds
+every single sample.
+
+A ratio is of two figures of the same repetition, measured in turn on the same machine. Shown are medians, and
+in brackets the lowest and the highest. What a second holds depends on the machine: compare ratios."""
+
+
+def load(docs: Path) -> dict[str, Any]:
+    """Return what was measured of each part, by its name; {}: nothing yet."""
+    path = docs / SAMPLES
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def save(docs: Path, measured: Mapping[str, Any]) -> None:
+    """Write every single sample."""
+    docs.mkdir(parents=True, exist_ok=True)
+    (docs / SAMPLES).write_text(json.dumps(measured, indent=1) + "\n")
+
+
+def write(docs: Path, parts: Sequence[Part], measured: Mapping[str, Any]) -> Path:
+    """Draw the plots, write the page into the folder *docs*, and return its path."""
+    there = [part for part in parts if part.name in measured]
+    paragraphs = [
+        OPENING.format(minutes=_minutes(measured, there), samples=SAMPLES),
+        "## The bars",
+        _bars([bar for part in there for bar in part.bars(measured[part.name]["found"])]),
+        *([BY_HAND.read_text().strip()] if BY_HAND.exists() else []),
+        "## What it ran on",
+        *_ran_on(measured, there),
+    ]
+    for part in there:
+        found = measured[part.name]["found"]
+        paragraphs += [f"## {part.title}", part.section(found).strip(), *_pictures(docs, part, found)]
+    (docs / PAGE).write_text("\n\n".join(paragraphs) + "\n")
+    return docs / PAGE
+
+
+def _minutes(measured: Mapping[str, Any], parts: Sequence[Part]) -> str:
+    return f"{sum(measured[part.name]['seconds'] for part in parts) / 60:.1f}"
+
+
+def _bars(bars: Sequence[Bar]) -> str:
+    rows, reached = [], 0
+    for bar in bars:
+        wanted = f"{'≤' if bar.at_most else '≥'} {bar.wanted:,g}"
+        if not bar.samples:
+            rows.append([bar.figure, wanted, "not measured", "", "0", "–"])
+            continue
+        middle = median(bar.samples)
+        fits = middle <= bar.wanted if bar.at_most else middle >= bar.wanted
+        reached += fits
+        figures = [_figure(value) for value in (middle, min(bar.samples), max(bar.samples))]
+        between = f"{figures[1]}–{figures[2]}"
+        rows.append(
+            [bar.figure, wanted, figures[0], between, str(len(bar.samples)), "yes" if fits else "**no**"]
+        )
+    head = ["figure", "wanted", "median", "lowest–highest", "repetitions", "reached"]
+    return f"{markdown(head, rows)}\n\n{reached} of {len(bars)} are reached."
+
+
+def _figure(value: float) -> str:
+    """Return it with three digits that count."""
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _ran_on(measured: Mapping[str, Any], parts: Sequence[Part]) -> Iterator[str]:
+    """Yield a line for all parts, or one for each that ran on something else."""
+    by_facts: dict[str, list[str]] = {}
+    for part in parts:
+        by_facts.setdefault(described(measured[part.name]["ran_on"]), []).append(part.title)
+    for facts, titles in by_facts.items():
+        yield f"{facts}." if len(by_facts) == 1 else f"{', '.join(titles)}: {facts}."
+
+
+def _pictures(docs: Path, part: Part, found: dict[str, Any]) -> Iterator[str]:
+    try:
+        drawn = part.plots(found, docs / PICTURES)
+    except ModuleNotFoundError as error:
+        # The page is of use without; the extra `bench` has what is missing.
+        tell(f"no plots of {part.name}: {error}")
+        return
+    for path in drawn:
+        yield f"![{part.title}]({path.relative_to(docs).as_posix()})"

@@ -1,0 +1,36 @@
+"""How the pictures of the page look: small PNGs on white."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+COLOURS = {
+    "ours": "#c0392b",
+    "ours-2": "#e59866",
+    "memory": "#34495e",
+    "disk": "#7f8c8d",
+    "scrapy-redis": "#2980b9",
+    "raw": "#27ae60",
+}
+"""The same scheduler has the same colour everywhere."""
+
+
+@contextmanager
+def picture(path: Path, width: float = 7.0, height: float = 3.4) -> Iterator[Any]:
+    """Yield matplotlib's axes, and write what was drawn to *path*; sizes in inches."""
+    # Only who draws needs it.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.grid(axis="y", alpha=0.3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    yield axes
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)

@@ -1,0 +1,37 @@
+"""The Redis that the benchmarks run on, and what it has used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.redis_server import KINDS, Kind, RedisServer, find_binary
+
+# A rewrite of the AOF would fall into one measurement and not into the others.
+NO_REWRITES = ["--auto-aof-rewrite-percentage", "0"]
+
+
+def found_kinds() -> list[Kind]:
+    """Return the kinds that are there, the system's first: that is what a shared crawl runs on."""
+    return [kind for kind in reversed(KINDS) if find_binary(kind)]
+
+
+def start_redis(kind: Kind | None = None, *, aof: bool = False) -> RedisServer:
+    """Return a server, to be started by `with`, whose AOF is never rewritten."""
+    return RedisServer(kind or found_kinds()[0], appendonly=aof, args=NO_REWRITES)
+
+
+def used_seconds(client: Any) -> float:
+    """Return the CPU time that Redis has used so far."""
+    cpu = client.info("cpu")
+    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+
+
+def used_bytes(client: Any) -> int:
+    """Return what Redis holds."""
+    return int(client.info("memory")["used_memory"])
+
+
+def titled(kind: Kind | None = None) -> str:
+    """Return version and allocator of a kind of Redis; None: the one that is measured on."""
+    with start_redis(kind) as server, server.client() as client:
+        return f"Redis {client.info('server')['redis_version']} ({client.info('memory')['mem_allocator']})"

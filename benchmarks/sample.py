@@ -1,0 +1,59 @@
+"""The request that is measured: a URL of 100 bytes, a callback, `depth` and one header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any
+
+from scrapy import Request, Spider
+
+from scrapy_dq.codec import Codec
+from scrapy_dq.frontier.model import Admission, Put
+
+HOST = "www.example.com"
+URL_BYTES = 100
+
+
+class SampleSpider(Spider):
+    """Whose requests these are."""
+
+    name = "sample"
+
+    def parse_page(self, response: Any) -> None:
+        """Be named as a callback; no response ever comes."""
+
+
+def url(n: int) -> str:
+    """Return the URL of request number *n*."""
+    return f"https://{HOST}/catalogue/{n:010d}/".ljust(URL_BYTES, "a")
+
+
+def request(n: int, spider: SampleSpider) -> Request:
+    """Return request number *n*, as a callback yields it."""
+    headers = {"Referer": f"https://{HOST}/"}
+    return Request(url(n), spider.parse_page, headers=headers, meta={"depth": 3})
+
+
+def frame(whole: bytes, its_url: str) -> tuple[bytes, bytes]:
+    """Return what stands before and after the URL in what is stored of a request."""
+    before, found, after = whole.partition(its_url.encode())
+    if not found:
+        raise RuntimeError("the URL does not stand as it is in what is stored")
+    return before, after
+
+
+def token(n: int) -> bytes:
+    """Return what may be the fingerprint of request number *n*: as random as one."""
+    return blake2b(n.to_bytes(8, "big"), digest_size=20).digest()
+
+
+def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
+    """Yield puts of these requests; those of several partitions are dealt out to them in turn."""
+    names = [b"%s-%06d" % (HOST.encode(), k) if k else HOST.encode() for k in range(partitions)]
+    spider = SampleSpider()
+    before, after = frame(Codec(spider).encode(request(0, spider)), url(0))
+    for n in numbers:
+        payload = before + url(n).encode() + after
+        partition = names[n % partitions]
+        yield Put(b"%012d" % n, Admission.SEEN, token(n), 0, False, payload, partition=partition)

@@ -1,0 +1,147 @@
+"""Schedulers that note how long each call of the engine took, and how late the event loop was."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from scrapy import signals
+from scrapy.core.scheduler import Scheduler as ScrapyScheduler
+from scrapy.crawler import Crawler
+
+from scrapy_dq import Scheduler
+
+CALLED = ("enqueue_request", "next_request", "has_pending_requests")
+"""What the engine calls again and again."""
+BESIDE = ("open", "close", "settled", "downloaded", "_sent_out")
+"""Once; and what the engine's parts call because we ask for it. Of a coroutine: until it first waits."""
+STEPS, COLLECTION, LOOP = "steps", "garbage collection", "loop"
+TICK_S = 0.005
+
+Row = tuple[float, float, float]
+"""When it began, by `time.monotonic()`, how long it took, and how long it had the CPU, in seconds."""
+
+
+class Notes:
+    """All notes of one process: in memory while it crawls, then in files, one for each kind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        self._collection_began = 0.0
+
+    def wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *original* with a note of each call."""
+        add = self._rows[name].extend
+
+        @wraps(original)
+        def method(*args: Any) -> Any:
+            cpu, began = time.thread_time(), time.monotonic()
+            try:
+                return original(*args)
+            finally:
+                add((began, time.monotonic() - began, time.thread_time() - cpu))
+
+        return method
+
+    def listen(self) -> None:
+        """Note collections of garbage, and how late a timer of the loop is."""
+        gc.callbacks.append(self._collected)
+        self._loop = asyncio.get_running_loop()
+        self._tick(time.monotonic())
+
+    def make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        """Make a task; of our coroutines, note each step. Source: asyncio, loop.set_task_factory"""
+        if "scrapy_dq" in getattr(getattr(coroutine, "cr_code", None), "co_filename", ""):
+            coroutine = _Steps(coroutine, self)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collection_began = time.monotonic()
+        else:
+            took = time.monotonic() - self._collection_began
+            # In place of the CPU time: which generation it was.
+            self._rows[COLLECTION].extend((self._collection_began, took, info["generation"]))
+
+    def _tick(self, due: float) -> None:
+        now = time.monotonic()
+        self._rows[LOOP].extend((due, now - due, 0))
+        self._loop.call_later(TICK_S, self._tick, now + TICK_S)
+
+    def write(self) -> None:
+        """Write all."""
+        for name, rows in self._rows.items():
+            with (self._folder / f"{name}.rows").open("wb") as file:
+                rows.tofile(file)
+
+
+class _Steps(Coroutine[Any, Any, Any]):
+    """A coroutine, each step of which is noted: from where it waited to where it waits again."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], notes: Notes) -> None:
+        self._coroutine = coroutine
+        self._send = notes.wrap(STEPS, coroutine.send)
+        self._throw = notes.wrap(STEPS, coroutine.throw)
+
+    def send(self, value: Any) -> Any:
+        """Go on. Source: collections.abc.Coroutine"""
+        return self._send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Go on with an exception. Source: collections.abc.Coroutine"""
+        return self._throw(*error)
+
+    def close(self) -> None:
+        """End. Source: collections.abc.Coroutine"""
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+
+def read(folder: Path) -> dict[str, list[Row]]:
+    """Return what a process has written there, by kind."""
+    found = {}
+    for path in folder.glob("*.rows"):
+        flat = array("d", path.read_bytes())
+        found[path.stem] = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+    return found
+
+
+class _Timed:
+    """What both schedulers have before their own class."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Any:
+        """Build it, and wrap its methods. Source: scrapy/core/scheduler.py"""
+        scheduler: Any = super().from_crawler(crawler)  # type: ignore[misc]
+        notes = Notes(Path(crawler.settings["NOTES"]))
+        original = scheduler.open
+
+        def open_and_watch(spider: Any) -> Any:
+            asyncio.get_running_loop().set_task_factory(notes.make_task)
+            return original(spider)
+
+        scheduler.open = open_and_watch
+        for name in CALLED + BESIDE:
+            if hasattr(scheduler, name):
+                setattr(scheduler, name, notes.wrap(name, getattr(scheduler, name)))
+        crawler.signals.connect(notes.listen, signals.spider_opened, weak=False)
+        crawler.signals.connect(notes.write, signals.engine_stopped, weak=False)
+        return scheduler
+
+
+class TimedOurs(_Timed, Scheduler):
+    """Ours."""
+
+
+class TimedMemory(_Timed, ScrapyScheduler):
+    """Scrapy's."""

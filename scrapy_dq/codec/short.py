@@ -1,0 +1,81 @@
+"""What nearly every request of a crawl has, in a few bytes: `depth`, and a Referer on the same site.
+
+Scrapy's middlewares set both, last of all. Where they stand elsewhere, or are more than that, they are
+written like the rest: a request comes back with all in its order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scrapy_dq.codec.attributes import KEYS
+from scrapy_dq.codec.classes import Unfit
+
+URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
+DEPTH = 14
+"""An int, the last item of `meta`."""
+REFERER = 15
+"""The last header: how many bytes of the URL it begins with; or that and, in a list, what follows."""
+_REFERER = b"Referer"
+
+
+def shorten(entry: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the attributes of an entry, lowered, in their short form; *entry* itself is changed."""
+    meta = entry.get(META)
+    if type(meta) is dict and next(reversed(meta)) == "depth" and type(meta["depth"]) is int:
+        entry[DEPTH] = meta["depth"]
+        if len(meta) > 1:
+            entry[META] = dict(list(meta.items())[:-1])  # it may be the request's own
+        else:
+            del entry[META]
+    headers = entry.get(HEADERS)
+    if headers and next(reversed(headers)) == _REFERER and len(headers[_REFERER]) == 1:
+        referer = headers[_REFERER][0]
+        shared = _shared(entry[URL].encode("utf-8", "surrogatepass"), referer)
+        if shared:
+            entry[REFERER] = [shared, referer[shared:]] if len(referer) > shared else shared
+            if len(headers) > 1:
+                entry[HEADERS] = dict(list(headers.items())[:-1])
+            else:
+                del entry[HEADERS]
+    return entry
+
+
+def lengthen(entry: Any) -> Any:
+    """Return an entry, just unpacked, with its attributes in full; *entry* itself is changed.
+
+    Raises:
+        Unfit, TypeError, ValueError: nobody has written it.
+    """
+    if type(entry) is not dict:
+        return entry  # the reader says what is wrong with it
+    if DEPTH in entry:
+        depth = entry.pop(DEPTH)
+        if type(depth) is not int:
+            raise Unfit("a depth is an int")
+        _add(entry, META, "depth", depth)
+    if REFERER in entry:
+        short = entry.pop(REFERER)
+        shared, rest = short if type(short) is list else (short, b"")
+        if type(shared) is not int or shared < 0 or type(rest) is not bytes:
+            raise Unfit("a Referer is a length and bytes")
+        _add(entry, HEADERS, _REFERER, [entry[URL].encode("utf-8", "surrogatepass")[:shared] + rest])
+    return entry
+
+
+def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:
+    mapping = entry.get(key)
+    if mapping is None:
+        entry[key] = {name: value}
+    elif type(mapping) is dict and name not in mapping:
+        mapping[name] = value
+    else:
+        raise Unfit(f"{name!r} is written twice")
+
+
+def _shared(url: bytes, referer: bytes) -> int:
+    """Return how many bytes *referer* begins with that *url* begins with: to its last slash, or its host."""
+    for end in (url.rfind(b"/"), url.find(b"/", 8)):
+        if end > 0 and referer.startswith(url[: end + 1]):
+            return end + 1
+    return 0

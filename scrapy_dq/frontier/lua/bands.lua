@@ -1,0 +1,39 @@
+-- bands: the lists of each partition, one per rank, and which of them is its best.
+local lists = {} -- rank -> partition -> name: most moves of an exchange need one of a few
+local function list_of(rank, partition)
+  local of_rank = lists[rank]
+  if not of_rank then
+    of_rank = {}
+    lists[rank] = of_rank
+  end
+  local list = of_rank[partition]
+  if not list then
+    list = backlog_key(rank_text(rank), partition)
+    of_rank[partition] = list
+  end
+  return list
+end
+-- The best member of a partition in a ZSET that is sorted by bytes, without the partition.
+local function first_of(set, partition)
+  local member = redis.call('ZRANGEBYLEX', set, '[' .. partition .. '\0', '(' .. partition .. '\1',
+    'LIMIT', 0, 1)[1]
+  return member and string.sub(member, #partition + 2)
+end
+-- A list has begun, or is used up: most partitions have one, which costs no search.
+local function add_band(partition, rank)
+  local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
+  if not best or rank < unpack_rank(best) then
+    redis.call('HSET', key.bands, partition, band)
+    band = best
+  end
+  if band then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. band) end
+end
+local function remove_best_band(partition)
+  local next_best = first_of(key.more_bands, partition)
+  if next_best then
+    redis.call('HSET', key.bands, partition, next_best)
+    redis.call('ZREM', key.more_bands, partition .. '\0' .. next_best)
+  else
+    redis.call('HDEL', key.bands, partition)
+  end
+end

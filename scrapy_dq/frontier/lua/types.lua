@@ -1,0 +1,48 @@
+-- types: what is stored under each name, looked at before anything is written.
+-- A script has no roll-back: a key of a wrong type must be found before the first write.
+local function is_wrong(name, expected)
+  local actual = redis.call('TYPE', name).ok
+  if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
+end
+local polite -- whether any key of politeness is there, as far as this script knows
+local SIZE = { set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', list = 'LLEN' }
+-- Returns how much a key holds; or nil, and what is wrong. Cheaper than to ask for its type.
+local function size_of(name, expected)
+  local size = redis.pcall(SIZE[expected], name)
+  if type(size) == 'number' then return size end
+  return nil, is_wrong(name, expected)
+end
+local function wrong_among(types)
+  for name, expected in pairs(types) do
+    local size, wrong = size_of(key[name], expected)
+    if wrong then return wrong end
+    there[name] = size
+  end
+end
+local function wrong_type(worker_id)
+  local _, wrong
+  if not state then
+    _, wrong = size_of(key.meta, 'hash')
+    if wrong then return wrong end
+    load_state()
+  end
+  there = {}
+  wrong = wrong_among(key_types)
+  if wrong then return wrong end
+  if redis.call('EXISTS', key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
+    key.quarantine, key.delayed, key.stats, key.discarded) > 0 then
+    wrong = wrong_among(rare_types)
+    if wrong then return wrong end
+  end
+  polite = redis.call('EXISTS', key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
+    key.earliest, key.blocked) > 0
+  wrong = polite and wrong_among(polite_types)
+  if wrong then return wrong end
+  wrong = wrong_seen()
+  if wrong then return wrong end
+  if not worker_id then return end
+  _, wrong = size_of(worker_key(worker_id), 'hash')
+  if wrong then return wrong end
+  there.in_flight, wrong = size_of(in_flight_key(worker_id), 'hash')
+  return wrong
+end

@@ -1,0 +1,35 @@
+"""The counts of a crawl, which stand together in fields of its meta key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import redis
+
+from scrapy_dq.frontier import keys
+
+COUNTS = ("sequence", "waiting", "in_flight", "done", "failed", "turn", "clock", "offset", "claimed")
+TOLD = ("words", "stops", "forgets", "limitings")
+LIMITING = ("delay_ms", "concurrency")
+TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
+
+
+def apart(meta: Mapping[bytes, bytes]) -> dict[str, int]:
+    """Return each of the counts that stand together in *meta*; what is not told is 0."""
+    found = dict.fromkeys((*COUNTS, *TOLD, *LIMITING), 0)
+    for field, names in TOGETHER.items():
+        numbers = meta.get(field.encode(), b"").split()
+        found |= dict(zip(names, map(int, numbers), strict=bool(numbers)))
+    return found
+
+
+def count(client: redis.Redis, crawl: str, name: str) -> int:
+    """Return one of the counts of *crawl*."""
+    return apart(client.hgetall(keys.meta(crawl)))[name]
+
+
+def change_count(client: redis.Redis, crawl: str, name: str, change: Callable[[int], int]) -> None:
+    """Write another count into a stored crawl: somebody has spoilt it, or time has passed."""
+    found = apart(client.hgetall(keys.meta(crawl)))
+    found[name] = change(found[name])
+    client.hset(keys.meta(crawl), "counts", " ".join(str(found[each]) for each in COUNTS))

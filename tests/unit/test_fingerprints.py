@@ -1,0 +1,75 @@
+"""scrapy_dq.fingerprints: the same bytes as Scrapy's, without the time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_dq.fingerprints import quick_fingerprint
+
+METHODS = ["GET", "POST", "HEAD", "PUT", "BREW", "get"]
+hosts = st.one_of(
+    st.sampled_from([
+        "example.com", "EXAMPLE.com", "a", "a.", "a..b", "-a.b", "a-.b", "xn--bcher-kva.example",
+        "bücher.example", "127.0.0.1", "127.0.0.01", "127.1", "1.2.3.4.5", "0x7f.1", "[::1]", "user:word@a.b",
+        "a_b.example", "9.example", f"{'a' * 63}.example", f"{'a' * 64}.example", "999.0.0.1",
+        "1.com1", "a.1",
+    ]),
+    st.text("ab1-.", min_size=1, max_size=12),
+)  # fmt: skip
+texts = st.text("ab1_.~-/%2 +;=&?#é:@!$'()*,|\"\\\t", max_size=14)
+urls = st.builds(
+    "{}://{}{}{}{}{}".format,
+    st.sampled_from(["http", "https", "HTTP"]),
+    hosts,
+    st.sampled_from(["", ":80", ":443", ":8080", ":", ":080", ":99999"]),
+    st.sampled_from(["", "/", "/a/", "/a/b.html", "//", "/./a", "/a/../b", "/..", "/a//b"]),
+    texts,
+    st.one_of(st.sampled_from(["", "?b=1&a=2", "?a=1&a=1", "?a=&a"]), texts.map("?{}".format)),
+)
+
+
+class Counted(RequestFingerprinter):
+    """A fingerprinter of somebody's own."""
+
+
+@given(url=urls, method=st.sampled_from(METHODS), body=st.sampled_from([b"", b"x"]), verbatim=st.booleans())
+@example(url="http://a.b/a?a-=1&a=1", method="GET", body=b"", verbatim=False)
+@example(url="http://a.b/a\n", method="GET", body=b"", verbatim=True)
+def test_the_quick_one_is_equal(url: str, method: str, body: bytes, verbatim: bool) -> None:
+    """Whatever the URL is: for any other fingerprint a page would be crawled twice, or never."""
+    scrapys = RequestFingerprinter()
+    try:
+        request = Request(url, method=method, body=body, meta={"verbatim_url": True} if verbatim else {})
+        expected = scrapys.fingerprint(request)
+    except ValueError:
+        return
+    assert quick_fingerprint(scrapys)(request) == expected
+
+
+@pytest.mark.parametrize("path", ["", "shop/item-1.html", "a/b/?page=2", "a?x=1&y=2", "a?x="])
+def test_scrapys_is_not_asked_about_ordinary_urls(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are most of a crawl."""
+    scrapys = RequestFingerprinter()
+    quick = quick_fingerprint(scrapys)
+    urls = [f"http://{host}/{path}" for host in ("a.example", "127.0.0.1:80")]
+    expected = [scrapys.fingerprint(Request(url)) for url in urls]
+    monkeypatch.setattr("w3lib.url.canonicalize_url", None)
+    monkeypatch.setattr("scrapy.utils.request.canonicalize_url", None)
+    assert [quick(Request(url)) for url in urls] == expected
+
+
+def test_somebodys_own_is_asked_about_everything() -> None:
+    """A class derived from Scrapy's, too: it may mean something else by the same URL."""
+    own = Counted()
+    assert quick_fingerprint(own) == own.fingerprint
+
+
+def test_a_scrapy_that_makes_others_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a newer one changes is found out when the crawl begins."""
+    scrapys = RequestFingerprinter()
+    monkeypatch.setattr(scrapys, "_fingerprint", lambda request: b"new" + request.url.encode())
+    assert quick_fingerprint(scrapys)(Request("http://a.example/")) == b"newhttp://a.example/"
