@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import describe
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.scripts import Script
 
 PART = 500
@@ -156,7 +156,7 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, order: Order) -> tuple[str, bool]:
+def refused_scripts(client: Any, order: Order, seen: Seen) -> tuple[str, bool]:
     """Return why no script runs (empty: they do), and whether the one of an exchange is cached; blocking.
 
     Raises:
@@ -165,7 +165,7 @@ def refused_scripts(client: Any, order: Order) -> tuple[str, bool]:
     try:
         # As an exchange does: it asks for the time, and reads a key.
         client.eval("redis.call('TIME') return redis.call('EXISTS', KEYS[1])", 1, keys.meta("-"))
-        (cached,) = client.script_exists(Script("exchange", order).sha)
+        (cached,) = client.script_exists(Script("exchange", order, seen).sha)
     except ResponseError as error:
         return describe(error), False
     return "", bool(cached)
