@@ -72,5 +72,7 @@ def examine(place: looking.Place) -> list[Finding]:
     before = time.time()
     now = place.now()
     findings.append(health.clock(now - (before + time.time()) / 2))
-    findings.append(health.scripts(*refused_scripts(place.client, place.config.order)))
+    findings.append(
+        health.scripts(*refused_scripts(place.client, place.config.order, place.config.seen_kind))
+    )
     return findings

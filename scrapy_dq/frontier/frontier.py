@@ -107,8 +107,7 @@ class Frontier:
         self._client = client
         self._keys = (keys.meta(crawl),)
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
-        self._scripts = {name: Script(name, order) for name in TRANSITIONS}
-        self._go_by(seen)
+        self._scripts = {name: Script(name, order, seen) for name in TRANSITIONS}
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a fresh worker; create the frontier, or start its next run, where there is none open.
@@ -199,10 +198,7 @@ class Frontier:
             if reply[0] != b"KIND":
                 return parse_receipt(reply)
             # This frontier came without one, as a program's, or it was converted while this worker was away.
-            self._go_by(Seen(reply[1].decode()))
-
-    def _go_by(self, seen: Seen) -> None:
-        self._scripts["exchange"] = Script("exchange", self.order, seen)
+            self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
 
     async def adopt(self, epoch: str, run: int, fingerprints: Sequence[bytes]) -> int:
         """Note what another scheduler had seen, in its own notation; return how many of these are new.

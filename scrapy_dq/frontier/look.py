@@ -156,7 +156,7 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, order: Order) -> tuple[str, bool]:
+def refused_scripts(client: Any, order: Order, seen: Seen) -> tuple[str, bool]:
     """Return why no script runs (empty: they do), and whether the one of an exchange is cached; blocking.
 
     Raises:
@@ -165,10 +165,10 @@ def refused_scripts(client: Any, order: Order) -> tuple[str, bool]:
     try:
         # As an exchange does: it asks for the time, and reads a key.
         client.eval("redis.call('TIME') return redis.call('EXISTS', KEYS[1])", 1, keys.meta("-"))
-        cached = any(client.script_exists(*(Script("exchange", order, seen).sha for seen in Seen)))
+        (cached,) = client.script_exists(Script("exchange", order, seen).sha)
     except ResponseError as error:
         return describe(error), False
-    return "", cached
+    return "", bool(cached)
 
 
 def _text(name: bytes) -> str:

@@ -57,27 +57,28 @@ def _lua(name: str) -> str:
 
 
 @cache
-def source(transition: str, order: Order, seen: Seen | None = None) -> str:
+def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     """Return the whole script of *transition* for crawls served in *order*.
 
     Args:
-        seen: the one kind of seen that it can serve, which makes it quicker; None: whichever is stored.
+        seen: the one kind of seen that an exchange can serve; all others go by what is stored.
     """
 
     def joined(*names: str) -> str:
         return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
 
-    kinds = [name for kind, names in _SEEN.items() if seen in (None, kind) for name in names]
+    kinds = (seen,) if transition == "exchange" else Seen
+    seen_by = (name for kind in kinds for name in _SEEN[kind])
     # Of the captured locals of a function, a closure looks through all to find its own: those that every
     # function needs stand around the others. That saves a tenth of an exchange.
-    rest = joined(*_COMMON, *kinds, *_PARTS[transition], transition)
+    rest = joined(*_COMMON, *seen_by, *_PARTS[transition], transition)
     return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
 
 
 class Script:
     """One transition, called by its digest; Redis is given the source when it does not know it."""
 
-    def __init__(self, transition: str, order: Order, seen: Seen | None = None) -> None:
+    def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
         self.source = source(transition, order, seen)
         self.sha = sha1(self.source.encode()).hexdigest()
 

@@ -11,22 +11,25 @@ local function rounds_of(buckets)
   return 2 ^ (exponent - 1)
 end
 -- Returns the bucket of a token, by number, and what is stored of it there.
+local sub, number, format, sha1hex = string.sub, tonumber, string.format, redis.sha1hex
 local function bucket_of(token, buckets, rounds)
-  local hex = redis.sha1hex(token) -- whatever a fingerprinter returns: these bits are even
-  local bits = tonumber(string.sub(hex, 1, 4), 16) -- no more than 8 digits at once: a long may have 32 bits
-  local last = tonumber(string.sub(hex, 13, 20), 16) % 1000000000
-  local n = bits % FIRST + FIRST * (last % (2 * rounds))
+  local hex = sha1hex(token) -- whatever a fingerprinter returns: these bits are even
+  local bits = number(sub(hex, 1, 4), 16) -- no more than 8 digits at once: a long may have 32 bits
+  local last = number(sub(hex, 13, 20), 16) % 1000000000
+  local first = bits % FIRST
+  local n = first + FIRST * (last % (2 * rounds))
   if n >= buckets then n = n - FIRST * rounds end
-  return n, string.format('%s%d%09d%09d', bits >= 32768 and '-' or '', math.floor(bits / FIRST) % 8 + 1,
-    tonumber(string.sub(hex, 5, 12), 16) % 1000000000, last)
+  return n, format('%s%d%09d%09d', bits >= 32768 and '-' or '', (bits - first) / FIRST % 8 + 1,
+    number(sub(hex, 5, 12), 16) % 1000000000, last)
 end
--- Returns the bucket to divide next, and a function that says which of its members go to the new, last one.
-local function next_split(buckets, rounds)
-  local modulus, remainder = 2 * rounds, math.floor(buckets / FIRST)
-  return buckets - FIRST * rounds, function(member)
-    local digits = tonumber(string.sub(member, -9))
-    return digits and digits % modulus == remainder
+-- Returns those of *members*, which are all that the bucket to divide next has, that go to the new, last one.
+local function to_the_last(members, buckets, rounds)
+  local modulus, remainder, moving = 2 * rounds, math.floor(buckets / FIRST), {}
+  for _, member in ipairs(members) do
+    local last = number(sub(member, -9))
+    if last and last % modulus == remainder then moving[#moving + 1] = member end
   end
+  return moving
 end
 -- A name that no buckets ever had: those of a directory that is gone must not be taken for new ones.
 local function new_generation()

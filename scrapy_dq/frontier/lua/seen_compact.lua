@@ -28,15 +28,11 @@ function KINDS.compact()
     return true
   end
   local function split()
-    local n, moves = next_split(buckets, rounds)
-    local whole, last = bucket_key(generation, n), bucket_key(generation, buckets)
+    local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
+    local members = redis.pcall('SMEMBERS', whole)
+    local moving = is_refused(members, whole) and {} or to_the_last(members, buckets, rounds)
     buckets = buckets + 1
     rounds = rounds_of(buckets)
-    local members, moving = redis.pcall('SMEMBERS', whole), {}
-    if is_refused(members, whole) then return end
-    for _, member in ipairs(members) do
-      if moves(member) then moving[#moving + 1] = member end
-    end
     for i = 1, #moving, PART do
       local stop = math.min(i + PART - 1, #moving)
       if is_refused(redis.pcall('SADD', last, unpack(moving, i, stop)), last) then return end
