@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.look import sizes
-from support.live_frontier import HandWorker, LiveFrontier, put
+from scrapy_dq.frontier.look import sizes, upcoming
+from scrapy_dq.frontier.model import Status
+from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, numbers, put, puts
 
 NO_TEXT = b"\xff\x1b[2J"
 
@@ -45,3 +46,29 @@ def test_bands_that_are_none(live: LiveFrontier, worker: HandWorker) -> None:
     assert [(size.partition, size.waiting) for size in sizes(live.redis, live.crawl, 5).largest] == [("a", 1)]
     assert live.call("flush", ["worker"])[0] == ""
     assert live.dump() == {}
+
+
+@pytest.mark.parametrize("element", [b"", b"short", b"longer than a turn"])
+def test_an_element_that_is_too_short(live: LiveFrontier, worker: HandWorker, element: bytes) -> None:
+    """It is leased as an entry that nobody can read, comes back as one, and holds up no other."""
+    worker.exchange(*puts(b"a", 1))
+    live.redis.rpush(live.key("backlog:0:a"), element)
+    worker.exchange(*puts(b"a", 1, begin=5))
+    assert len(upcoming(live.redis, live.crawl, 9)) == 3
+    leases = worker.exchange(want=2).leases
+    odd = leases[1]
+    assert (odd.entry_id, odd.payload) == (element[8:].ljust(12, b"\0"), b"")
+    worker.leave()
+    again = HandWorker(live, "again")
+    found = [lease.entry_id for _ in range(3) for lease in again.exchange(want=9).leases]
+    assert sorted(found) == sorted([entry_id(0), odd.entry_id, entry_id(5)])
+
+
+@pytest.mark.parametrize("counts", [b"", b"none", b"1 -5 -5 0 0 0 0 0 0", b"9" * 400 + b" 0 0 0 0 0 0 0 0"])
+def test_spoilt_counts_hold_up_no_crawl(live: LiveFrontier, worker: HandWorker, counts: bytes) -> None:
+    """They are shown; what waits is leased all the same, and the crawl ends."""
+    worker.exchange(*puts(b"a", 3))
+    live.redis.hset(live.key("meta"), "counts", counts)
+    receipt = worker.exchange(want=9)
+    assert numbers(receipt) == [0, 1, 2]
+    assert worker.exchange(*(ack(n) for n in range(3))).status is Status.FINISHED

@@ -36,6 +36,11 @@ local function split(record, from)
   local stop = string.find(record, '\0', from, true)
   return string.sub(record, from, stop - 1), string.sub(record, stop + 1)
 end
+-- A stranger's element may be shorter than its turn and id. Completed, it becomes a dead letter; as it is, no place can
+-- be made of it.
+local function whole(element)
+  return #element < 20 and element .. string.rep('\0', 20 - #element) or element
+end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
 -- Splits a record of in-flight into what it says.
 local function read_record(record)
@@ -63,6 +68,7 @@ local function come_back(set, id, lease)
   redis.call('ZADD', key[set], 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
   now_there(set)
+  if lease.partition == CLAIMED then state.claimed = 1 end -- a retry brings it into a run that has claimed nothing
   state.waiting = state.waiting + 1
   touched[lease.partition] = true
 end

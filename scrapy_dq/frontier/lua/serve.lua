@@ -11,7 +11,8 @@ local function serve_list(partition, rank, count)
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
   while taken < #popped and grants.bytes < grants.max_bytes do
     taken = taken + 1
-    grant(string.sub(popped[taken], 9, 20), head .. popped[taken])
+    local element = whole(popped[taken])
+    grant(string.sub(element, 9, 20), head .. element)
   end
   for i = #popped, taken + 1, -1 do
     redis.call(newest and 'RPUSH' or 'LPUSH', list, popped[i])
@@ -34,7 +35,7 @@ local function serve(partition, count)
       if wrong_list(rank, partition) then break end
       local head = redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
       if head then
-        place = rank_bytes(rank) .. string.sub(head, 1, 8)
+        place = rank_bytes(rank) .. string.sub(whole(head), 1, 8)
       else
         remove_best_band(partition)
         rank = nil

@@ -31,6 +31,7 @@ local function best_of(partition, most)
     while listed < most and bytes < max_bytes do
       local element = redis.pcall('LINDEX', list_of(rank, partition), newest and -1 - at or at)
       if type(element) ~= 'string' then break end -- its end, or something else has taken its name
+      element = whole(element)
       found[#found + 1] = { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0,
         string.sub(element, 21) }
       at, listed, bytes = at + 1, listed + 1, bytes + #element
