@@ -24,7 +24,7 @@ end
 local function turn_bytes(rank, sequence)
   return struct.pack('>I8', order_newest_first(rank) and BIAS - sequence or sequence)
 end
--- What a stranger has written may be shorter than what is read of it. Completed, it is leased, and buried by its worker.
+-- What a stranger has written may be shorter than what is read of it. Completed, it is leased, and then buried.
 local ELEMENT, MEMBER = 20, 29 -- the least that an element of a list has; a member of returned, or of quarantine
 local function whole(text, size)
   return #text < size and text .. string.rep('\0', size - #text) or text
