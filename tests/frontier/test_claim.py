@@ -7,7 +7,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scrapy_dq.frontier.model import Ack, Claim, Lease, Order, Receipt, Release, StartKeys, Status, Terms
+from scrapy_dq.frontier import peek, retry
+from scrapy_dq.frontier.model import (
+    Ack,
+    Bury,
+    Claim,
+    Fail,
+    Lease,
+    Move,
+    Order,
+    Receipt,
+    Release,
+    StartKeys,
+    Status,
+    Terms,
+)
 from support.live_frontier import HandWorker, LiveFrontier, limited, put
 from support.redis_server import RedisServer
 
@@ -199,3 +213,19 @@ def test_a_claim_is_no_page_that_is_done(fed: Fed, claimer: HandWorker) -> None:
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     assert claimer.exchange(Ack(lease.entry_id), seeding=3).census.done == 0
+
+
+@pytest.mark.parametrize("end", [Fail, Bury])
+def test_nor_is_one_that_is_tried_again_after_the_run(
+    fed: Fed, claimer: HandWorker, end: Callable[..., Move]
+) -> None:
+    """When the last worker has left, nothing was claimed; a retry brings it back."""
+    fed.feed(b"a")
+    (lease,) = claim(claimer, 1).leases
+    claimer.exchange(end(lease.entry_id, "reason", *(["label"] if end is Fail else [])))
+    claimer.leave()
+    overview = peek(fed.redis, fed.crawl)
+    retry(fed.redis, fed.crawl, overview, failed=lambda record: True, dead=lambda record: True)
+    again = HandWorker(fed, "again")
+    (lease,) = again.exchange(want=1).leases
+    assert again.exchange(Ack(lease.entry_id)).census.done == 0

@@ -18,7 +18,7 @@ from support.compact import chance_of_a_false_seen, compacted
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, numbers, put
 
 KEPT = replace(IDENTITY, keep_seen=True)
-LOAD, MOST_SPLITS, SWEPT_BESIDE = 45, 25, 100
+LOAD, MOST_SPLITS, SWEPT_BESIDE, MOST_BUCKETS = 45, 25, 100, 2**28
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -233,6 +233,15 @@ def test_a_sweep_is_bounded(
     assert HandWorker(live, "worker").exchange(seen(1, 1)).dropped == ()
 
 
+def test_a_sweep_finds_all_of_very_many(live: LiveFrontier) -> None:
+    """However many generations are noted: a scan from the start of a large hash finds only the first."""
+    live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 1 for n in range(1500)})
+    for _ in range(1500 // 16 + 2):
+        if not live.call("sweep", 0.0):
+            break
+    assert live.dump() == {}
+
+
 def test_a_crawl_that_begins_anew_discards_too(live: LiveFrontier) -> None:
     """Its last run was finished, and nobody left it: the keys were still there."""
     worker = HandWorker(live, "worker")
@@ -317,6 +326,27 @@ def test_a_bucket_of_another_type_is_told_and_passed_by(live: LiveFrontier) -> N
     assert len(worker.exchange(*(seen(5000 + n, n) for n in pages), seeding=1).dropped) >= 1000 - lost - 45
     assert forget(live.redis, live.crawl, [(b"page %d" % n, b"-") for n in pages])
     assert live.redis.get(live.key(spoilt)) == b"a stranger's"
+
+
+@pytest.mark.parametrize("number", ["inf", "1e300", "-inf", "nan", "2000.5", "9" * 30])
+def test_numbers_that_a_stranger_has_written_end(
+    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """What was seen may be new again; what is noted to be swept is no more than there may be."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(seen(1, 1))
+    live.redis.hset(live.key("seen"), mapping={"buckets": number, "count": number})
+    assert worker.exchange(seen(2, 2)).applied
+    assert worker.exchange(seen(3, 2)).dropped == (0,)
+    assert 1024 <= directory(live)["buckets"] <= MOST_BUCKETS
+    monkeypatch.setattr(frontier, "SWEEP_S", 0.0)
+    finish(worker, keep_seen=False)
+    noted = [int(left) for left in live.redis.hvals(live.key("discarded"))]
+    assert all(left < MOST_BUCKETS for left in noted)
+    live.redis.delete(live.key("discarded"))
+    live.redis.hset(live.key("discarded"), "a stranger's", number)
+    live.call("sweep", 0.0)
+    assert all(int(left) < MOST_BUCKETS for left in live.redis.hvals(live.key("discarded")))
 
 
 @pytest.mark.parametrize("generation", [{}, {"generation": "a stranger's"}])

@@ -6,8 +6,7 @@ local function promote(limit, max_bytes)
   repeat
     local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', passed, 20)
     for _, member in ipairs(due) do
-      local id, rank = string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20))
-      local partition, payload = split(member, 21)
+      local id, rank, partition, payload = read_delayed(member)
       if wrong_list(rank, partition) then
         passed = passed + 1
       else

@@ -1,15 +1,20 @@
 -- discarded: buckets of a `seen` that was dropped. To unlink millions of keys in one step would hold up Redis, so
 -- they are noted here, and unlinked some at a time: by exchanges, and by whoever has dropped them (sweep.lua).
 local MOST_GENERATIONS = 16
+local MOST_BUCKETS = 2 ^ 28 -- of 12 billion fingerprints: a stranger may write a number that nobody would ever sweep
+local function whole_number(text, least, most)
+  return math.max(least, math.min(math.floor(tonumber(text or 0) or 0), most))
+end
 local function discard(generation, buckets)
   redis.call('HSET', key.discarded, generation, buckets)
   now_there('discarded')
 end
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_some(most)
-  local found = redis.call('HSCAN', key.discarded, 0, 'COUNT', MOST_GENERATIONS)[2]
-  for i = 1, math.min(#found, 2 * MOST_GENERATIONS), 2 do
-    local generation, left = found[i], tonumber(found[i + 1]) or 0
+  -- Not HSCAN from 0, which finds nothing once the first slots of a large hash are empty.
+  local found = redis.call('HRANDFIELD', key.discarded, MOST_GENERATIONS, 'WITHVALUES')
+  for i = 1, #found, 2 do
+    local generation, left = found[i], whole_number(found[i + 1], 0, MOST_BUCKETS)
     local names = {}
     while left > 0 and #names < most do
       left = left - 1

@@ -18,12 +18,12 @@ local moved, buried = 0, 0
 -- HKEYS, which reads all of it at each step.
 for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) do
   local lease = take_lease(worker_id, id)
-  if lease.quarantined then lease.attempts = lease.attempts + 1 end
-  if lease.attempts >= max_attempts then
+  if lease and lease.quarantined then lease.attempts = lease.attempts + 1 end
+  if lease and lease.attempts >= max_attempts then
     bury_lease(worker_id, id, lease,
       'its worker died ' .. lease.attempts .. ' times while it was the suspect')
     buried = buried + 1
-  else
+  elseif lease then
     come_back('quarantine', id, lease)
     moved = moved + 1
   end

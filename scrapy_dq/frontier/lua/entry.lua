@@ -24,10 +24,15 @@ end
 local function turn_bytes(rank, sequence)
   return struct.pack('>I8', order_newest_first(rank) and BIAS - sequence or sequence)
 end
+-- What a stranger has written may be shorter than what is read of it. Completed, it is leased, and then buried.
+local ELEMENT, MEMBER = 20, 29 -- the least that an element of a list has; a member of returned, or of quarantine
+local function whole(text, size)
+  return #text < size and text .. string.rep('\0', size - #text) or text
+end
 local function place_before(a, b)
   -- By number: Lua's < on strings follows the locale.
-  local a_rank, a_turn = struct.unpack('>I8I8', a)
-  local b_rank, b_turn = struct.unpack('>I8I8', b)
+  local a_rank, a_turn = struct.unpack('>I8I8', whole(a, 16))
+  local b_rank, b_turn = struct.unpack('>I8I8', whole(b, 16))
   if a_rank ~= b_rank then return a_rank < b_rank end
   return a_turn < b_turn
 end
@@ -36,10 +41,18 @@ local function split(record, from)
   local stop = string.find(record, '\0', from, true)
   return string.sub(record, from, stop - 1), string.sub(record, stop + 1)
 end
+-- Splits a member of delayed into id, rank, partition and payload.
+local function read_delayed(member)
+  if not string.find(member, '\0', 21, true) then -- a stranger's
+    return whole(string.sub(member, 1, 12), 12), 0, '', ''
+  end
+  return string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20)), split(member, 21)
+end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
 -- Splits a record of in-flight into what it says.
 local function read_record(record)
   local partition, element = split(record, 10)
+  element = whole(element, ELEMENT)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
     partition = partition, payload = string.sub(element, 21) }
 end
@@ -49,6 +62,7 @@ local function take_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end
   redis.call('HDEL', in_flight_key(worker_id), id)
+  if #id ~= 12 or not string.find(record, '\0', 10, true) then return false end -- a stranger's, and no lease
   local lease = read_record(record)
   lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
   if lease.quarantined then
@@ -63,6 +77,7 @@ local function come_back(set, id, lease)
   redis.call('ZADD', key[set], 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
   now_there(set)
+  if lease.partition == CLAIMED then state.claimed = 1 end -- a retry brings it into a run that has claimed nothing
   state.waiting = state.waiting + 1
   touched[lease.partition] = true
 end

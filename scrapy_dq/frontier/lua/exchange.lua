@@ -69,9 +69,10 @@ tidy(ahead, max_bytes)
 tidy_seen()
 begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
-if want > 0 and state.waiting > 0 then
+-- By the keys, too: somebody may have spoilt the counts.
+if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
   -- Nobody takes more than its share of a backlog that is smaller than what all workers would buffer.
-  local share = math.ceil(state.waiting / there.members)
+  local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
   lease(math.min(want, share), ahead, most, here)
 end
 if claims then claim(want, unpack(claims)) end

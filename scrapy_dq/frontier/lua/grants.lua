@@ -21,7 +21,8 @@ local function grant(id, record)
 end
 local function grant_member(set, partition, member, flag)
   redis.call('ZREM', set, partition .. '\0' .. member)
-  grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) + flag)
+  member = whole(member, MEMBER)
+  grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) % 128 + flag)
     .. partition .. '\0' .. string.sub(member, 9, 28) .. string.sub(member, 30))
 end
 local function grant_at(position, wait_ms) grants.waits[position], grants.timed = wait_ms, true end

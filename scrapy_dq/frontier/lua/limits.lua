@@ -19,7 +19,7 @@ local function begin_to_limit()
   state.limited = true
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
-      count_busy(partition_of(record), 1)
+      if string.find(record, '\0', 10, true) then count_busy(partition_of(record), 1) end -- else a stranger's
     end
   end
   save_partitions()

@@ -8,8 +8,8 @@ function KINDS.compact()
   local function look()
     if generation ~= nil then return end
     local stored = redis.call('HMGET', key.seen, 'generation', 'buckets', 'count')
-    generation, count = stored[1], tonumber(stored[3] or 0) or 0
-    buckets = math.max(FIRST, tonumber(stored[2] or 0) or 0)
+    generation, count = stored[1], whole_number(stored[3], 0, LOAD * MOST_BUCKETS)
+    buckets = whole_number(stored[2], FIRST, MOST_BUCKETS)
     rounds = rounds_of(buckets)
   end
   local function save()
@@ -63,7 +63,7 @@ function KINDS.compact()
   function kind.tidy()
     if not changed then return end
     for _ = 1, MOST_SPLITS do
-      if count <= LOAD * buckets then break end
+      if count <= LOAD * buckets or buckets >= MOST_BUCKETS then break end
       split()
     end
     save()

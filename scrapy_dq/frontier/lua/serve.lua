@@ -11,7 +11,8 @@ local function serve_list(partition, rank, count)
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
   while taken < #popped and grants.bytes < grants.max_bytes do
     taken = taken + 1
-    grant(string.sub(popped[taken], 9, 20), head .. popped[taken])
+    local element = whole(popped[taken], ELEMENT)
+    grant(string.sub(element, 9, 20), head .. element)
   end
   for i = #popped, taken + 1, -1 do
     redis.call(newest and 'RPUSH' or 'LPUSH', list, popped[i])
@@ -34,7 +35,7 @@ local function serve(partition, count)
       if wrong_list(rank, partition) then break end
       local head = redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
       if head then
-        place = rank_bytes(rank) .. string.sub(head, 1, 8)
+        place = rank_bytes(rank) .. string.sub(whole(head, ELEMENT), 1, 8)
       else
         remove_best_band(partition)
         rank = nil
@@ -42,7 +43,7 @@ local function serve(partition, count)
     end
     if suspect and (not back or place_before(suspect, back)) and (not rank or place_before(suspect, place)) then
       grant_member(key.quarantine, partition, suspect, 128)
-      redis.call('HSET', worker_key(grants.worker_id), 'quarantined', string.sub(suspect, 17, 28))
+      redis.call('HSET', worker_key(grants.worker_id), 'quarantined', grants.ids[#grants.ids])
       holds_suspect = true
       left = left - 1
     elseif back and (not rank or place_before(back, place)) then

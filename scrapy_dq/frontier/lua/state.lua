@@ -29,7 +29,8 @@ local function load_state()
   }
 end
 local function save_state()
-  local counts = string.format('%d %d %d %d %d %d %d %d %d', state.sequence, state.waiting,
+  -- Not %d: a long may have 32 bits.
+  local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence, state.waiting,
     state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed)
   if state.phase == state.stored_phase then
     redis.call('HSET', key.meta, 'counts', counts)

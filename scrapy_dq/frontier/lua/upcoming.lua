@@ -14,7 +14,7 @@ local function best_of(partition, most)
     while at < most and bytes < max_bytes do -- one by one: each may be large
       local member = redis.call('ZRANGEBYLEX', set, from, '(' .. partition .. '\1', 'LIMIT', 0, 1)[1]
       if not member then break end
-      local record = string.sub(member, #partition + 2)
+      local record = whole(string.sub(member, #partition + 2), MEMBER)
       found[#found + 1] = { string.sub(record, 1, 16), string.sub(record, 17, 28), string.byte(record, 29),
         string.sub(record, 30) }
       at, bytes, from = at + 1, bytes + #member, '(' .. member
@@ -31,6 +31,7 @@ local function best_of(partition, most)
     while listed < most and bytes < max_bytes do
       local element = redis.pcall('LINDEX', list_of(rank, partition), newest and -1 - at or at)
       if type(element) ~= 'string' then break end -- its end, or something else has taken its name
+      element = whole(element, ELEMENT)
       found[#found + 1] = { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0,
         string.sub(element, 21) }
       at, listed, bytes = at + 1, listed + 1, bytes + #element
@@ -68,8 +69,8 @@ local at = 0
 while left > 0 and max_bytes > 0 do
   local due = redis.call('ZRANGE', key.delayed, at, at, 'WITHSCORES')
   if not due[1] then break end
-  local partition, payload = split(due[1], 21)
-  tell('delayed', math.max(0, tonumber(due[2]) - now_ms()), partition, string.sub(due[1], 1, 12), 0, payload)
+  local id, _, partition, payload = read_delayed(due[1])
+  tell('delayed', math.max(0, tonumber(due[2]) - now_ms()), partition, id, 0, payload)
   at = at + 1
 end
 return flat
