@@ -12,7 +12,7 @@ from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import id_text, refuse
 
-STEP = 1_000
+STEP = 500
 """Fingerprints of one call: a script holds Redis while it runs."""
 
 

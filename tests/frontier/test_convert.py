@@ -62,7 +62,7 @@ def known(open_frontier: OpenFrontier, live: LiveFrontier, kind: Seen, pages: in
 
 @pytest.mark.parametrize(("from_", "to"), WAYS)
 def test_all_that_was_seen_is_known(open_frontier: OpenFrontier, from_: Seen, to: Seen) -> None:
-    """In steps of a thousand; meanwhile the count is that of both halves, and what waits stays as it is."""
+    """In small steps; meanwhile the count is that of both halves, and what waits stays as it is."""
     live = begun(open_frontier, from_)
     waiting = live.state()["places"]
     lefts = []
