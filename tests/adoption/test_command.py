@@ -162,7 +162,7 @@ def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:
     found = json.loads(done.stdout)
     assert (done.returncode, found["crawl"]) == (0, project.name)
     assert [found[name] for name in ("adopted", "known", "dead", "fingerprints")] == [12, 0, 1, 12]
-    assert (found["complete"], found["deleted"]) == (True, False)
+    assert (found["complete"], found["deleted"]) == (True, [])
     assert sum(found["reasons"].values()) == 1
     assert found["start_urls"] == {f"{project.name}:start_urls": 2}
 

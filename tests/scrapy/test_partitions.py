@@ -232,7 +232,7 @@ def test_a_worker_with_other_partitions_is_refused(
     redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors
 ) -> None:
     """One line that says what differs; the crawl of the others goes on untouched."""
-    site = start_site(pages=40, fan_out=39, latency_s=0.1)
+    site = start_site(pages=80, fan_out=79, latency_s=0.1)
     project = make_project([site.start_url], redis_url=redis_url, settings={"CONCURRENT_REQUESTS": 2})
     first = project.start_worker()
     wait_until(lambda: project.count().total() > 2, "the first one is under way", 20)
