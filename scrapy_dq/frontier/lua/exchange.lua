@@ -9,7 +9,7 @@
 --          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
 --          of here, wrong key (key, actual, expected; or nothing), words (steer.lua) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, what this script is not for
--- COST     O(moves + want) * log partitions, at most 1,000 each; 6 ms at most on an ordinary core
+-- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
 --          the parents of what was in there are still in flight
