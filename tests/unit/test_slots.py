@@ -159,3 +159,12 @@ def test_a_spider_may_have_a_delay_of_its_own() -> None:
     """As Scrapy's downloader does: it goes before the setting."""
     its: Any = SimpleNamespace(spider=SimpleNamespace(download_delay=0.5), settings=Settings())
     assert "DQ_DOMAIN_DELAY = 0.5" in delay_of_each(its, Config("c"))
+
+
+def test_of_very_many_hosts_some_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of them is bounded; what is forgotten comes out the same."""
+    monkeypatch.setattr("scrapy_dq.slots.MOST_HOSTS", 3)
+    mine = slots()
+    for number in (*range(10), *range(10)):
+        assert mine.partition_of(Request(f"http://{number}.example/x")) == b"%d.example" % number
+        assert len(mine._hosts) <= 3
