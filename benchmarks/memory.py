@@ -29,8 +29,7 @@ PER_TRIP = 1_000
 HELD = 100_000
 """Requests that a worker has sent; as many as it remembers by default."""
 QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
-KINDS_OF_SEEN = [kind for kind in ("exact", "compact") if kind in {seen.value for seen in Seen}]
-WANTED = {"exact": 75, "compact": 12}
+WANTED = {Seen.EXACT: 75, Seen.COMPACT: 12}
 """Bytes per fingerprint, at most."""
 CRAWL = "benchmark"
 """The QuickWorker's."""
@@ -116,7 +115,7 @@ class Memory(Part):
             }
             tell(f"bytes per request that waits, {kind}: {found['pending'][kind]}")
             found["seen"][kind] = {
-                f"scrapy_dq, {name}": asyncio.run(seen(kind, Seen(name))) for name in KINDS_OF_SEEN
+                f"scrapy_dq, {of_seen.value}": asyncio.run(seen(kind, of_seen)) for of_seen in Seen
             } | {"scrapy-redis": {"count": SEEN, "bytes": seen_of_peer(kind)}}
             tell(f"bytes per fingerprint, {kind}: {found['seen'][kind]}")
         found["held"] = held()
@@ -136,27 +135,18 @@ class Memory(Part):
                 )
             )
             for of_seen, wanted in WANTED.items():
-                size = found["seen"][kind].get(f"scrapy_dq, {of_seen}")
-                count = size["count"] if size else SEEN
-                bars.append(
-                    Bar(
-                        f"bytes per seen at {count:,}, {of_seen}, {title}",
-                        wanted,
-                        True,
-                        [size["bytes"]] if size else [],
-                    )
-                )
+                size = found["seen"][kind][f"scrapy_dq, {of_seen.value}"]
+                figure = f"bytes per seen at {size['count']:,}, {of_seen.value}, {title}"
+                bars.append(Bar(figure, wanted, True, [size["bytes"]]))
         return bars
 
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""
-        compact = all("scrapy_dq, compact" in sizes for sizes in found["seen"].values())
         return "\n\n".join([
             f"Bytes of Redis per request that waits, of {PENDING:,} as above, without what is kept of their "
             "fingerprints:",
             _table(found, "pending"),
-            "Bytes of Redis per fingerprint, of so many as stand in brackets"
-            + (":" if compact else "; the compact kind of `seen` was not there yet:"),
+            "Bytes of Redis per fingerprint, of so many as stand in brackets; expiring: with `DQ_SEEN_TTL`:",
             _table(found, "seen"),
             f"Resident memory of the process: with the scheduler open; with {IN_OUTBOX:,} requests enqueued "
             f"while the event loop has no turn, which is a full outbox; once {HELD:,} are stored, whose "

