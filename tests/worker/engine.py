@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from scrapy_dq.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Seen, Words
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.frontier.worker import Worker
@@ -26,8 +26,8 @@ ORDER = Order.FIFO
 
 
 def script(transition: str) -> Script:
-    """Return the script that these frontiers call: the one of an exchange is for one kind of seen alone."""
-    return Script(transition, ORDER, Seen.EXACT if transition == "exchange" else None)
+    """Return the script that these frontiers call."""
+    return Script(transition, ORDER)
 
 
 def sha(transition: str) -> bytes:
