@@ -51,8 +51,15 @@ def announce(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     """Log what this worker has found: a new run, others at work, other arguments than its own."""
     census = joined.census
     if joined.status is Status.FINISHED:
-        over = f"run {config.run_name!r} is finished"
-        what = f"{over}: nothing to do. Another DQ_RUN_NAME starts a new run"
+        if joined.ended_s is None:
+            what = f"run {config.run_name!r} is finished: nothing to do. Another DQ_RUN_NAME starts a new run"
+        else:
+            left_s = config.restart_window_s - joined.ended_s
+            what = (
+                f"run {joined.run}, with the same arguments, was finished {joined.ended_s:.0f} s ago by "
+                f"several workers: nothing to do for one that was started again. In {left_s:.0f} s a new run can begin "
+                f"(DQ_RESTART_WINDOW), or at once with another DQ_RUN_NAME or DQ_RESTART_WINDOW = 0"
+            )
     elif not joined.resumed:
         what = f"new run {joined.run}; {counts_of(census)}"
     else:
@@ -87,8 +94,23 @@ def tell_hold(crawl: str, hold: Hold) -> None:
     logger.info("Crawl %r: %s", crawl, _HOLDS[hold])
 
 
-def mention_failures(crawl: str, census: Census) -> None:
-    """Log what went wrong for good in a run that is finished, and which command lists it."""
+def mention_end(crawl: str, reason: str, census: Census) -> None:
+    """Log what is missing in a run that has ended, and what failed in it for good; and what can be done."""
+    if reason == "start_incomplete":
+        logger.error(
+            "Crawl %r: everything that was found is done, but %d start() did not come to its end (its worker "
+            "was killed or stopped, or it raised), and none with the same arguments has. The run stays open: "
+            "`scrapy crawl` with these arguments runs start() again, and crawls what is missing",
+            crawl, census.incomplete,
+        )  # fmt: skip
+    if reason == "frontier_damaged":
+        logger.error(
+            "Crawl %r: keys were deleted or evicted while it went on, so that %d requests, or what was seen, "
+            "are gone; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
+            crawl, census.gone,
+        )  # fmt: skip
+    if reason != "finished":
+        return
     for count, what, command, level in (
         (census.failed, "failed for good", "failed", logging.INFO),
         (census.dead, "became dead letters", "dead", logging.WARNING),

@@ -13,6 +13,7 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
 from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.start_keys import start_keys_of
 from scrapy_dq.surroundings import names_of, spider_args
 
 if TYPE_CHECKING:
@@ -67,15 +68,21 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
 
 def identity_of(config: Config, crawler: Crawler) -> Identity:
     """Return what must agree between all workers of the crawl."""
+    assert crawler.spider is not None
+    args = json.dumps(spider_args(), sort_keys=True)
+    listens = start_keys_of(crawler.spider, config) is not None
     return Identity(
         fingerprinter=global_object_name(type(crawler.request_fingerprinter)),
         spider=global_object_name(type(crawler.spider)),
-        spider_args=json.dumps(spider_args(), sort_keys=True),
+        spider_args=args,
         run_name=config.run_name,
         keep_seen=config.persist,
         partition_by=config.partition_by,
         seen_ttl_s=config.seen_ttl_s,
         limits=config.limits,
+        starts=("" if config.seed_once else "*") + args,
+        # One that is fed is started again to be fed on.
+        restart_window_s=0.0 if listens else config.restart_window_s,
     )
 
 

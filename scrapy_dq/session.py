@@ -8,14 +8,14 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
-from scrapy.exceptions import DontCloseSpider
+from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_dq import stats
 from scrapy_dq.announcing import (
     Progress,
     announce,
     counts_of,
-    mention_failures,
+    mention_end,
     mention_settings_without_effect,
     tell_hold,
 )
@@ -177,7 +177,7 @@ class Session:
         self._progress = Progress(config.log_interval_s, lambda: self.worker.census)
 
     def _listen(self) -> None:
-        self._crawler.signals.connect(self._stay_open, signals.spider_idle)
+        self._crawler.signals.connect(self._idle, signals.spider_idle)
         spider = self._crawler.spider
         if self._start_keys is not None and isinstance(spider, RedisMixin):
             spider.server = self._connection.blocking()
@@ -185,9 +185,11 @@ class Session:
             stay = f"closes after {spider.max_idle_time:g} s" if spider.max_idle_time else "stays open"
             logger.info("Fed by %s; %s when nothing comes", ", ".join(self._start_keys.keys), stay)
 
-    def _stay_open(self) -> None:
+    def _idle(self) -> None:
         if self.listening.on:
             raise DontCloseSpider
+        if self.worker.ending != "finished":
+            raise CloseSpider(self.worker.ending)
 
     async def close(self, reason: str) -> None:
         """Leave the crawl and let go of Redis; safe at any stage of `open`."""
@@ -200,8 +202,7 @@ class Session:
         try:
             if self.opened:
                 await self._leave()
-                if reason == "finished":
-                    mention_failures(self.config.crawl, self.worker.census)
+                mention_end(self.config.crawl, reason, self.worker.census)
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
@@ -234,7 +235,7 @@ class Session:
     def run_finished(self) -> None:
         if self.worker.over:
             # A spider that is kept open (DontCloseSpider) would go on to feed a run that takes nothing.
-            self.settlement.close_spider("finished")
+            self.settlement.close_spider(self.worker.ending)
         self.settlement.wake()
 
     def frontier_lost(self) -> None:
@@ -251,6 +252,12 @@ class Session:
         # Another dupefilter of this process takes what was lost for known, and cannot be told.
         if parentless or not self.shares_seen:
             self.settlement.close_spider("outbox_lost")
+
+    def rolled_back(self, parentless: bool) -> None:
+        self._scheduler.forget_sent()
+        # Another dupefilter of this process takes what is gone for known, and cannot be told.
+        if parentless or not self.shares_seen:
+            self.settlement.close_spider("frontier_rolled_back")
 
     def told(self, before: Words, words: Words) -> None:
         if words.forgets != before.forgets:

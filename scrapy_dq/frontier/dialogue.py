@@ -63,6 +63,13 @@ class Listener(Protocol):
         crawl's start() brings them back.
         """
 
+    def rolled_back(self, parentless: bool) -> None:
+        """Redis was rolled back further than this worker's log reaches: puts are gone that it confirmed.
+
+        Those whose parent has a lease come again, if nobody takes them for known; if some have none
+        (*parentless*), only the next crawl's start() brings them back.
+        """
+
     def told(self, before: Words, words: Words) -> None:
         """All workers were told something, by somebody outside; what holds is obeyed already."""
 
@@ -139,6 +146,9 @@ class Dialogue:
         """The run is finished for good: nothing is put any more."""
         self.lost = False
         """The frontier is gone."""
+        self.damage = ""
+        """Keys that contradict the counts, as the last exchange has found: an audit is due; empty: none."""
+        self._left_behind = False
 
     @property
     def under_way(self) -> bool:
@@ -161,10 +171,20 @@ class Dialogue:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         if self.over:
             return False
-        if self.seeding == 2 and not self.outbox and not self.leases:
-            # Our start() failed: the run must not be marked finished, so that the next crawl repeats it.
-            return bool(self.census.waiting or self.census.in_flight or self.census.seeding)
+        broken = self.seeding == 2 or (self.seeding == 0 and self.census.incomplete and not self.damage)
+        if broken and not self.outbox and not self.leases:
+            # A start() failed, or died: the run must not be marked finished, so that the next crawl repeats it.
+            return not self.census.empty
         return not self.finished or bool(self.outbox)
+
+    @property
+    def ending(self) -> str:
+        """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
+        if self._left_behind:
+            return "run_over"
+        if self.census.gone:
+            return "frontier_damaged"
+        return "start_incomplete" if self.census.incomplete else "finished"
 
     async def join(self, new_epoch: str) -> Joined:
         """Register; see Frontier.join."""
@@ -172,6 +192,8 @@ class Dialogue:
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
         self.words = joined.words
         self.finished = self.over = joined.status is Status.FINISHED
+        if self.over:
+            self.census = Census()  # nothing of it concerns a worker that does not take part
         return joined
 
     @property
@@ -267,11 +289,13 @@ class Dialogue:
         self.applied = self.composed
         self.finished = False
         self.census = receipt.census
+        self.damage = receipt.damage
         self.next_due_s = receipt.next_due_s
         self.outbox.confirm(sent.prefix)
         del self.notes[: sent.notes]
         for _ in range(sent.forgotten):
             self._log.forgettable.popleft()
+        seq = self.seq
         self.seq += 1
         self._log.retire(sent.sent_at)
         for position in receipt.dropped:
@@ -288,7 +312,7 @@ class Dialogue:
         for position, move in enumerate(sent.prefix):
             if isinstance(move, Put):
                 if position not in refused:
-                    self._log.add(move, now)
+                    self._log.add(move, now, seq)
             else:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
@@ -364,7 +388,7 @@ class Dialogue:
         """Register under a new id, keep what is still ours, and queue the log again."""
         answer = await self._frontier.rejoin(
             rejoin.new_id, self._identity, self.id, self.epoch, self.run, rejoin.held, rejoin.parentless,
-            self._crawl.keep_seen,
+            self._crawl.keep_seen, self._crawl.starts,
         )  # fmt: skip
         self._rejoin = None
         self._listener.counted("rejoin", 1)
@@ -372,6 +396,13 @@ class Dialogue:
             self._lose()
             return
         self.leases.keep(answer.owned)
+        if answer.status is Status.OK:
+            forgot, parentless = self._log.forgot(answer.last_seq)
+            self._log.begin_anew()
+            if forgot:
+                self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
+                self._give_up_leases(parentless)
+                return
         if answer.status is Status.FINISHED:
             if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
                 self._begin_rejoin()  # it came while this rejoin was under way, and opens the run again
@@ -382,14 +413,37 @@ class Dialogue:
         self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
         self.outbox.replay(self._log.take(), answer.owned)
 
+    def _give_up_leases(self, parentless: bool) -> None:
+        """Redis was rolled back further than the log reaches: have all that this worker holds run again.
+
+        What it put before is not all stored, and neither is what its leases, still at work, have put: their
+        ack would lose it for good.
+        """
+        logger.error(
+            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: requests that worker %s had stored are "
+            "gone. The pages that it holds are given back, and what Redis has forgotten is crawled again%s",
+            self.id,
+            "; start() has to run again, too: this worker closes with reason frontier_rolled_back, and the "
+            "same command goes on"
+            if parentless
+            else "",
+        )
+        if parentless:
+            self.seeding = 2  # as if start() had failed: nobody may take the run for finished
+        self.leases.forfeit()
+        self._listener.rolled_back(parentless)
+        self._begin_rejoin()
+
     def _close_run(self) -> None:
-        dropped = self.outbox.puts
+        dropped = self.outbox.parentless
         if dropped:
+            # Those that pages have yielded were found again by whoever got their leases.
             logger.error(
-                "The run is over, finished by others while this worker was away: %d requests that it found "
-                "late are not stored; the next run finds them again",
+                "The run is over, finished by others while this worker was away: %d requests of start() or "
+                "engine.crawl() that it could not store are dropped; it closes with reason run_over",
                 dropped,
             )
+            self._left_behind = True
         self.over = True
         self.outbox.clear()
         self._finish()

@@ -23,6 +23,7 @@ from scrapy_dq.frontier.errors import describe, explain
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
+    Audited,
     Census,
     FrontierError,
     FrontierRefused,
@@ -41,10 +42,12 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
 from scrapy_dq.frontier.wire import (
     NO_TERMS,
+    audit_args,
     id_text,
     limit_args,
     ms,
     pack_limits,
+    parse_audit,
     parse_beats,
     parse_limit,
     parse_members,
@@ -55,9 +58,11 @@ from scrapy_dq.frontier.wire import (
 
 SWEEP_STEP = 1_000
 """Keys unlinked at once: 1 ms of Redis's time."""
+SCAN_STEP = 1_000
+"""Keys that Redis looks at in one step of a search by name."""
 SWEEP_S = 1.0
 """Of what a worker that leaves does for those who come after it."""
-SCHEMA = "3"
+SCHEMA = "4"
 """What the keys mean. Workers of another schema are refused: they would misread each other."""
 
 
@@ -76,6 +81,11 @@ class Identity:
     """With a kind of seen that knows it: what a new run does not know any more; 0: it knows all."""
     limits: Limits | None = field(default_factory=Limits)
     """None: as they are."""
+    starts: str = ""
+    """What this worker's start() is called with: another one of the same name yields the same requests, unless
+    it begins with a star; empty: it has none (lua/starts.lua)."""
+    restart_window_s: float = 0.0
+    """For so long after the end of a run that workers shared, this one counts as one of them, restarted."""
     order_given: bool = True
     seen_given: bool = True
     """False, as an empty name above: whatever is stored will do; if nothing is, the first worker that
@@ -121,8 +131,9 @@ class Frontier:
             self.order.value if crawl.order_given else "", self._seen.value if crawl.seen_given else "",
             crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
             crawl.partition_by, ms(crawl.seen_ttl_s), pack_limits(crawl.limits) if crawl.limits else b"",
+            crawl.starts, ms(crawl.restart_window_s),
         )  # fmt: skip
-        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words = reply
+        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms = reply
         return Joined(
             Status(status.decode()),
             epoch.decode(),
@@ -133,6 +144,7 @@ class Frontier:
             bool(limits_changed),
             bool(adopted),
             parse_words(words),
+            None if ended_ms < 0 else ended_ms / 1000,
         )
 
     async def rejoin(
@@ -145,24 +157,25 @@ class Frontier:
         held: Sequence[bytes],
         parentless: Parentless,
         keep_seen: bool | None,
+        starts: str = "",
     ) -> Rejoined:
         """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
 
         Args:
-            parentless: puts that no lease stands for; those that wait open a finished run again, those
-                that are logged only one whose keys are still there.
+            parentless: puts that no lease stands for: they open a finished run again, while it is still known
+                what was put in it.
         Source: lua/rejoin.lua
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            _said(keep_seen),
+            _said(keep_seen), starts,
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is not Status.OK:
             return Rejoined(status)
         owned = reply[2]
         ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
-        return Rejoined(status, int(reply[1]), frozenset(ids))
+        return Rejoined(status, int(reply[1]), frozenset(ids), None if reply[3] < 0 else int(reply[3]))
 
     async def exchange(
         self,
@@ -214,9 +227,18 @@ class Frontier:
             raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
         return int(reply[1])
 
-    async def fence(self, worker_id: str, epoch: str, run: int) -> str:
-        """Fence a worker that is dead; OK, ABSENT, LOST, RESYNC or FINISHED. Source: lua/fence.lua"""
-        return str((await self._call("fence", worker_id, epoch, run))[0].decode())
+    async def fence(self, worker_id: str, epoch: str, run: int, gone: bool = False) -> tuple[str, str]:
+        """Fence a worker that is dead.
+
+        Args:
+            gone: its process is known to be gone; else it may come back, and what it then needs is kept.
+        Returns:
+            OK, ABSENT, LOST, RESYNC or FINISHED; what its start() was called with, if that was broken off and
+            nobody has done the same (`Identity.starts`), else "".
+        Source: lua/fence.lua
+        """
+        reply = await self._call("fence", worker_id, epoch, run, int(gone))
+        return reply[0].decode(), reply[1].decode("utf-8", "replace") if len(reply) > 1 else ""
 
     async def drain(
         self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
@@ -237,6 +259,27 @@ class Frontier:
             with suppress(FrontierError):  # whoever comes next goes on with it
                 await self.sweep(SWEEP_S)
         return reply[1], bool(reply[2])
+
+    async def audit(
+        self, epoch: str, run: int, lists: Sequence[bytes], worker_ids: Sequence[bytes], last: bool = True
+    ) -> Audited:
+        """Make derived keys anew, as far as *lists* (rank, partition, ...) and *worker_ids* tell.
+
+        Args:
+            last: that was all: compare the counts, and note what is gone.
+        Raises:
+            FrontierRefused: the run is over, or the frontier another one.
+        Source: lua/audit.lua
+        """
+        return parse_audit(await self._call("audit", *audit_args(epoch, run, lists, worker_ids, last, True)))
+
+    async def key_names(self, cursor: int) -> tuple[int, list[bytes]]:
+        """Return some of the crawl's keys, and where to go on; 0: that was the last part."""
+        try:
+            found = await self._client.scan(cursor, match=keys.prefix(self.crawl) + "*", count=SCAN_STEP)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise FrontierUnavailable(explain(error)) from error
+        return int(found[0]), list(found[1])
 
     async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
         """Delete the whole crawl; refuse, naming one, if a member is not among *dead*.

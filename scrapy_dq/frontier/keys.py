@@ -18,6 +18,7 @@ KEYS = (
     Key("meta", "hash", "from the first crawl on; after a finished run it is the tombstone"),
     Key("members", "set", "while workers are registered"),
     Key("beats", "hash", "while workers are registered; no TTL: an eviction policy would delete it"),
+    Key("absent", "hash", "from the first worker that was taken for dead until the next run begins"),
     Key(
         "seen",
         "set",

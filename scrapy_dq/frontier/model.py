@@ -283,6 +283,11 @@ class Census:
     """Requests of this run that failed for good; the newest of them are kept."""
     delayed: int = 0
     """Not due yet; not among those that wait."""
+    gone: int = 0
+    """Requests of this run, and keys, that were deleted or evicted in mid-run; see `frontier/audit.py`."""
+    incomplete: int = 0
+    """`start()` methods that were broken off, and that nobody else has done; counted only while nothing
+    waits. The run is not finished before somebody has."""
 
     @property
     def empty(self) -> bool:
@@ -344,6 +349,8 @@ class Receipt:
     """Positions of puts for which there were too many already (`Put.most`)."""
     words: Words | None = None
     """None: nothing was read."""
+    damage: str = ""
+    """Which keys contradict the counts: some were deleted, or evicted, and an audit is due; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +368,8 @@ class Joined:
     adopted: bool = False
     """What another scheduler had seen was adopted: `Put.known_as` is looked up."""
     words: Words = Words()
+    ended_s: float | None = None
+    """FINISHED, for a worker that was started again: how long ago the run ended; None: by the run's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +379,28 @@ class Rejoined:
     status: Status
     run: int = 0
     owned: frozenset[bytes] = frozenset()
+    last_seq: int | None = None
+    """The last exchange under the old id that Redis knows; None: it does not know the old id at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit has found; see lua/audit.lua."""
+
+    lists: int = 0
+    """Lists that nothing led to any more."""
+    members: int = 0
+    """Workers that were not among the members."""
+    gone: int = 0
+    """Requests that are nowhere."""
+    seen_gone: bool = False
+    """What was seen is not there any more."""
+
+    def __add__(self, other: Audited) -> Audited:
+        return Audited(
+            self.lists + other.lists, self.members + other.members, self.gone + other.gone,
+            self.seen_gone or other.seen_gone,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

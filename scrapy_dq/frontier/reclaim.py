@@ -10,6 +10,7 @@ from typing import Any
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.identity import certainly_dead
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
@@ -33,14 +34,17 @@ class Reclaimer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled = False
 
-    async def reclaim(self, worker_id: str, epoch: str, run: int, why: str) -> None:
+    async def reclaim(self, worker_id: str, epoch: str, run: int, why: str, *, gone: bool = False) -> None:
         """Fence *worker_id* and move its leases to quarantine.
 
+        Args:
+            gone: its process is known to be gone; else it may come back.
         Raises:
             FrontierUnavailable: it may be fenced, and partly drained; say it again.
         """
         # Fence first: a drain in steps would otherwise race with what the worker still takes.
-        if await self._frontier.fence(worker_id, epoch, run) != "OK":
+        status, broken_start = await self._frontier.fence(worker_id, epoch, run, gone=gone)
+        if status != "OK":
             return
         moved = buried = 0
         left = 1
@@ -51,13 +55,21 @@ class Reclaimer:
             moved += step_moved
             buried += step_buried
         logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried)
+        if broken_start:
+            logger.warning(
+                "Worker %s died before its start() was through (arguments: %s). The run ends with reason "
+                "start_incomplete unless a worker with the same arguments completes its own",
+                worker_id, printable(broken_start.lstrip("*"), 500),
+            )  # fmt: skip
         self._reclaimed(moved)
 
     async def reclaim_local(self, epoch: str, run: int, among: Iterable[str] | None = None) -> None:
         """Reclaim from workers whose process on this very machine is gone: no need to wait for the TTL."""
         for member in await self._frontier.members():
             if (among is None or member.worker_id in among) and certainly_dead(member.identity, self._own):
-                await self.reclaim(member.worker_id, epoch, run, "its process on this machine is gone")
+                await self.reclaim(
+                    member.worker_id, epoch, run, "its process on this machine is gone", gone=True
+                )
 
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
         """Act in the background on what the heartbeat saw; *dead* is a part of *silent*."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from scrapy_dq.frontier.audit import Auditor
 from scrapy_dq.frontier.dialogue import Dialogue, Listener
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.heartbeat import Heartbeat
@@ -73,6 +74,7 @@ class Speaker:
         self._reclaimer = Reclaimer(
             frontier, identity, options.max_attempts, lambda n: listener.counted("reclaim", n)
         )
+        self._auditor = Auditor(frontier)
         dialogue = self.dialogue
         self._heartbeat = Heartbeat(
             frontier,
@@ -157,6 +159,7 @@ class Speaker:
         finally:
             self._heartbeat.stop()
             self._reclaimer.cancel()
+            self._auditor.cancel()
             dialogue.outbox.clear()
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
@@ -232,6 +235,8 @@ class Speaker:
         self.pace.answered(began, now)
         self.pace.granted(wanted, granted)
         self.outage.ended(kept)
+        if dialogue.damage:
+            self._auditor.observed(dialogue.damage, dialogue.epoch, dialogue.run)
         self._listener.counted("exchange", 1)
         self._listener.counted("seconds", now - began)
         if self.dialogue.id != registered:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from scrapy_dq.frontier.dialogue import Dialogue
@@ -57,6 +58,8 @@ class Visitor:
         self.disturbed = False
         """Redis lost its newest data, or others took this process for dead: some of it may be missing."""
         self._dropped = dropped
+        # It has no start(), and is no worker that a supervisor has started again.
+        crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._dialogue = Dialogue(frontier, crawl, own_identity(), self, rollback_horizon_s)
         self._heartbeat = Heartbeat(
             frontier, connect, ttl_s=ttl_s, stall_timeout_s=300.0, observed=lambda silent, dead: None
@@ -164,6 +167,9 @@ class Visitor:
 
     def outbox_lost(self, parentless: bool) -> None:
         raise AssertionError("nothing of it is ever on disk")
+
+    def rolled_back(self, parentless: bool) -> None:
+        self.disturbed = True
 
     def leases_arrived(self) -> None: ...
     def run_finished(self) -> None: ...

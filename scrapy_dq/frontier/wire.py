@@ -12,6 +12,7 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import (
     Ack,
+    Audited,
     Bury,
     Census,
     Fail,
@@ -107,6 +108,22 @@ def parse_limit(reply: list[Any]) -> tuple[float, int, float] | None:
     return reply[1] / 1000, int(reply[2]), reply[3] / 1000
 
 
+def audit_args(
+    epoch: str, run: int, lists: Sequence[bytes], worker_ids: Sequence[bytes], last: bool, repair: bool
+) -> tuple[str, int, bytes, bytes, int, int]:
+    """Return the arguments of lua/audit.lua; see `Frontier.audit`."""
+    packed = (msgpack.packb(list(each), use_bin_type=False) for each in (lists, worker_ids))
+    return epoch, run, *packed, int(last), int(repair)
+
+
+def parse_audit(reply: list[Any]) -> Audited:
+    """Read lua/audit.lua's answer."""
+    if reply[0] != b"OK":
+        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+    lists, members, gone, seen_gone = reply[1:]
+    return Audited(lists, members, max(0, gone), bool(seen_gone))
+
+
 def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
@@ -119,7 +136,7 @@ def parse_receipt(reply: list[Any]) -> Receipt:
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
-    _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, words = reply
+    _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, words, damage = reply
     dropped = positions.split(b",") if positions else []
     now = time.monotonic()
     return Receipt(
@@ -136,6 +153,7 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         _wrong_type(wrong) if wrong else "",
         tuple(int(i[1:]) for i in dropped if i[:1] == b"~"),
         parse_words(words),
+        damage.decode(),
     )
 
 

@@ -131,6 +131,11 @@ class Worker:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         return self._dialogue.pending
 
+    @property
+    def ending(self) -> str:
+        """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
+        return self._dialogue.ending
+
     # The owner's side: nothing here waits.
 
     def put(self, put: Put) -> bool:

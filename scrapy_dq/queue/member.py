@@ -213,6 +213,9 @@ class Member:
     def outbox_lost(self, parentless: bool) -> None:
         self._start_over()
 
+    def rolled_back(self, parentless: bool) -> None:
+        pass  # said already; what was put since then is stored again
+
     def told(self, before: Words, words: Words) -> None:
         pass  # a program is no crawler: it closes when it wants to
 

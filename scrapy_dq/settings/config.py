@@ -34,6 +34,7 @@ ORDERS = tuple(order.value for order in Order)
 SETTINGS = (
     Setting("DQ_CRAWL", "crawl", "%(spider)s", text),
     Setting("DQ_RUN_NAME", "run_name", "", text),
+    Setting("DQ_RESTART_WINDOW", "restart_window_s", 60.0, number, "s", 0, 86_400),
     Setting("DQ_ORDER", "order", "priority-lifo", choice, choices=ORDERS),
     Setting("DQ_PARTITION_BY", "partition_by", "slot", choice, choices=("slot", "none")),
     Setting("DQ_DOMAIN_DELAY", "domain_delay_s", 0.0, number, "s", 0, 86_400),
@@ -93,6 +94,7 @@ class Config:
     crawl: str
     order: Order = Order.PRIORITY_LIFO
     run_name: str = ""
+    restart_window_s: float = 60.0
     partition_by: str = "slot"
     domain_delay_s: float = 0.0
     domain_concurrency: int = 0

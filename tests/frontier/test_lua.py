@@ -42,6 +42,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "members": (),
     "tally": ("source", "epoch", 0, 1, b"\x90"),
     "sweep": (),
+    "audit": ("epoch", 0, [], []),
 }
 SCRIPT_OF = {"beats": "beat", "members": "overview"}
 

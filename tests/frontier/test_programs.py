@@ -89,7 +89,7 @@ def test_the_log_says_what_can_be_forgotten() -> None:
     log = PutLog(10.0)
     for n, once in enumerate((True, False, True)):
         move = Put(b"%012d" % n, Admission.ID, b"", 0, False, b"", most=3, once=once)
-        log.add(move, float(n))
+        log.add(move, float(n), n + 1)
         assert move.most == 0
     log.retire(11.0)
     assert list(log.forgettable) == [b"%012d" % 0]

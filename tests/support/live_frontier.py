@@ -244,7 +244,7 @@ class HandWorker:
         self.live = live
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": worker_id}, uuid4().hex, crawl)
-        self.epoch, self.run = self.joined.epoch, self.joined.run
+        self.epoch, self.run, self.starts = self.joined.epoch, self.joined.run, crawl.starts
         self.seq = 1
         self.held: set[bytes] = set()
         self.last: dict[str, Any] = {}
@@ -293,7 +293,7 @@ class HandWorker:
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]
         reply = self.live.call(
             "rejoin", new_id, {"host": new_id}, self.worker_id, self.epoch, self.run if run is None else run,
-            ids, parentless, False,
+            ids, parentless, False, self.starts,
         )  # fmt: skip
         if reply.status is Status.OK:
             self.worker_id, self.run, self.seq, self.held = new_id, reply.run, 1, set(reply.owned)
@@ -302,14 +302,14 @@ class HandWorker:
     def leave(self, keep_seen: bool = False) -> tuple[int, bool]:
         return self.live.call("leave", self.worker_id, self.epoch, self.run, keep_seen)
 
-    def fence(self, worker_id: str) -> str:
-        return self.live.call("fence", worker_id, self.epoch, self.run)
+    def fence(self, worker_id: str, *, gone: bool = False) -> str:
+        return self.live.call("fence", worker_id, self.epoch, self.run, gone)[0]
 
     def drain(self, worker_id: str, limit: int = 100, max_attempts: int = 3) -> tuple[int, int, int]:
         return self.live.call("drain", worker_id, self.epoch, self.run, limit, max_attempts)
 
     def reclaim(self, worker_id: str, max_attempts: int = 3) -> None:
         """Fence a dead worker and drain it to the end."""
-        self.fence(worker_id)
+        self.fence(worker_id, gone=True)
         while self.drain(worker_id, 100, max_attempts)[2]:
             pass

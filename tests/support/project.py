@@ -35,6 +35,8 @@ SETTINGS: dict[str, Any] = {
     "LOG_COLOR": False,
     "LOG_LEVEL": "INFO",
     "TELNETCONSOLE_ENABLED": False,
+    # Most tests that crawl twice mean a second run.
+    "DQ_RESTART_WINDOW": 0,
 }
 
 # What makes a crawl one of plain Scrapy.

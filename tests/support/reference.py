@@ -61,7 +61,11 @@ class ReferenceFrontier(Partitions):
         self.crawl = Identity("", "", "")
         self.words = Words()
         self.seen_for_retry = False
-        """What was seen stays for a retry of what failed, not for the next run."""
+        """What was seen stays for a retry of what failed, or for who comes back, not for the next run."""
+        self.cleared = False
+        """The last worker has left the finished run, and what makes a put known is gone."""
+        self.starts: dict[str, bool] = {}
+        """By name, whether a start() is done; else one was broken off."""
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
@@ -78,7 +82,7 @@ class ReferenceFrontier(Partitions):
         limits_changed = resumed and self.settings != crawl.limits
         if limits_changed or not resumed:
             self.set_limits(crawl.limits)
-        self.members.setdefault(worker_id, Worker(identity))
+        self.members.setdefault(worker_id, Worker(identity, starts=crawl.starts))
         known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
         return Joined(Status.OK, *known, limits_changed, words=self.words)
 
@@ -111,44 +115,55 @@ class ReferenceFrontier(Partitions):
         self._promote()
         self.wake(ahead)
         self.classify_touched(ahead)
+        if me.seeding != seeding and seeding in (0, 3) and me.starts:
+            self.starts[me.starts] = True
         me.last_seq, me.seeding = seq, seeding
         if self.words.hold:
             want = 0
         self.lease(me, min(want, ceil(len(self.backlog) / len(self.members))), ahead, terms)
         if self.backlog:
             return self._receipt(me, self.census(), terms)
-        if not self.delayed and not any(w.leases or w.seeding for w in self.members.values()):
+        if self.delayed or any(w.leases or w.seeding for w in self.members.values()):
+            return self._receipt(me, self.census(self.count_seeding()), terms)
+        if not self.count_incomplete():
             self.phase = "finished"
-        return self._receipt(me, self.census(self.count_seeding()), terms)
+        return self._receipt(me, self.census(self.count_seeding(), self.count_incomplete()), terms)
 
     def rejoin(
         self, new_id: str, identity: dict[str, Any], old_id: str, epoch: str, run: int,
-        held: Collection[bytes], parentless: Parentless, keep_seen: bool,
+        held: Collection[bytes], parentless: Parentless, keep_seen: bool, starts: str = "",
     ) -> Rejoined:  # fmt: skip
         if self.epoch != epoch:
             return Rejoined(Status.LOST)
         if new_id in self.members:
-            return Rejoined(Status.OK, self.run, frozenset(self.members[new_id].leases))
-        reopens = parentless == Parentless.WAITING or (parentless == Parentless.LOGGED and self.members)
+            me = self.members[new_id]
+            return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
+        reopens = parentless != Parentless.NONE and not self.cleared
         if self.run > run or (self.phase == "finished" and self.run == run and not reopens):
             return Rejoined(Status.FINISHED)
         if self.phase == "finished" and self.run < run:
             self._next_run(keep_seen)
         self.phase, self.seen_for_retry = "open", False
         old = self.members.get(old_id)
-        me = self.members[new_id] = Worker(identity, done=old.done if old else 0)
+        me = self.members[new_id] = Worker(identity, done=old.done if old else 0, starts=starts)
+        me.came_from = old.last_seq if old else self.absent.get(old_id, -1)
+        self.absent.pop(old_id, None)
         if old and not old.fenced:
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
-            self.leave(old_id, epoch, self.run, keep_seen=True)
-        return Rejoined(Status.OK, self.run, frozenset(me.leases))
+            self._remove(old_id)
+        return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
 
-    def fence(self, worker_id: str, epoch: str, run: int) -> str:
+    def fence(self, worker_id: str, epoch: str, run: int, gone: bool = False) -> tuple[str, str]:
         if stale := self._stale(epoch, run):
-            return stale.value
+            return stale.value, ""
         if worker_id not in self.members:
-            return "ABSENT"
-        self.members[worker_id].fenced, self.members[worker_id].seeding = True, 0
-        return "OK"
+            return "ABSENT", ""
+        worker = self.members[worker_id]
+        broken = self._start_broken(worker)
+        if not gone:
+            self.absent[worker_id] = worker.last_seq
+        worker.fenced, worker.seeding = True, 0
+        return "OK", broken
 
     def drain(
         self, worker_id: str, epoch: str, run: int, chosen: Collection[bytes], max_attempts: int
@@ -176,17 +191,29 @@ class ReferenceFrontier(Partitions):
     def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool) -> tuple[int, bool]:
         if self._stale(epoch, run):
             return 0, False
+        self._start_broken(self.members.get(worker_id, Worker({})))
+        released = self._remove(worker_id)
+        if self.phase == "finished" and not self.members:
+            kept = bool(self.dead or self.failed or self.absent)
+            self._clear_run(keep_seen or kept, keep_admitted=kept)
+            self.seen_for_retry, self.cleared = kept and not keep_seen, not kept
+        return released, not self.members
+
+    def _remove(self, worker_id: str) -> int:
         worker = self.members.get(worker_id, Worker({}))
         released = list(worker.leases)
         for entry_id in released:
             self._come_back(entry_id, self._end_lease(worker, entry_id))
         self.members.pop(worker_id, None)
         self.classify_touched(0)
-        if self.phase == "finished" and not self.members:
-            failed = bool(self.dead or self.failed)
-            self._clear_run(keep_seen or failed, keep_admitted=failed)
-            self.seen_for_retry = failed and not keep_seen
-        return len(released), not self.members
+        return len(released)
+
+    def _start_broken(self, worker: Worker) -> str:
+        name = worker.starts
+        if not name or self.phase == "finished" or worker.seeding not in (1, 2) or self.starts.get(name):
+            return ""
+        self.starts[name] = False
+        return name
 
     def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
         if self.epoch != epoch:
@@ -245,11 +272,15 @@ class ReferenceFrontier(Partitions):
         """Return the ids of the backlog, first to be leased first."""
         return sorted(self.backlog, key=lambda entry_id: self.backlog[entry_id].place)
 
-    def census(self, seeding: int = 0) -> Census:
+    def census(self, seeding: int = 0, incomplete: int = 0) -> Census:
         in_flight = sum(len(worker.leases) for worker in self.members.values())
         counts = (len(self.backlog), in_flight, self.done, len(self.dead))
         seen, workers = len(self.tokens[Admission.SEEN]), len(self.members)
-        return Census(*counts, seen, workers, seeding, self.count_of_failed, len(self.delayed))
+        more = (self.count_of_failed, len(self.delayed), 0, incomplete)
+        return Census(*counts, seen, workers, seeding, *more)
+
+    def count_incomplete(self) -> int:
+        return sum(not done for done in self.starts.values())
 
     def count_seeding(self) -> int:
         return sum(worker.seeding == 1 for worker in self.members.values())
@@ -263,13 +294,16 @@ class ReferenceFrontier(Partitions):
         kept = {Admission.SEEN: keep_seen, Admission.SEED: keep_admitted, Admission.ID: keep_admitted}
         self.tokens = {by: self.tokens[by] if keep else set() for by, keep in kept.items()}
         self.delayed: dict[bytes, tuple[int, Put]] = {}
+        if not keep_admitted:
+            self.absent: dict[str, int] = {}
         clock = self.clock if keep_seen else 0
         self.clear_partitions()
         self.clock = clock
 
     def _next_run(self, keep_seen: bool) -> None:
         self._clear_run(keep_seen and not self.seen_for_retry)
-        self.seen_for_retry = False
+        self.seen_for_retry = self.cleared = False
+        self.starts = {}
         self.run, self.phase = self.run + 1, "open"
         self._count_from_zero()
         self.limited = bool(self.delay or self.concurrency or self.own)
@@ -362,3 +396,7 @@ class ReferenceFrontier(Partitions):
 
     def _wait_s(self, at: int | None) -> float | None:
         return None if at is None else (at - self.clock) * UNIT_S
+
+
+def _known(last_seq: int | None) -> int | None:
+    return None if last_seq is None or last_seq < 0 else last_seq

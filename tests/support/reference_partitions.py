@@ -49,6 +49,9 @@ class Worker:
     granted: tuple[tuple[bytes, int | None], ...] = ()
     """With the time of sending."""
     done: int = 0
+    starts: str = ""
+    came_from: int | None = None
+    """The last exchange under the id from which it has rejoined; -1: nobody knew that id; None: it has not."""
 
     @property
     def suspects(self) -> list[bytes]:

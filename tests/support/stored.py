@@ -22,6 +22,7 @@ KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<"
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
     b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases", b"since", b"done",
+    b"starts",
 }  # fmt: skip
 AHEAD_MS = 2_000
 """No worker leases longer ahead of the time."""
@@ -115,6 +116,8 @@ def stored_state(
     assert not set(entries) & set(plain["dead"])
     assert counts["waiting"] == len(waiting)
     assert counts["in_flight"] == len(entries) - len(waiting)
+    assert (counts["delayed"], counts["members"]) == (len(delayed), len(members))
+    assert (counts["seen"] > 0) == bool(plain["seen"])
 
     ordinary = {partitions[i] for i, (_, _, suspect, _) in waiting.items() if not suspect}
     leased = {i: partitions[i] for i in entries if i not in waiting}
@@ -132,6 +135,9 @@ def stored_state(
         "partitions": partitions,
         "delayed": delayed,
         "members": {i: _member(workers[i], int(beats[i.encode()])) for i in members},
+        "absent": {worker_id.decode(): int(seq) for worker_id, seq in plain["absent"].items()},
+        "cleared": meta.get(b"cleared") == b"1",
+        "starts": starts_in(meta),
         "tokens": {
             Admission.SEEN: _seen(plain["seen"], plain["discarded"], families["seen:"]),
             Admission.SEED: plain["seeds"],
@@ -177,9 +183,15 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "partitions": {i: entry.partition for i, entry in everything.items()},
         "delayed": {i: (due, put.partition, put.payload) for i, (due, put) in reference.delayed.items()},
         "members": {
-            i: (w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted, w.suspects)
+            i: (
+                w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted, w.suspects,
+                w.starts, w.came_from,
+            )  # fmt: skip
             for i, w in reference.members.items()
         },
+        "absent": reference.absent,
+        "cleared": reference.cleared,
+        "starts": reference.starts,
         "tokens": reference.tokens,
         "dead": reference.dead,
         "failed": reference.failed[::-1],
@@ -251,8 +263,14 @@ def _delayed(member: bytes, due: float) -> tuple[bytes, tuple[float, bytes, byte
     return member[:12], (due, partition, payload)
 
 
+def starts_in(meta: dict[bytes, bytes]) -> dict[str, bool]:
+    """Return the names of the start() methods that are noted, and whether each is done."""
+    stored = msgpack.unpackb(meta[b"starts"]) if b"starts" in meta else {}
+    return {name: was == "done" for name, was in stored.items()}
+
+
 def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
-    assert set(worker) == WORKER_FIELDS
+    assert set(worker) - {b"came_from"} == WORKER_FIELDS
     dropped, granted = worker[b"dropped"], worker[b"leases"]
     return (
         json.loads(worker[b"identity"]),
@@ -263,6 +281,8 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
         tuple(int(i) for i in dropped.split(b",")) if dropped else (),
         _granted(granted),
         [worker[b"quarantined"]] if worker[b"quarantined"] else [],
+        worker[b"starts"].decode(),
+        int(worker[b"came_from"]) if b"came_from" in worker else None,
     )
 
 

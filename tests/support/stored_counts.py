@@ -8,7 +8,10 @@ import redis
 
 from scrapy_dq.frontier import keys
 
-COUNTS = ("sequence", "waiting", "in_flight", "done", "failed", "turn", "clock", "offset", "claimed")
+COUNTS = (
+    "sequence", "waiting", "in_flight", "done", "failed", "turn", "clock", "offset", "claimed", "delayed",
+    "members", "seen",
+)  # fmt: skip
 TOLD = ("words", "stops", "forgets", "limitings")
 LIMITING = ("delay_ms", "concurrency")
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}

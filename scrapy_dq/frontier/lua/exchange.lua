@@ -7,7 +7,8 @@
 --          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
---          of here, wrong key (key, actual, expected; or nothing), words (steer.lua) | LOST | RESYNC | FINISHED
+--          of here, wrong key (key, actual, expected; or nothing), words (steer.lua), damage (which keys contradict
+--          the counts; empty: none) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, what this script is not for
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
@@ -17,7 +18,6 @@ local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
 local SENT = 1
-
 load_state()
 local answer = stale(epoch, run)
 answer = answer and { answer } or unfit()
@@ -31,7 +31,7 @@ if last_seq == seq then
   repeat_grants(worker_id, me[5])
   local leases, waits = granted()
   return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, waits, next_due_ms(), {},
-    {}, words() }
+    {}, words(), '' }
 end
 
 moves = cmsgpack.unpack(moves)
@@ -40,7 +40,7 @@ if state.phase == 'finished' then
   if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
   local puts = false
   for _, move in ipairs(moves) do puts = puts or move[1] == PUT end
-  if not puts then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words() } end
+  if not puts then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' } end
 end
 if not last_seq or me[2] == '1' or seq ~= last_seq + 1 then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
@@ -49,6 +49,7 @@ local ranks, wrong_put = rank_puts(moves)
 if wrong_put then return wrong_put end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
 if held ~= there.in_flight then return { 'RESYNC' } end
+look_for_damage()
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}
@@ -71,17 +72,19 @@ begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
 -- By the keys, too: somebody may have spoilt the counts.
 if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
-  -- Nobody takes more than its share of a backlog that is smaller than what all workers would buffer.
+  -- Nobody takes more than its share of a backlog that is smaller than what all would buffer.
   local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
   lease(math.min(want, share), ahead, most, here)
+  if #grants.ids == 0 then look_for_partitions() end
 end
 if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 remember(worker_id, me, seq, seeding, dropped, settled)
-local others_seeding = finish_if_done()
+start_done(worker_id, seeding, me[7])
+local others_seeding, incomplete = finish_if_done()
 save_partitions()
 save_state()
 local leases, waits = granted()
-return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding), leases, waits,
-  next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words() }
+return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding, incomplete), leases,
+  waits, next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words(), state.damage }

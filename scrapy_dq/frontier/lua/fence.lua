@@ -1,11 +1,18 @@
 -- fence: live -> fenced. A fenced worker's exchanges are answered RESYNC; its seeding level drops.
--- ARGS     worker_id, epoch, run
--- RETURNS  OK | ABSENT (no such member) | LOST | RESYNC | FINISHED
+-- ARGS     worker_id, epoch, run, gone (1: its process is known to be gone; 0: it may come back)
+-- RETURNS  OK, the name of its start() if that was broken off (starts.lua) | ABSENT (no such member) | LOST | RESYNC
+--          | FINISHED
 -- COST     O(1)
 -- CRASH    before: nothing; after: a fenced member, which any worker drains
+local worker_id, epoch, run, gone = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 load_state()
-local answer = stale(ARGV[2], tonumber(ARGV[3]))
+local answer = stale(epoch, run)
 if answer then return { answer } end
-if redis.call('SISMEMBER', key.members, ARGV[1]) == 0 then return { 'ABSENT' } end
-redis.call('HSET', worker_key(ARGV[1]), 'fenced', 1, 'seeding', 0)
-return { 'OK' }
+if redis.call('SISMEMBER', key.members, worker_id) == 0 then return { 'ABSENT' } end
+local broken = start_broken(worker_id)
+-- If it comes back: which of its exchanges are stored (rejoin.lua), and that it needs what makes a put known.
+if gone == '0' then
+  redis.call('HSET', key.absent, worker_id, redis.call('HGET', worker_key(worker_id), 'last_seq') or -1)
+end
+redis.call('HSET', worker_key(worker_id), 'fenced', 1, 'seeding', 0)
+return { 'OK', broken }

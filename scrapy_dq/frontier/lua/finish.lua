@@ -1,16 +1,24 @@
--- finish: open -> finished, when everything is empty and nobody is seeding. The keys stay.
+-- finish: open -> finished, when everything is empty, nobody is seeding, and no start() was broken off. The keys stay.
 -- ARGS     none
--- RETURNS  workers that are seeding (level 1); only looked at while nothing but delayed entries waits, else 0
+-- RETURNS  workers that are seeding (level 1), start() methods that were broken off (starts.lua); both only looked at
+--          while nothing but delayed entries waits, else 0
 -- COST     O(1) while something waits, O(workers) else
 -- CRASH    before: the next exchange of any worker finds the same; after: each worker learns it by its own
 local function finish_if_done()
-  if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then return 0 end
+  if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then return 0, 0 end
   local seeding, busy = 0, false
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     local level = redis.call('HGET', worker_key(id), 'seeding')
     if level == '1' then seeding = seeding + 1 end
     if level ~= '0' or redis.call('HLEN', in_flight_key(id)) > 0 then busy = true end
   end
-  if not busy and redis.call('EXISTS', key.delayed) == 0 then state.phase = 'finished' end
-  return seeding
+  if busy or redis.call('EXISTS', key.delayed) == 1 then return seeding, 0 end
+  -- Entries are missing that nobody has settled: to finish would hide it.
+  if state.waiting > 0 or state.in_flight > 0 or state.delayed > 0 then damaged('entries') end
+  local incomplete = incomplete_starts()
+  if state.damage == '' and incomplete == 0 and state.phase ~= 'finished' then
+    state.phase = 'finished'
+    redis.call('HSET', key.meta, 'ended', wall_ms())
+  end
+  return seeding, incomplete
 end

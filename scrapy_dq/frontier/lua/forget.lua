@@ -18,5 +18,6 @@ for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
   known = known + math.max(known_here, adopted)
 end
 tidy_seen()
+save_state()
 tell('forgets') -- workers remember for themselves what they sent not long ago
 return { 'OK', known }

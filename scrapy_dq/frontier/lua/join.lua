@@ -2,9 +2,11 @@
 -- ARGS     worker_id, identity, new_epoch, schema, order, seen_kind, fingerprinter, spider, spider_args,
 --          run_name, keep_seen (empty: as a spider's worker had it), partition_by, seen_ttl_ms (0: for ever),
 --          limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty: as
---          they are)
--- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args,
---          limits_changed, adopted (1: another scheduler's fingerprints are there), words (steer.lua)
+--          they are), starts (the name of its start(): starts.lua), restart_ms (for so long after the end of a run that
+--          workers shared, who comes with the same arguments and no run_name is one of them, restarted)
+-- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
+--          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are there), words
+--          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1)
 --          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
 --          changed
 -- COST     O(1); the start of a new run unlinks the keys of the last
@@ -13,7 +15,7 @@ local worker_id, identity, new_epoch = ARGV[1], ARGV[2], ARGV[3]
 local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerprinter = ARGV[7],
   spider = ARGV[8], partition_by = ARGV[12] }
 local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11]
-local seen_ttl_ms, limits = tonumber(ARGV[13]), ARGV[14]
+local seen_ttl_ms, limits, starts, restart_ms = tonumber(ARGV[13]), ARGV[14], ARGV[15], tonumber(ARGV[16])
 
 local wrong = wrong_type() or unfit()
 if wrong then return wrong end
@@ -52,8 +54,15 @@ if not state.epoch then
   describe()
   state.epoch, state.phase = new_epoch, 'open'
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  if run_name ~= '' and run_name == redis.call('HGET', key.meta, 'run_name') then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0, words() }
+  local over = { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0, words(), -1 }
+  local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
+  if run_name ~= '' and run_name == was[1] then return over end
+  -- A supervisor starts again what has just ended, well or by a kill: the run that it was in is over.
+  local ago_ms = wall_ms() - (tonumber(was[5]) or 0)
+  if run_name == '' and ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and state.gone == 0
+    and ours.spider == was[2] and spider_args == was[3] then
+    over[10] = ago_ms
+    return over
   end
   next_run(keeps_seen(keep_seen))
   describe()
@@ -74,7 +83,7 @@ else
     limits_changed = 1
   end
 end
-if redis.call('SISMEMBER', key.members, worker_id) == 0 then register(worker_id, identity) end
+if redis.call('SISMEMBER', key.members, worker_id) == 0 then register(worker_id, identity, starts) end
 save_state()
 return { 'OK', state.epoch, state.run, resumed, census(), redis.call('HGET', key.meta, 'spider_args'),
-  limits_changed, redis.call('EXISTS', key.adopted), words() }
+  limits_changed, redis.call('EXISTS', key.adopted), words(), -1 }

@@ -8,6 +8,7 @@ local key = {
   meta = KEYS[1],
   members = prefix .. 'members',
   beats = prefix .. 'beats',
+  absent = prefix .. 'absent',
   seen = prefix .. 'seen',
   converting = prefix .. 'converting',
   discarded = prefix .. 'discarded',
@@ -41,8 +42,8 @@ local function bucket_key(generation, n) return prefix .. 'seen:' .. generation 
 local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
 -- Of many crawls none of these is there; nor of those that follow.
 local rare_types = {
-  adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list', returned = 'zset',
-  quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash',
+  absent = 'hash', adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list',
+  returned = 'zset', quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash',
 }
 local polite_types = {
   suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',

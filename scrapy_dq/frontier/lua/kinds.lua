@@ -38,7 +38,8 @@ local function seen()
 end
 wrong_seen = function()
   local name, from = stored_kinds()
-  local _, wrong = size_of(key.seen, TYPES[name])
+  local wrong
+  there.seen, wrong = size_of(key.seen, TYPES[name])
   if wrong or not from then return wrong end
   return is_wrong(key.converting, TYPES[from])
 end

@@ -1,7 +1,8 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is gone.
 -- The last to leave a finished run unlinks its keys; meta (the tombstone) stays, and what a retry needs.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua)
--- RETURNS  OK, released, last (1: nobody is left), litter (1: something is to be swept) | LOST | RESYNC | FINISHED
+-- RETURNS  OK, released, last (1: nobody is left), litter (1: something is to be swept), the name of its start() if
+--          that was broken off (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained as a dead one; after: nothing to do
 local worker_id = ARGV[1]
@@ -10,6 +11,7 @@ local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
+local broken = start_broken(worker_id)
 local ids = redis.call('HKEYS', in_flight_key(worker_id))
 for _, id in ipairs(ids) do release(worker_id, id) end
 remove_member(worker_id)
@@ -18,4 +20,4 @@ save_partitions()
 local last = redis.call('SCARD', key.members) == 0 and 1 or 0
 if last == 1 and state.phase == 'finished' then end_run(keeps_seen(ARGV[4])) end
 save_state()
-return { 'OK', #ids, last, redis.call('EXISTS', key.discarded) }
+return { 'OK', #ids, last, redis.call('EXISTS', key.discarded), broken }

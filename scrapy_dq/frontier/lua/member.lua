@@ -1,13 +1,16 @@
 -- member: register and remove workers; clear what a run leaves behind.
 -- One that rejoins brings from its old record since when it works (ms, Redis's clock), and how much it has done.
-local function register(id, identity, since, done)
-  redis.call('SADD', key.members, id)
+-- *starts* names its start(): see starts.lua.
+local function register(id, identity, starts, since, done)
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 1, 'fenced', 0, 'identity', identity,
-    'quarantined', '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0)
+    'quarantined', '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0,
+    'starts', starts)
+  state.members = state.members + redis.call('SADD', key.members, id)
+  if state.members > 1 then redis.call('HSET', key.meta, 'shared', 1) end
   redis.call('HSET', key.beats, id, 0)
 end
 local function remove_member(id)
-  redis.call('SREM', key.members, id)
+  state.members = state.members - redis.call('SREM', key.members, id)
   redis.call('HDEL', key.beats, id)
   redis.call('UNLINK', worker_key(id), in_flight_key(id))
 end
@@ -28,8 +31,8 @@ local function clear_run(keep_seen, keep_admitted)
   redis.call('UNLINK', key.members, key.beats, key.bands, key.more_bands, key.returned, key.quarantine,
     key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent, key.earliest,
     key.blocked)
-  if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted) end
-  state.waiting, state.in_flight, state.turn, state.claimed = 0, 0, 0, 0
+  if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent) end
+  state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
   if not keep_seen then
     drop_seen()
     redis.call('UNLINK', key.adopted)
@@ -41,21 +44,22 @@ local function keeps_seen(said)
   if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
   return said == '1'
 end
--- The last worker has left a finished run. What failed can be tried again (retry.lua) until the next run
--- begins: without what makes a put known, that would crawl all of it again.
+-- The last worker has left a finished run. Until the next run begins, what failed can be tried again (retry.lua), and
+-- a worker that was taken for dead may come back (rejoin.lua): without what makes a put known, either would crawl all
+-- of it again.
 local function end_run(keep_seen)
-  local failed = redis.call('EXISTS', key.failed, key.dead) > 0
-  clear_run(keep_seen or failed, failed)
-  redis.call('HSET', key.meta, 'seen_for', failed and not keep_seen and 'retry' or '')
+  local kept = redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
+  clear_run(keep_seen or kept, kept)
+  redis.call('HSET', key.meta, 'seen_for', kept and not keep_seen and 'retry' or '', 'cleared', kept and 0 or 1)
 end
 -- Whether a run that is begun now knows what the finished one has seen.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
-  redis.call('HDEL', key.meta, 'seen_for')
+  redis.call('HDEL', key.meta, 'seen_for', 'cleared', 'shared', 'ended', 'starts', 'gone')
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
-  state.failed, state.hold = 0, ''
+  state.failed, state.hold, state.gone = 0, '', 0
   redis.call('HDEL', key.meta, 'hold')
   -- Nothing is in flight: what limits there are can be counted from here on.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1

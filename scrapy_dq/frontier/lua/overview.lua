@@ -19,4 +19,5 @@ for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
   members[#members + 1] = w[4] or ''
   members[#members + 1] = w[5] or ''
 end
-return { state.phase or 'absent', state.epoch or '', state.run or 0, census(seeding), members, words() }
+return { state.phase or 'absent', state.epoch or '', state.run or 0, census(seeding, incomplete_starts()), members,
+  words() }

@@ -50,6 +50,7 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
     now_there('dead')
   elseif delayed then
     redis.call('ZADD', key.delayed, due_ms, delayed)
+    state.delayed = state.delayed + 1
     now_there('delayed')
   else
     append(id, rank, partition, payload)

@@ -1,33 +1,39 @@
 -- rejoin: a live worker registers anew and keeps the leases that are still its own. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
---          2 logged), keep_seen (as in join.lua)
--- RETURNS  OK, run, owned (ids, joined) | FINISHED | LOST | CONVERTING, from>to (nothing changed)
+--          2 logged), keep_seen, starts (as in join.lua)
+-- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none is) | FINISHED
+--          | LOST | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local held, parentless, keep_seen = ARGV[6], tonumber(ARGV[7]), ARGV[8]
+local held, parentless, keep_seen, starts = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
 local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if redis.call('SISMEMBER', key.members, new_id) == 1 then
-  return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))) }
+  return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
+    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) }
 end
 if state.run > run then return { 'FINISHED' } end
 if state.phase == 'finished' then
   if state.run < run then
     -- A Redis that came back older than the start of this run.
     next_run(keeps_seen(keep_seen))
-  elseif parentless == 1 or (parentless == 2 and redis.call('SCARD', key.members) > 0) then
-    -- While there are members the keys stay: puts of the log that are stored are known, and drop out.
+  elseif parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
+    -- What makes a put known is there still: puts that were stored drop out. Without it they would start the run anew.
     state.phase = 'open'
     redis.call('HDEL', key.meta, 'seen_for')
   else
     return { 'FINISHED' }
   end
 end
-local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done')
-register(new_id, identity, old[2], old[3])
+local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq')
+-- Not there, nor taken for dead: Redis does not know that it ever registered.
+local last_seq = old[4] or redis.call('HGET', key.absent, old_id) or -1
+redis.call('HDEL', key.absent, old_id)
+register(new_id, identity, starts, old[2], old[3])
+redis.call('HSET', worker_key(new_id), 'came_from', last_seq)
 local owned = {}
 if old[1] == '0' then
   local mine = {}
@@ -49,4 +55,4 @@ if old[1] == '0' then
   save_partitions()
 end
 save_state()
-return { 'OK', state.run, table.concat(owned) }
+return { 'OK', state.run, table.concat(owned), tonumber(last_seq) }

@@ -3,7 +3,8 @@
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)
   local popped, taken = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK)), 0
-  popped = popped or {} -- gone: something else has deleted it
+  if not popped then damaged('backlog') end -- something else has deleted the list
+  popped = popped or {}
   if popped.err then
     wrong_list(rank, partition)
     return
@@ -37,6 +38,7 @@ local function serve(partition, count)
       if head then
         place = rank_bytes(rank) .. string.sub(whole(head, ELEMENT), 1, 8)
       else
+        damaged('backlog')
         remove_best_band(partition)
         rank = nil
       end

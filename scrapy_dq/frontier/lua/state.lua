@@ -1,6 +1,7 @@
 -- state: counts, phase and clock of the run, read once, written once by save_state().
--- waiting and in_flight are changed only where an entry moves (entry.lua, put.lua, lease.lua), in the
--- same atomic script; whether a run is *finished* is decided from the keys themselves (finish.lua).
+-- waiting, in_flight and delayed are changed only where an entry moves, members only where one comes or goes, in
+-- the same atomic script. A run is *finished* when the keys themselves are empty and the counts agree (finish.lua):
+-- where they say that there is more, keys were deleted or evicted.
 local state
 local there -- how much was in each key when this script began (types.lua); nil: it has not asked
 local function is_there(name) return not there or (there[name] or 0) > 0 end
@@ -9,10 +10,12 @@ local wrong_seen, seen_count -- in kinds.lua: they go by the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
 local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
 -- Each field of a hash costs as much as a call: what changes with every exchange is in one.
-local COUNTS = '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+)$'
+local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
-  local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold')
-  local sequence, waiting, in_flight, done, failed, turn, clock, offset, claimed = string.match(s[4] or '', COUNTS)
+  local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
+    'gone')
+  local sequence, waiting, in_flight, done, failed, turn, clock, offset, claimed, delayed, members, seen =
+    string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency = string.match(s[5] or '', '^(%d+) (%d+)$')
   state = {
     epoch = s[1], run = tonumber(s[2] or 0), phase = s[3], stored_phase = s[3],
@@ -20,6 +23,10 @@ local function load_state()
     done = tonumber(done or 0), failed = tonumber(failed or 0), turn = tonumber(turn or 0),
     clock = tonumber(clock or 0), offset = tonumber(offset or 0),
     claimed = tonumber(claimed or 0), -- 1: something was claimed in this run (claim.lua)
+    delayed = tonumber(delayed or 0), members = tonumber(members or 0),
+    seen = tonumber(seen or 0), -- how many tokens `seen` had when this was written
+    gone = tonumber(s[9] or 0) or 0, -- requests, and keys, of this run that are known to be gone (audit.lua)
+    damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else nothing is counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0),
     seen_kind = s[6],
@@ -30,8 +37,9 @@ local function load_state()
 end
 local function save_state()
   -- Not %d: a long may have 32 bits.
-  local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence, state.waiting,
-    state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed)
+  local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence,
+    state.waiting, state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed,
+    state.delayed, state.members, seen_count())
   if state.phase == state.stored_phase then
     redis.call('HSET', key.meta, 'counts', counts)
   else
@@ -52,10 +60,10 @@ local function stale(epoch, run)
   if state.run < run then return 'RESYNC' end
   if state.run > run then return 'FINISHED' end
 end
-local function census(seeding)
+local function census(seeding, incomplete)
   return { state.waiting, state.in_flight, state.done, is_there('dead') and redis.call('HLEN', key.dead) or 0,
     seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed,
-    is_there('delayed') and redis.call('ZCARD', key.delayed) or 0 }
+    is_there('delayed') and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0 }
 end
 local function wall_ms()
   local now = redis.call('TIME')

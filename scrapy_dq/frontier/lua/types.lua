@@ -29,7 +29,7 @@ local function wrong_type(worker_id)
   there = {}
   wrong = wrong_among(key_types)
   if wrong then return wrong end
-  if redis.call('EXISTS', key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
+  if redis.call('EXISTS', key.absent, key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
     key.quarantine, key.delayed, key.stats, key.discarded) > 0 then
     wrong = wrong_among(rare_types)
     if wrong then return wrong end

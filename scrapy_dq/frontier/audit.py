@@ -1,0 +1,120 @@
+"""Keys that were deleted or evicted in mid-run: what can be made anew is, and the rest is noted as gone.
+
+The lists, sorted sets and in-flight hashes have the entries themselves. What leads to them (`bands`, `rotation`,
+`beats`, the counts) is derived, and can be made anew; lists that nothing leads to are found by their names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import Audited, FrontierError
+
+logger = logging.getLogger(__name__)
+STEP = 200
+"""Lists, or workers, of one call."""
+NEXT_S = 1.0
+"""From the end of one audit to the next, if that is due still."""
+
+
+async def audit(frontier: Frontier, epoch: str, run: int) -> Audited:
+    """Make derived keys anew, and note what is gone; search all keys of this Redis for those of the crawl.
+
+    Any number of workers may do so at once.
+
+    Raises:
+        FrontierError: it broke off; what was made anew is right.
+    """
+    lists: dict[bytes, list[bytes]] = {}
+    workers: dict[bytes, None] = {}
+    cursor, found = -1, Audited()
+    while cursor:
+        cursor, names = await frontier.key_names(max(0, cursor))
+        for name in names:
+            kind, _, rest = name[len(keys.prefix(frontier.crawl)) :].partition(b":")
+            if kind == b"backlog":
+                rank, _, partition = rest.partition(b":")
+                lists[rest] = [rank, partition]
+            elif kind in (b"worker", b"in-flight"):
+                workers[rest] = None
+        while len(lists) >= STEP or len(workers) >= STEP:
+            found += await _step(frontier, epoch, run, lists, workers, last=False)
+    while len(lists) > STEP or len(workers) > STEP:
+        found += await _step(frontier, epoch, run, lists, workers, last=False)
+    return found + await _step(frontier, epoch, run, lists, workers, last=True)
+
+
+async def _step(
+    frontier: Frontier,
+    epoch: str,
+    run: int,
+    lists: dict[bytes, list[bytes]],
+    workers: dict[bytes, None],
+    *,
+    last: bool,
+) -> Audited:
+    some = [part for _ in range(min(STEP, len(lists))) for part in lists.pop(next(iter(lists)))]
+    ids = [workers.popitem()[0] for _ in range(min(STEP, len(workers)))]
+    return await frontier.audit(epoch, run, some, ids, last=last)
+
+
+def told(found: Audited) -> str:
+    """Return what an audit has found, in a sentence without a full stop."""
+    return ", ".join(_parts(found)) or "nothing is missing"
+
+
+def _parts(found: Audited) -> Iterable[str]:
+    if found.gone:
+        yield f"{found.gone} requests are gone"
+    if found.seen_gone:
+        yield "what was seen is gone: pages are crawled again"
+    if found.lists:
+        yield f"{found.lists} lists of requests were found again"
+    if found.members:
+        yield f"{found.members} workers were found again"
+
+
+class Auditor:
+    """Makes the audits that exchanges ask for, in the background, one at a time."""
+
+    def __init__(self, frontier: Frontier) -> None:
+        self._frontier = frontier
+        self._task: asyncio.Task[None] | None = None
+        self._warned = False
+
+    def observed(self, damage: str, epoch: str, run: int) -> None:
+        """Note that an exchange has found keys that contradict the counts."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._audit(damage, epoch, run))
+
+    def cancel(self) -> None:
+        """Break off what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _audit(self, damage: str, epoch: str, run: int) -> None:
+        try:
+            found = await audit(self._frontier, epoch, run)
+        except FrontierError as error:
+            logger.debug("An audit broke off and will be taken up again: %s", error)
+        else:
+            if found.gone or found.seen_gone or found.lists or found.members or not self._warned:
+                self._warned = True
+                logger.error(
+                    "Keys of crawl %r were deleted or evicted while it goes on (%s): %s. %s",
+                    self._frontier.crawl, damage, told(found), _consequence(found),
+                )  # fmt: skip
+        await asyncio.sleep(NEXT_S)
+
+
+def _consequence(found: Audited) -> str:
+    if found.gone or found.seen_gone:
+        return (
+            "The workers close with reason frontier_damaged when the rest is done. "
+            "SCHEDULER_FLUSH_ON_START = True crawls everything again"
+        )
+    return "What led to them is made anew, and the crawl goes on"
