@@ -57,8 +57,9 @@ def announce(crawler: Crawler, config: Config, target: str, joined: Joined, craw
             left_s = config.restart_window_s - joined.ended_s
             what = (
                 f"run {joined.run}, with the same arguments, was finished {joined.ended_s:.0f} s ago by "
-                f"several workers: nothing to do for one that was started again. In {left_s:.0f} s a new run can begin "
-                f"(DQ_RESTART_WINDOW), or at once with another DQ_RUN_NAME or DQ_RESTART_WINDOW = 0"
+                f"several workers: nothing to do for one that was started again. A new run can begin in "
+                f"{left_s:.0f} s (DQ_RESTART_WINDOW), or at once with another DQ_RUN_NAME or with "
+                f"DQ_RESTART_WINDOW = 0"
             )
     elif not joined.resumed:
         what = f"new run {joined.run}; {counts_of(census)}"

@@ -30,9 +30,9 @@ ENGINE_INSIDES = {
 }
 # Lua that is part of a script, but makes no move.
 NO_MOVE = {
-    "bands.lua", "buckets.lua", "delayed.lua", "discarded.lua", "entry.lua", "grants.lua", "keys.lua",
-    "kinds.lua", "limits.lua", "member.lua", "partition.lua", "politeness.lua", "serve.lua", "state.lua",
-    "types.lua", "words.lua",
+    "bands.lua", "buckets.lua", "damage.lua", "delayed.lua", "discarded.lua", "entry.lua", "grants.lua",
+    "keys.lua", "kinds.lua", "limits.lua", "member.lua", "partition.lua", "politeness.lua", "serve.lua",
+    "starts.lua", "state.lua", "types.lua", "words.lua",
 }  # fmt: skip
 NO_MOVE_KINDS = ("order_", "seen_")
 

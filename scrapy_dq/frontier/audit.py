@@ -1,7 +1,8 @@
 """Keys that were deleted or evicted in mid-run: what can be made anew is, and the rest is noted as gone.
 
-The lists, sorted sets and in-flight hashes have the entries themselves. What leads to them (`bands`, `rotation`,
-`beats`, the counts) is derived, and can be made anew; lists that nothing leads to are found by their names.
+The lists, sorted sets and in-flight hashes have the entries themselves. What leads to them (`bands`,
+`rotation`, `beats`, the counts) is derived, and can be made anew; lists that nothing leads to are found by
+their names.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from redis.exceptions import RedisError
+
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Audited, FrontierError
+from scrapy_dq.frontier.model import Audited, FrontierError, FrontierUnavailable
 
 logger = logging.getLogger(__name__)
+SCAN_STEP = 1_000
+"""Keys that Redis looks at in one step of the search by name."""
 STEP = 200
 """Lists, or workers, of one call."""
 NEXT_S = 1.0
@@ -31,11 +37,15 @@ async def audit(frontier: Frontier, epoch: str, run: int) -> Audited:
     """
     lists: dict[bytes, list[bytes]] = {}
     workers: dict[bytes, None] = {}
+    prefix = keys.prefix(frontier.crawl)
     cursor, found = -1, Audited()
     while cursor:
-        cursor, names = await frontier.key_names(max(0, cursor))
+        try:
+            cursor, names = await frontier.client.scan(max(0, cursor), match=f"{prefix}*", count=SCAN_STEP)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise FrontierUnavailable(explain(error)) from error
         for name in names:
-            kind, _, rest = name[len(keys.prefix(frontier.crawl)) :].partition(b":")
+            kind, _, rest = name[len(prefix) :].partition(b":")
             if kind == b"backlog":
                 rank, _, partition = rest.partition(b":")
                 lists[rest] = [rank, partition]

@@ -64,7 +64,7 @@ class Listener(Protocol):
         """
 
     def rolled_back(self, parentless: bool) -> None:
-        """Redis was rolled back further than this worker's log reaches: puts are gone that it confirmed.
+        """Redis was rolled back further than the log of this worker reaches: confirmed puts are gone.
 
         Those whose parent has a lease come again, if nobody takes them for known; if some have none
         (*parentless*), only the next crawl's start() brings them back.
@@ -173,7 +173,7 @@ class Dialogue:
             return False
         broken = self.seeding == 2 or (self.seeding == 0 and self.census.incomplete and not self.damage)
         if broken and not self.outbox and not self.leases:
-            # A start() failed, or died: the run must not be marked finished, so that the next crawl repeats it.
+            # A start() failed, or died: the run stays open, so that the next crawl repeats it.
             return not self.census.empty
         return not self.finished or bool(self.outbox)
 
@@ -436,8 +436,13 @@ class Dialogue:
 
     def _close_run(self) -> None:
         dropped = self.outbox.parentless
+        if self.outbox.puts > dropped:
+            logger.info(
+                "The run is over, finished by others while this worker was away: %d requests that its pages "
+                "yielded late are dropped; others crawled these pages again, and found them",
+                self.outbox.puts - dropped,
+            )
         if dropped:
-            # Those that pages have yielded were found again by whoever got their leases.
             logger.error(
                 "The run is over, finished by others while this worker was away: %d requests of start() or "
                 "engine.crawl() that it could not store are dropped; it closes with reason run_over",

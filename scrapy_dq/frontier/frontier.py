@@ -58,8 +58,6 @@ from scrapy_dq.frontier.wire import (
 
 SWEEP_STEP = 1_000
 """Keys unlinked at once: 1 ms of Redis's time."""
-SCAN_STEP = 1_000
-"""Keys that Redis looks at in one step of a search by name."""
 SWEEP_S = 1.0
 """Of what a worker that leaves does for those who come after it."""
 SCHEMA = "4"
@@ -82,8 +80,8 @@ class Identity:
     limits: Limits | None = field(default_factory=Limits)
     """None: as they are."""
     starts: str = ""
-    """What this worker's start() is called with: another one of the same name yields the same requests, unless
-    it begins with a star; empty: it has none (lua/starts.lua)."""
+    """What this worker's start() is called with: another one of that name yields the same requests, unless it
+    begins with a star; empty: it has none (lua/starts.lua)."""
     restart_window_s: float = 0.0
     """For so long after the end of a run that workers shared, this one counts as one of them, restarted."""
     order_given: bool = True
@@ -114,7 +112,7 @@ class Frontier:
         self._keep_failed = keep_failed
         self.order = order
         self._seen = seen
-        self._client = client
+        self.client = client
         self._keys = (keys.meta(crawl),)
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
         self._scripts = {name: Script(name, order, seen) for name in TRANSITIONS}
@@ -273,14 +271,6 @@ class Frontier:
         """
         return parse_audit(await self._call("audit", *audit_args(epoch, run, lists, worker_ids, last, True)))
 
-    async def key_names(self, cursor: int) -> tuple[int, list[bytes]]:
-        """Return some of the crawl's keys, and where to go on; 0: that was the last part."""
-        try:
-            found = await self._client.scan(cursor, match=keys.prefix(self.crawl) + "*", count=SCAN_STEP)
-        except (RedisError, OSError, TimeoutError) as error:
-            raise FrontierUnavailable(explain(error)) from error
-        return int(found[0]), list(found[1])
-
     async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
         """Delete the whole crawl; refuse, naming one, if a member is not among *dead*.
 
@@ -362,7 +352,7 @@ class Frontier:
         )
         try:
             keys_of = self._exchange_keys if transition == "exchange" else self._keys
-            reply = await self._scripts[transition].call(self._client, keys_of, *args)
+            reply = await self._scripts[transition].call(self.client, keys_of, *args)
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
             raise FrontierRefused(
                 f"Redis denies access: {describe(error)}. The user in REDIS_URL needs what docs/settings.md "

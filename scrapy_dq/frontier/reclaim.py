@@ -10,7 +10,6 @@ from typing import Any
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.identity import certainly_dead
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
@@ -56,10 +55,10 @@ class Reclaimer:
             buried += step_buried
         logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried)
         if broken_start:
-            logger.warning(
-                "Worker %s died before its start() was through (arguments: %s). The run ends with reason "
-                "start_incomplete unless a worker with the same arguments completes its own",
-                worker_id, printable(broken_start.lstrip("*"), 500),
+            logger.info(
+                "Worker %s died before its start() came to its end (arguments: %s): the run is finished when "
+                "a worker with the same arguments has completed its own",
+                worker_id, ascii(broken_start.lstrip("*"))[1:501],
             )  # fmt: skip
         self._reclaimed(moved)
 

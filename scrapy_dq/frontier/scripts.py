@@ -23,8 +23,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits"),
     "rejoin": ("release", "member"),
     "exchange": (
-        "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants", "serve",
-        "lease", "claim", "starts", "finish",
+        "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
+        "serve", "lease", "claim", "starts", "finish",
     ),
     "adopt": (),
     "fence": ("starts",),

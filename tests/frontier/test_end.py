@@ -7,8 +7,18 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Census, Receipt, Status, Words
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, put, release
+from scrapy_dq.frontier.model import Admission, Census, Parentless, Receipt, Status, Words
+from support.live_frontier import (
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    bury,
+    entry_id,
+    numbers,
+    put,
+    release,
+)
 
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
 
@@ -281,3 +291,117 @@ def test_a_name_matters_only_at_the_end(live: LiveFrontier, worker: HandWorker) 
     """An open run is joined whatever its name is."""
     joined = HandWorker(live, "again", replace(IDENTITY, run_name="job-2")).joined
     assert (joined.status, joined.run, joined.resumed) == (Status.OK, 0, True)
+
+
+# A worker that is started again just after the end
+
+ARGS = replace(IDENTITY, restart_window_s=60.0)
+
+
+def shared_run(live: LiveFrontier, crawl: Identity = ARGS) -> None:
+    """Let two workers share a run, finish it, and leave."""
+    workers = [HandWorker(live, name, crawl) for name in ("one", "two")]
+    for worker in (*workers, workers[0]):
+        receipt = worker.exchange()
+    assert receipt.status is FINISHED
+    for worker in workers:
+        worker.leave()
+
+
+def test_who_is_started_again_finds_the_run_finished(live: LiveFrontier) -> None:
+    """Within the window, with the same arguments and no name: it begins no new run, and changes nothing."""
+    shared_run(live)
+    before = live.dump()
+    joined = HandWorker(live, "again", ARGS).joined
+    assert (joined.status, joined.run) == (FINISHED, 0)
+    assert joined.ended_s is not None
+    assert 0 <= joined.ended_s < 60
+    assert live.dump() == before
+
+
+@pytest.mark.parametrize(
+    "crawl",
+    [
+        IDENTITY,
+        replace(ARGS, spider_args='{"category": "b"}'),
+        replace(ARGS, spider="another"),
+        replace(ARGS, run_name="job"),
+    ],
+)
+def test_others_begin_the_next_run(live: LiveFrontier, crawl: Identity) -> None:
+    """No window, other arguments, another spider, or a name of its own."""
+    shared_run(live)
+    joined = HandWorker(live, "again", crawl).joined
+    assert (joined.status, joined.run, joined.ended_s) == (Status.OK, 1, None)
+
+
+def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
+    """The end is long past."""
+    shared_run(live)
+    live.redis.hincrby(live.key("meta"), "ended", -60_001)
+    assert HandWorker(live, "again", ARGS).run == 1
+
+
+def test_a_run_of_one_worker_has_no_window(live: LiveFrontier) -> None:
+    """Whoever crawled alone and begins again means it."""
+    alone = HandWorker(live, "alone", ARGS)
+    alone.exchange()
+    alone.leave()
+    assert HandWorker(live, "again", ARGS).run == 1
+
+
+def test_the_next_run_is_shared_or_not_by_itself(live: LiveFrontier) -> None:
+    """That the last run was shared does not count."""
+    shared_run(live)
+    alone = HandWorker(live, "alone", IDENTITY)
+    alone.exchange()
+    alone.leave()
+    assert HandWorker(live, "again", ARGS).run == 2
+
+
+# Who comes back when the run is over
+
+
+def test_who_was_taken_for_dead_finds_what_was_seen(live: LiveFrontier) -> None:
+    """The last to leave keeps what makes a put known: it opens the run for what is new, nothing else."""
+    sleeper, other = HandWorker(live, "sleeper"), HandWorker(live, "other")
+    other.exchange(put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
+    assert sorted(other.take(2)) == [1, 2]
+    other.fence("sleeper")
+    other.drain("sleeper")
+    assert other.exchange(ack(1), ack(2)).status is FINISHED
+    other.leave()
+    assert live.key_names() == {"meta", "seen", "seeds", "absent"}
+    assert sleeper.rejoin("awake", parentless=Parentless.WAITING).status is Status.OK
+    known = (put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
+    receipt = sleeper.exchange(*known, put(3, admission=Admission.SEEN), want=9)
+    assert (receipt.dropped, numbers(receipt)) == ((0, 1), [3])
+    assert sleeper.exchange(ack(3)).status is FINISHED
+    sleeper.leave()
+    assert live.key_names() == {"meta"}
+
+
+def test_once_the_run_is_cleared_nobody_opens_it(live: LiveFrontier) -> None:
+    """Without what makes a put known, all would be crawled again: who comes late is told that it is over."""
+    last = finished_by(live)
+    live.redis.delete(live.key("dead"))
+    last.leave()
+    before = live.dump()
+    for parentless in (Parentless.WAITING, Parentless.LOGGED):
+        assert last.rejoin("late", parentless=parentless).status is FINISHED
+    assert live.dump() == before
+
+
+def test_the_next_run_does_not_know_what_was_kept_for_who_comes_back(live: LiveFrontier) -> None:
+    """It is a run like any other."""
+    HandWorker(live, "sleeper")
+    other = HandWorker(live, "other")
+    other.exchange(put(1, admission=Admission.SEEN))
+    other.take(1)
+    other.fence("sleeper")
+    other.drain("sleeper")
+    assert other.exchange(ack(1)).status is FINISHED
+    other.leave()
+    again = HandWorker(live, "again")
+    assert (again.run, live.key_names()) == (1, {"meta", "members", "beats", "worker:again"})
+    assert again.exchange(put(1, admission=Admission.SEEN)).dropped == ()

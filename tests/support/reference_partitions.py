@@ -51,7 +51,7 @@ class Worker:
     done: int = 0
     starts: str = ""
     came_from: int | None = None
-    """The last exchange under the id from which it has rejoined; -1: nobody knew that id; None: it has not."""
+    """The last exchange under the id from which it rejoined; -1: nobody knew that id; None: it did not."""
 
     @property
     def suspects(self) -> list[bytes]:

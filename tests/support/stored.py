@@ -184,9 +184,9 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "delayed": {i: (due, put.partition, put.payload) for i, (due, put) in reference.delayed.items()},
         "members": {
             i: (
-                w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted, w.suspects,
-                w.starts, w.came_from,
-            )  # fmt: skip
+                *(w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted),
+                *(w.suspects, w.starts, w.came_from),
+            )
             for i, w in reference.members.items()
         },
         "absent": reference.absent,

@@ -44,6 +44,7 @@ def test_the_defaults_of_config_and_settings_agree() -> None:
 GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_CRAWL", "name", "name"),
     ("DQ_RUN_NAME", "nightly", "nightly"),
+    ("DQ_RESTART_WINDOW", "30", 30.0),
     ("DQ_ORDER", "fifo", Order.FIFO),
     ("DQ_ORDER", "priority-fifo", Order.PRIORITY_FIFO),
     ("DQ_PARTITION_BY", "none", "none"),
@@ -144,6 +145,7 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_TRUST_PICKLE", "perhaps"),
     ("DQ_CRAWL", 5),
     ("DQ_RUN_NAME", 20261121),
+    ("DQ_RESTART_WINDOW", -1),
     ("DQ_ORDER", "bfs"),
     ("DQ_ORDER", ["fifo"]),
     ("DQ_PARTITION_BY", "domain"),

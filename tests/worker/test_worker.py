@@ -304,7 +304,7 @@ async def test_a_tenth_of_all_replies_is_lost_and_each_entry_is_worked_at_once(
 
 async def fence_and_drain(by: Engine, worker_id: str) -> None:
     """Do what other workers do with one whose heartbeat stands still."""
-    assert await by.frontier.fence(worker_id, by.worker.epoch, by.worker.run) == "OK"
+    assert (await by.frontier.fence(worker_id, by.worker.epoch, by.worker.run))[0] == "OK"
     await by.frontier.drain(worker_id, by.worker.epoch, by.worker.run, 100, 3)
 
 
@@ -388,11 +388,15 @@ async def test_a_fenced_workers_buffer_is_not_started(crawl: Crawl, state: State
 
 
 @pytest.mark.parametrize("start", ["failed", "exhausted"])
-@pytest.mark.parametrize("then", ["the run is over", "the next run has begun"])
-async def test_a_worker_that_was_away_while_the_run_ended_ends_too(
-    crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, start: str, then: str
+@pytest.mark.parametrize("late", ["of a page", "of engine.crawl()"])
+async def test_a_worker_that_was_away_until_the_next_run_began_ends(
+    crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, start: str, late: str
 ) -> None:
-    """It was taken for dead and others did its work: it stores nothing any more, says so, and ends."""
+    """It was taken for dead and others did its work: it stores nothing any more, says so, and ends.
+
+    What a page yielded was found again by others; what had no parent is lost, and never called `finished`.
+    """
+    caplog.set_level(logging.INFO)
     crawl.size = 2
     async with Engine(crawl, url=proxy.url) as away:
         away.may_end.clear()
@@ -405,11 +409,10 @@ async def test_a_worker_that_was_away_while_the_run_ended_ends_too(
             await fence_and_drain(other, away.worker.id)
             other.seed([])
             await other.run()
-        if then == "the next run has begun":
-            async with Engine(crawl, join=False) as next_one:
-                await next_one.join()
+        async with Engine(crawl, join=False) as next_one:
+            await next_one.join()
         before = state()
-        away.put(1000, parent=b"of a work there")
+        away.put(1000, parent=b"of a work there" if late == "of a page" else None)
         away.may_end.set()
         proxy.pass_through()
         await running
@@ -418,8 +421,37 @@ async def test_a_worker_that_was_away_while_the_run_ended_ends_too(
         await away.stop()
         assert state() == before
         assert away.told_lost == 0
-    [line] = messages(caplog, logging.ERROR)
-    assert "1 requests that it found late are not stored" in line
+        assert away.worker.ending == ("finished" if late == "of a page" else "run_over")
+    assert len(messages(caplog, logging.ERROR)) == (late == "of engine.crawl()")
+    assert "1 requests" in next(line for line in caplog.messages if "The run is over" in line)
+
+
+async def test_a_worker_that_was_away_while_the_run_ended_stores_what_is_new(
+    crawl: Crawl, proxy: RedisProxy, state: State
+) -> None:
+    """It was taken for dead, others did its work and left: only what it alone knows is crawled now."""
+    crawl.size = 2
+    async with Engine(crawl, url=proxy.url) as away:
+        away.may_end.clear()
+        away.put(0)
+        away.worker.seeded()
+        running = asyncio.ensure_future(away.run())
+        await until(lambda: away.worker.census.in_flight == 2, "it works, and knows of two in flight")
+        proxy.refuse()
+        async with Engine(crawl) as other:
+            await fence_and_drain(other, away.worker.id)
+            other.seed([0])
+            await other.run()
+        assert state()["phase"] == "finished"
+        started = dict(crawl.started)
+        away.put(0)
+        away.put(1000)
+        away.may_end.set()
+        proxy.pass_through()
+        await running
+        assert away.worker.ending == "finished"
+        assert {page for page, times in crawl.started.items() if times > started.get(page, 0)} == {1000}
+    assert state()["phase"] == "finished"
 
 
 async def test_an_undrained_former_self_is_reclaimed(crawl: Crawl, state: State) -> None:

@@ -38,7 +38,7 @@ end
 local function incomplete_starts()
   local count = 0
   for _, was in pairs(stored_starts()) do
-    if was ~= 'done' then count = count + 1 end
+    if type(was) == 'table' then count = count + 1 end
   end
   return count
 end

@@ -1,0 +1,183 @@
+"""Keys are deleted in mid-crawl: what was derived is made anew, and what is gone is noted."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrapy_dq.frontier import forget, keys
+from scrapy_dq.frontier.audit import audit, told
+from scrapy_dq.frontier.model import Admission, Audited, FrontierRefused, Receipt, Status
+from support.live_frontier import (
+    HandWorker,
+    LiveFrontier,
+    ack,
+    entry_id,
+    limited,
+    numbers,
+    put,
+    puts,
+    release,
+)
+
+COUNT = 6
+
+
+def mend(live: LiveFrontier, worker: HandWorker) -> Audited:
+    """Make a whole audit, as a worker does."""
+    return live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+
+
+def filled(live: LiveFrontier, crawl: object = None) -> HandWorker:
+    """Return a worker that has put entries of two ranks into three partitions; one came back, it has one."""
+    worker = HandWorker(live, "worker", crawl) if crawl else HandWorker(live, "worker")  # type: ignore[arg-type]
+    for n in range(COUNT):
+        worker.exchange(put(n, n % 2, partition=b"slot %d" % (n % 3), admission=Admission.SEEN))
+    worker.take(2)
+    worker.exchange(release(int(sorted(worker.held)[0])))
+    assert len(worker.held) == 1
+    return worker
+
+
+def crawl_on(live: LiveFrontier, worker: HandWorker, rounds: int = 20) -> tuple[set[int], Receipt, Audited]:
+    """Crawl until the run is finished; return what was done, the last receipt and what audits have found."""
+    done: set[int] = set()
+    found = Audited()
+    for _ in range(rounds):
+        held = {int(i) for i in worker.held}
+        receipt = worker.exchange(*(ack(n) for n in sorted(held)), want=9)
+        if receipt.status is Status.RESYNC:
+            live_held = worker.rejoin(f"{worker.worker_id}+").owned
+            assert {int(i) for i in live_held} <= held
+            continue
+        done |= held
+        if receipt.damage:
+            found += mend(live, worker)
+        if receipt.status is Status.FINISHED:
+            return done, receipt, found
+    raise AssertionError(f"it does not end: {receipt}")
+
+
+@pytest.mark.parametrize("crawl", [None, limited(concurrency=2)])
+@pytest.mark.parametrize(
+    "key", ["bands", "more_bands", "rotation", "members", "beats", "seeds", "busy", "saturated"]
+)
+def test_what_is_derived_is_made_anew(live: LiveFrontier, key: str, crawl: object) -> None:
+    """Nothing is lost and nothing hangs, whichever of these keys is deleted in mid-crawl."""
+    worker = filled(live, crawl)
+    live.redis.delete(live.key(key))
+    done, receipt, found = crawl_on(live, worker)
+    assert done == set(range(COUNT))
+    assert receipt.census.gone == 0
+    assert (found.gone, found.seen_gone) == (0, False)
+    live.call("beats", worker.worker_id, worker.epoch)
+    live.state()
+
+
+@pytest.mark.parametrize(
+    ("key", "missing"),
+    [("returned", 1), ("backlog:0:slot 1", None), ("in-flight:worker", 1), ("delayed", 2)],
+)
+def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None) -> None:
+    """The rest is crawled, and the census says how much is missing; until an audit the run does not end."""
+    worker = filled(live)
+    worker.exchange(put(90, due_in=1000), put(91, due_in=2000))
+    if missing is None:
+        keys_ = [k for k in live.key_names() if k.startswith("backlog:")]
+        key = sorted(keys_)[0]
+        missing = live.redis.llen(live.key(key))
+        assert missing
+    assert live.redis.delete(live.key(key))
+    live.advance(3000)
+
+    done, receipt, found = crawl_on(live, worker)
+
+    assert len(done) == COUNT + 2 - missing
+    assert found.gone == missing == receipt.census.gone
+    assert f"{missing} requests are gone" in told(found)
+    assert live.call("census").gone == missing
+
+
+def test_entries_that_wait_nowhere_keep_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
+    """Everything is empty by the keys, and the counts say that something waits: damage, and no end."""
+    worker.exchange(*puts(b"a", 3))
+    for name in live.key_names() - {"meta", "members", "beats", "worker:worker"}:
+        live.redis.delete(live.key(name))
+    for _ in range(3):
+        receipt = worker.exchange(want=9)
+        assert (receipt.status, bool(receipt.damage)) == (Status.OK, True)
+    assert mend(live, worker).gone == 3
+    assert worker.exchange().status is Status.FINISHED
+
+
+def test_seen_that_is_gone_is_noted(live: LiveFrontier, worker: HandWorker) -> None:
+    """Pages will be crawled again; no request is missing."""
+    worker.exchange(put(1, admission=Admission.SEEN), want=1)
+    live.redis.delete(live.key("seen"))
+    assert worker.exchange(put(2, admission=Admission.SEEN)).damage == "seen"
+    found = mend(live, worker)
+    assert found == Audited() or found.seen_gone
+    assert told(Audited(seen_gone=True)) == "what was seen is gone: pages are crawled again"
+
+
+def test_what_was_forgotten_on_purpose_is_no_damage(live: LiveFrontier, worker: HandWorker) -> None:
+    """`scrapy dq forget` may empty what was seen."""
+    worker.exchange(put(1, admission=Admission.SEEN), want=1)
+    assert forget(live.redis, live.crawl, [(entry_id(1), b"")]) == 1
+    assert worker.exchange(ack(1)).damage == ""
+
+
+def test_a_worker_whose_record_is_gone(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """What it held is found, and goes back as a dead worker's."""
+    other.exchange(*puts(b"a", 4))
+    assert worker.take(2) == [0, 1]
+    live.redis.delete(live.key("worker:worker"), live.key("members"))
+    found = mend(live, other)
+    assert (found.members, found.gone) == (2, 0)
+    assert live.members() == {"worker", "other"}
+    assert other.drain("worker") == (2, 0, 0)
+    assert crawl_on(live, other)[0] == {0, 1, 2, 3}
+
+
+def test_beats_that_are_gone_come_back(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """A worker that is killed then would never be found dead without."""
+    live.redis.delete(live.key("beats"))
+    assert live.call("beats", "worker", worker.epoch) == {"worker": 1, "other": 0}
+
+
+def test_many_lists_are_found_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
+    """More than one call of the audit takes, and all of them are served."""
+    count = 450
+    worker.exchange(*(put(n, partition=b"slot %d" % n) for n in range(count)))
+    live.redis.delete(live.key("bands"), live.key("rotation"))
+    assert worker.exchange(want=9).damage == "rotation"
+    assert mend(live, worker) == Audited(lists=count)
+    live.state()
+    taken = worker.take(count)
+    assert sorted(taken) == list(range(count))
+
+
+def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
+    """But for what it reads."""
+    worker = filled(live)
+    before = live.state()
+    assert mend(live, worker) == Audited()
+    assert live.state() == before
+    assert numbers(worker.exchange(want=1))
+
+
+def test_an_audit_is_of_its_own_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of a crawl that has begun anew it changes nothing."""
+    before = live.dump()
+    for epoch, run in (("another", 0), (worker.epoch, 1), (worker.epoch, -1)):
+        with pytest.raises(FrontierRefused, match="changed meanwhile"):
+            live.call("audit", epoch, run, [], [])
+    assert live.dump() == before
+
+
+def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: HandWorker) -> None:
+    """Nor of one whose name begins alike."""
+    live.redis.rpush(keys.prefix(live.crawl + "*") + "backlog:0:a", "x" * 30)
+    live.redis.rpush(keys.prefix(live.crawl + "x") + "backlog:0:a", "x" * 30)
+    assert mend(live, worker) == Audited()
+    live.redis.delete(*(keys.prefix(live.crawl + each) + "backlog:0:a" for each in "*x"))
+

@@ -1,0 +1,118 @@
+"""A start() that was broken off keeps the run open, until one with the same arguments is complete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Receipt, Status
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
+
+ARGS, OTHER = replace(IDENTITY, starts="args"), replace(IDENTITY, starts="other args")
+OWN = replace(IDENTITY, starts="*args")
+
+
+def broken(live: LiveFrontier, how: str, crawl: Identity = ARGS, seeding: int = 1) -> None:
+    """Let a worker of *crawl* end in the middle of its start()."""
+    worker = HandWorker(live, "broken", crawl)
+    worker.exchange(put(1), seeding=seeding)
+    by = HandWorker(live, "by", replace(IDENTITY, starts=""))
+    if how == "leave":
+        worker.leave()
+    else:
+        assert live.call("fence", "broken", by.epoch, by.run, how == "killed") == ("OK", crawl.starts)
+        by.drain("broken")
+    by.leave()
+
+
+def all_done(worker: HandWorker) -> Receipt:
+    """Crawl what there is; return the answer to the exchange that finds nothing left."""
+    worker.exchange(*(ack(n) for n in worker.take(9)))
+    return worker.exchange()
+
+
+@pytest.mark.parametrize("how", ["killed", "presumed dead", "leave"])
+@pytest.mark.parametrize("seeding", [1, 2])
+def test_others_do_not_finish_the_run(live: LiveFrontier, how: str, seeding: int) -> None:
+    """All is done, and nobody seeds: but a start() is missing, and that is told."""
+    broken(live, how, seeding=seeding)
+    worker = HandWorker(live, "worker", OTHER)
+    receipt = all_done(worker)
+    assert (receipt.status, receipt.census.incomplete, receipt.census.empty) == (Status.OK, 1, True)
+    assert live.call("census").incomplete == 1
+    worker.leave()
+    assert live.state()["phase"] == "open"
+
+
+@pytest.mark.parametrize("how", ["killed", "leave"])
+def test_one_with_the_same_arguments_makes_up_for_it(live: LiveFrontier, how: str) -> None:
+    """Whether it comes later, as the next crawl does, or was there before."""
+    broken(live, how)
+    receipt = all_done(HandWorker(live, "worker", ARGS))
+    assert (receipt.status, receipt.census.incomplete) == (Status.FINISHED, 0)
+
+
+def test_one_that_was_complete_before_makes_up_for_it(live: LiveFrontier) -> None:
+    """DQ_SEED_ONCE: all with the same arguments yield the same."""
+    HandWorker(live, "complete", ARGS).exchange(put(1))
+    worker = HandWorker(live, "late", ARGS)
+    worker.exchange(seeding=1)
+    by = HandWorker(live, "by", OTHER)
+    assert live.call("fence", "late", by.epoch, by.run, True) == ("OK", "")
+    by.drain("late")
+    assert all_done(by).status is Status.FINISHED
+
+
+def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) -> None:
+    """DQ_SEED_ONCE = False: what was complete, or under way, yielded its own requests."""
+    early = HandWorker(live, "early", OWN)
+    complete = HandWorker(live, "complete", OWN)
+    complete.exchange()
+    broken(live, "killed", OWN)
+    live.redis.hset(live.key("worker:early"), "since", 1)  # long before
+    assert all_done(early).census.incomplete == 1
+    later = HandWorker(live, "later", OWN)
+    live.redis.hincrby(live.key("worker:later"), "since", 1)  # both may have come in one millisecond
+    complete.exchange()
+    assert all_done(later).status is Status.FINISHED
+
+
+def test_a_complete_start_is_not_broken_off_any_more(live: LiveFrontier) -> None:
+    """Who dies, or leaves, after it had yielded everything leaves nothing open."""
+    worker = HandWorker(live, "worker", ARGS)
+    worker.exchange(seeding=0)
+    worker.fence("worker", gone=True)
+    worker.drain("worker")
+    assert live.state()["starts"] == {"args": True}
+
+
+def test_a_program_has_no_start(live: LiveFrontier) -> None:
+    """A Queue, or `scrapy dq push`, that dies leaves nothing open either."""
+    program = HandWorker(live, "program", replace(IDENTITY, starts=""))
+    worker = HandWorker(live, "worker", ARGS)
+    worker.fence("program", gone=True)
+    worker.drain("program")
+    assert all_done(worker).status is Status.FINISHED
+    assert program.exchange().status in (Status.RESYNC, Status.FINISHED)
+
+
+def test_the_next_run_knows_nothing_of_it(live: LiveFrontier) -> None:
+    """Each run has its own."""
+    broken(live, "killed")
+    worker = HandWorker(live, "worker", ARGS)
+    assert all_done(worker).status is Status.FINISHED
+    worker.leave()
+    again = HandWorker(live, "again", OTHER)
+    assert (again.run, live.state()["starts"]) == (1, {})
+
+
+@pytest.mark.parametrize("stored", [b"", b"\xc1", b"\x01", b"\x91\x01", b"\x81\xa4args\x01"])
+def test_what_somebody_else_has_written_there(live: LiveFrontier, stored: bytes) -> None:
+    """It stops no exchange."""
+    worker = HandWorker(live, "worker", ARGS)
+    live.redis.hset(live.key("meta"), "starts", stored)
+    worker.exchange(put(1), seeding=1)
+    worker.exchange(*(ack(n) for n in worker.take(1)), seeding=1)
+    assert worker.exchange().status is Status.FINISHED
