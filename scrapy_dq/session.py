@@ -28,6 +28,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.listening import Listening
+from scrapy_dq.redis_watch import RedisWatch
 from scrapy_dq.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError, peers
 from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
@@ -94,6 +95,7 @@ class Session:
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: Progress | None = None
+        self._watch: RedisWatch | None = None
         self._sharing: StatsSharing | None = None
         self.codec = codec_of(config, crawler)
         self.adopted = False
@@ -175,6 +177,7 @@ class Session:
             self._sharing = StatsSharing(self._stats, frontier, self.worker, config.stats_interval_s)
         announce(self._crawler, config, self._connection.target, joined, crawl)
         self._progress = Progress(config.log_interval_s, lambda: self.worker.census)
+        self._watch = RedisWatch(frontier.client, self._connection.target, embedded=config.embedded)
 
     def _listen(self) -> None:
         self._crawler.signals.connect(self._idle, signals.spider_idle)
@@ -197,6 +200,8 @@ class Session:
             self._grace.cancel()
         if self._progress is not None:
             self._progress.stop()
+        if self._watch is not None:
+            self._watch.stop()
         if hasattr(self, "listening"):
             self.listening.stop()
         try:

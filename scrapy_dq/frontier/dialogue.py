@@ -264,6 +264,7 @@ class Dialogue:
         elif not self.outbox:
             # The run ended without us: what is in the buffer was reclaimed, and done by others.
             self.leases.keep(())
+            self.census = receipt.census
             self._finish()
             self._hear(receipt.words)
         return 0, 0

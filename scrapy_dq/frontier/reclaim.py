@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,15 @@ from scrapy_dq.frontier.model import FrontierError
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
 """Leases that one step moves: bounds how long it holds Redis."""
+
+
+def names_of_arguments(starts: str) -> str:
+    """Return, for a log, the names of the arguments that a start() was called with; see `Identity.starts`."""
+    try:
+        names = sorted(json.loads(starts.lstrip("*")))
+    except (ValueError, TypeError, RecursionError):
+        names = []
+    return ascii(", ".join(f"-a {name}" for name in names))[1:-1][:500] or "none"
 
 
 class Reclaimer:
@@ -56,10 +66,11 @@ class Reclaimer:
         logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried)
         if broken_start:
             logger.info(
-                "Worker %s died before its start() came to its end (arguments: %s): the run is finished when "
-                "a worker with the same arguments has completed its own",
-                worker_id, ascii(broken_start.lstrip("*"))[1:501],
-            )  # fmt: skip
+                "Worker %s died before its start() came to its end: the run is finished when a worker with "
+                "the same arguments (%s) has completed its own",
+                worker_id,
+                names_of_arguments(broken_start),
+            )
         self._reclaimed(moved)
 
     async def reclaim_local(self, epoch: str, run: int, among: Iterable[str] | None = None) -> None:

@@ -181,6 +181,67 @@ def test_a_run_whose_start_redis_forgot_is_started_again(
         outages.assert_quiet(worker)
 
 
+DEEP = {"CONCURRENT_REQUESTS": 8, "DQ_ROLLBACK_HORIZON": 1, "DQ_ORDER": "priority-fifo"}
+"""A log that reaches back no further than a second."""
+
+
+def test_a_roll_back_beyond_the_log_loses_nothing(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Redis comes back several horizons older: what it has forgotten is found and crawled again."""
+    crawl = fault_crawl(fault_redis, site={"pages": 500}, settings=DEEP, spider=GATHERED)
+    workers = start_together(crawl)
+    losses = Losses(fault_redis, crawl)
+    crawl.wait_for_part(0.05)
+
+    def several_horizons() -> None:
+        until = time.monotonic() + 4
+        crawl.wait_for_part(0.3)
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    losses.lose(several_horizons)
+    verdict = crawl.end()
+
+    figures(verdict, may_repeat=losses.may_repeat)
+    assert not verdict.lost
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.repeats <= losses.may_repeat
+    assert any("further than DQ_ROLLBACK_HORIZON" in worker.text for worker in workers)
+    assert verdict.leases_left == 0
+
+
+def test_start_requests_that_are_gone_for_good_are_told(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Redis knows the run before only, and no log has the start requests: no worker says `finished`.
+
+    The run stays open: the same command runs start() again, and every page is crawled in that run.
+    """
+    site = {"pages": 300, "latency_s": 0.3}
+    crawl = fault_crawl(fault_redis, site=site, settings=DEEP, spider=GATHERED)
+    (first,) = start_together(crawl, 1)
+    first.wait()
+    tombstone = fault_redis.snapshot()
+    (crawl.project.folder / GO).unlink()
+    workers = start_together(crawl)
+    pids = [worker.pid for worker in workers]
+    wait_until(lambda: crawl.project.count(pids=pids).total() >= 20, "20 pages are done", 30)
+    time.sleep(3)
+    fault_redis.roll_back(tombstone)
+
+    for worker in workers:
+        worker.wait(60)
+    assert {worker.close_reason for worker in workers} <= {"frontier_rolled_back", "start_incomplete"}
+    assert any("start() has to run again" in line for w in workers for line in outages.lines(w, "ERROR"))
+    last = crawl.project.run_worker()
+    pids.append(last.pid)
+    done = crawl.project.count(pids=pids)
+    figures(pages=len(done), repeats=done.total() - len(done))
+    assert last.close_reason == "finished"
+    assert set(done) == crawl.site.paths
+    assert crawl.overview().run == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cuts", [12, pytest.param(100, marks=pytest.mark.soak)])
 def test_an_aof_that_is_cut_anywhere_holds_no_half_transition(

@@ -1,0 +1,140 @@
+"""A start() that dies, stops or freezes in the middle: what only it knows is not forgotten by the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.fault_crawl import FaultCrawl
+from support.fault_spiders import EXHAUSTED, GO
+from support.outages import lines
+from support.redis_server import RedisServer
+from support.worker import Worker
+
+# With -a part=1 a worker yields the start requests; without, it yields none.
+PARTS = """\
+from support.fault_spiders import SlowStartSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class PartSpider(SlowStartSpider):
+    name = SPIDER_NAME
+    part = ""
+
+    async def start(self):
+        if self.part:
+            async for request in super().start():
+                yield request
+"""
+# A worker that is told so stops itself in its start(), until somebody lets it go on.
+FREEZING = """\
+import os
+import signal
+from support.fault_spiders import GatheredSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class FreezingSpider(GatheredSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        if os.environ.get("FREEZE"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        async for request in super().start():
+            yield request
+"""
+PAGES = 200
+
+
+@pytest.fixture
+def parts(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> FaultCrawl:
+    """A site without links whose pages only one worker asks for, one by one."""
+    return fault_crawl(
+        fault_redis,
+        site={"pages": PAGES, "fan_out": 0},
+        settings={"PAGES": PAGES, "DQ_RESTART_WINDOW": 60},
+        spider=PARTS,
+    )
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+def test_a_start_that_ends_too_early_leaves_the_run_open(
+    how: str, parts: FaultCrawl, figures: Callable[..., None]
+) -> None:
+    """The others say so and close with start_incomplete; the same command goes on with what is missing."""
+    (parts.project.folder / GO).touch()
+    seeding = parts.start(args={"part": "1"})
+    seeding[0].wait_for_log("] INFO: Crawl '")
+    other = parts.start()
+    parts.wait_for(30)
+    assert not parts.project.count(EXHAUSTED)
+    if how == "SIGKILL":
+        parts.kill(seeding[0])
+    else:
+        seeding[0].terminate()
+    verdict = parts.end()
+    done_before = len(parts.done)
+
+    assert done_before < PAGES
+    assert other[0].close_reason == "start_incomplete"
+    assert "finished" not in verdict.reasons
+    assert any("did not come to its end" in line for line in lines(other[0], "ERROR"))
+    if how == "SIGKILL":
+        assert "died before its start() came to its end" in other[0].text
+        assert "the same arguments (-a part)" in other[0].text
+
+    last = parts.project.run_worker(args={"part": "1"})
+    verdict = parts.end()
+    figures(verdict, done_before=done_before, how=how)
+    assert last.close_reason == "finished"
+    assert not verdict.lost
+    assert verdict.repeats <= parts.leases_at_kills
+    assert parts.overview().run == 0
+
+
+def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """The others have finished and left when it wakes: it finds what was seen, and no page runs again."""
+    crawl = fault_crawl(fault_redis, site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
+    (crawl.project.folder / GO).touch()
+    (frozen,) = crawl.start(environ={"FREEZE": "1"})
+    frozen.wait_for_log("] INFO: Crawl '")
+    others = crawl.start(2)
+    for worker in others:
+        worker.wait(60)
+    assert [worker.close_reason for worker in others] == ["finished"] * 2
+    assert set(crawl.done) == crawl.site.paths
+    assert frozen.running
+    before = crawl.done.total()
+    frozen.resume()
+
+    verdict = crawl.end()
+
+    figures(verdict)
+    assert frozen.close_reason == "finished"
+    assert crawl.done.total() == before == crawl.pages
+    assert crawl.overview().phase == "finished"
+
+
+def test_a_worker_that_is_started_again_after_the_end_begins_no_new_run(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """As a supervisor does: within DQ_RESTART_WINDOW it closes with `finished`, and says how to go on."""
+    crawl = fault_crawl(fault_redis, site={"pages": 100}, settings={"DQ_RESTART_WINDOW": 60})
+    workers: list[Worker] = crawl.start(2)
+    crawl.end()
+    assert [worker.close_reason for worker in workers] == ["finished"] * 2
+
+    again = crawl.project.run_worker()
+    assert again.close_reason == "finished"
+    assert "DQ_RESTART_WINDOW" in again.text
+    verdict = crawl.verdict()
+    figures(verdict)
+    assert (verdict.repeats, crawl.overview().run) == (0, 0)
+
+    crawl.project.run_worker(settings={"DQ_RESTART_WINDOW": "0"})
+    assert crawl.overview().run == 1
+    assert crawl.verdict().repeats == crawl.pages
+
