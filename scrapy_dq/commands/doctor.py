@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import time
 from dataclasses import asdict
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
-from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand
+from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
+    from scrapy_dq.frontier.frontier import Frontier
     from scrapy_dq.health import Finding
 
 PINGS = 20
@@ -27,18 +29,28 @@ class Doctor(Subcommand):
     summary = "whether Redis is fit for a crawl"
     description = (
         "Looks at the Redis of the project (or of a spider, if its own settings name one): version, "
-        "persistence, eviction, memory, latency, clock, scripts. Exit status 1: something is bad."
+        "persistence, eviction, memory, latency, clock, scripts; and, if a crawl is named, whether its keys "
+        "agree with its counts. Exit status 1: something is bad."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
+        parser.add_argument(
+            "--repair", action="store_true",
+            help="make anew what leads to a crawl's requests, after keys were deleted or evicted",
+        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json, print_table
-        from scrapy_dq.health import BAD
+        from scrapy_dq.health import BAD, OK
 
+        if options.repair and not (options.spider or options.crawl):
+            raise WrongUsage("--repair: name a spider, or a crawl with --crawl")
         with looking.opened(looking.config_named(settings, options)) as place:
             findings = examine(place)
+            scripts_run = all(finding.level == OK for finding in findings if finding.what == "scripts")
+            if (options.spider or options.crawl) and scripts_run:
+                findings += examine_crawl(place, options)
         bad = any(finding.level == BAD for finding in findings)
         if options.json:
             print_json(
@@ -50,6 +62,36 @@ class Doctor(Subcommand):
                 ("", "what", "found"), [(finding.level, finding.what, finding.text) for finding in findings]
             )
         return FAILED if bad else DONE
+
+
+def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Finding]:
+    """Return whether the keys of a crawl agree with its counts; nothing, if it is not there.
+
+    With `--repair` what can be made anew is, and what is gone is noted.
+    """
+    from scrapy_dq import health
+    from scrapy_dq.frontier.audit import audit, told
+    from scrapy_dq.frontier.model import Audited
+    from scrapy_dq.frontier.overview import peek
+
+    overview = peek(place.client, place.crawl)
+    if overview.phase == "absent":
+        return []
+    found: list[Audited] = []
+
+    async def look(frontier: Frontier) -> None:
+        found.append(await audit(frontier, overview.epoch, overview.run, repair=options.repair))
+
+    asyncio.run(alone.with_frontier(place, look))
+    text, level = told(found[0]), health.OK
+    if found[0] != Audited():
+        level = health.WARN if options.repair and not (found[0].gone or found[0].seen_gone) else health.BAD
+        way = ". `scrapy dq doctor --repair` mends what can be"
+        text += "; what can be is made anew" if options.repair else way
+    elif overview.census.gone:
+        level = health.BAD
+        text = f"{overview.census.gone} requests, or keys, of this run were deleted or evicted"
+    return [health.Finding("crawl", level, text)]
 
 
 def examine(place: looking.Place) -> list[Finding]:

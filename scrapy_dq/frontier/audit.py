@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from redis.exceptions import RedisError
 
@@ -27,10 +28,13 @@ NEXT_S = 1.0
 """From the end of one audit to the next, if that is due still."""
 
 
-async def audit(frontier: Frontier, epoch: str, run: int) -> Audited:
+async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True) -> Audited:
     """Make derived keys anew, and note what is gone; search all keys of this Redis for those of the crawl.
 
     Any number of workers may do so at once.
+
+    Args:
+        repair: False: only tell what there is to do.
 
     Raises:
         FrontierError: it broke off; what was made anew is right.
@@ -52,10 +56,12 @@ async def audit(frontier: Frontier, epoch: str, run: int) -> Audited:
             elif kind in (b"worker", b"in-flight"):
                 workers[rest] = None
         while len(lists) >= STEP or len(workers) >= STEP:
-            found += await _step(frontier, epoch, run, lists, workers, last=False)
+            found += await _step(frontier, epoch, run, lists, workers, repair=repair)
     while len(lists) > STEP or len(workers) > STEP:
-        found += await _step(frontier, epoch, run, lists, workers, last=False)
-    return found + await _step(frontier, epoch, run, lists, workers, last=True)
+        found += await _step(frontier, epoch, run, lists, workers, repair=repair)
+    found += await _step(frontier, epoch, run, lists, workers, last=True, repair=repair)
+    # Only told, not mended: what stands in lists that nothing leads to is not gone.
+    return replace(found, gone=max(0, found.gone - found.unled), unled=0)
 
 
 async def _step(
@@ -65,11 +71,12 @@ async def _step(
     lists: dict[bytes, list[bytes]],
     workers: dict[bytes, None],
     *,
-    last: bool,
+    last: bool = False,
+    repair: bool,
 ) -> Audited:
     some = [part for _ in range(min(STEP, len(lists))) for part in lists.pop(next(iter(lists)))]
     ids = [workers.popitem()[0] for _ in range(min(STEP, len(workers)))]
-    return await frontier.audit(epoch, run, some, ids, last=last)
+    return await frontier.audit(epoch, run, some, ids, last, repair)
 
 
 def told(found: Audited) -> str:
@@ -83,9 +90,11 @@ def _parts(found: Audited) -> Iterable[str]:
     if found.seen_gone:
         yield "what was seen is gone: pages are crawled again"
     if found.lists:
-        yield f"{found.lists} lists of requests were found again"
+        yield f"nothing led to {found.lists} lists of requests"
+    if found.partitions:
+        yield f"nobody would have come to {found.partitions} partitions"
     if found.members:
-        yield f"{found.members} workers were found again"
+        yield f"{found.members} workers were no members"
 
 
 class Auditor:
@@ -112,7 +121,7 @@ class Auditor:
         except FrontierError as error:
             logger.debug("An audit broke off and will be taken up again: %s", error)
         else:
-            if found.gone or found.seen_gone or found.lists or found.members or not self._warned:
+            if found != Audited() or not self._warned:
                 self._warned = True
                 logger.error(
                     "Keys of crawl %r were deleted or evicted while it goes on (%s): %s. %s",

@@ -259,17 +259,25 @@ class Frontier:
         return reply[1], bool(reply[2])
 
     async def audit(
-        self, epoch: str, run: int, lists: Sequence[bytes], worker_ids: Sequence[bytes], last: bool = True
+        self,
+        epoch: str,
+        run: int,
+        lists: Sequence[bytes],
+        worker_ids: Sequence[bytes],
+        last: bool = True,
+        repair: bool = True,
     ) -> Audited:
         """Make derived keys anew, as far as *lists* (rank, partition, ...) and *worker_ids* tell.
 
         Args:
             last: that was all: compare the counts, and note what is gone.
+            repair: False: only tell what there is to do.
         Raises:
             FrontierRefused: the run is over, or the frontier another one.
         Source: lua/audit.lua
         """
-        return parse_audit(await self._call("audit", *audit_args(epoch, run, lists, worker_ids, last, True)))
+        args = audit_args(epoch, run, lists, worker_ids, last, repair)
+        return parse_audit(await self._call("audit", *args))
 
     async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
         """Delete the whole crawl; refuse, naming one, if a member is not among *dead*.

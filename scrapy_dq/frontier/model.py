@@ -389,6 +389,10 @@ class Audited:
 
     lists: int = 0
     """Lists that nothing led to any more."""
+    unled: int = 0
+    """Requests in those lists, unless they were mended."""
+    partitions: int = 0
+    """Partitions with entries that no worker would have come to."""
     members: int = 0
     """Workers that were not among the members."""
     gone: int = 0
@@ -398,8 +402,8 @@ class Audited:
 
     def __add__(self, other: Audited) -> Audited:
         return Audited(
-            self.lists + other.lists, self.members + other.members, self.gone + other.gone,
-            self.seen_gone or other.seen_gone,
+            self.lists + other.lists, self.unled + other.unled, self.partitions + other.partitions,
+            self.members + other.members, self.gone + other.gone, self.seen_gone or other.seen_gone,
         )  # fmt: skip
 
 

@@ -120,8 +120,8 @@ def parse_audit(reply: list[Any]) -> Audited:
     """Read lua/audit.lua's answer."""
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
-    lists, members, gone, seen_gone = reply[1:]
-    return Audited(lists, members, max(0, gone), bool(seen_gone))
+    lists, unled, partitions, members, gone, seen_gone = reply[1:]
+    return Audited(lists, unled, partitions, members, gone, bool(seen_gone))
 
 
 def ms(seconds: float) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from scrapy_dq import health
+from scrapy_dq.commands.subcommand import WrongUsage
+from support.live_frontier import HandWorker, LiveFrontier, puts
 from support.redis_server import RedisServer
 
 Dq = Callable[[str], Any]
@@ -87,3 +89,26 @@ def test_what_is_measured_is_judged() -> None:
     assert [health.size(n) for n in (0, 1023, 1024, 5 * 1024**3, 1024**5)] == [
         "0 B", "1,023 B", "1.0 KiB", "5.0 GiB", "1,024.0 TiB",
     ]  # fmt: skip
+
+
+def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """With a crawl: what is wrong with its keys, and with --repair it is mended, as far as it can be."""
+    worker.exchange(*puts(b"a", 3), *puts(b"b", 2, 10))
+    sound = {"what": "crawl", "level": "ok", "text": "nothing is missing"}
+    assert dq.found("doctor")["findings"][-1] == sound
+    live.redis.delete(live.key("bands"), live.key("backlog:0:b"))
+    finding = dq.found("doctor")["findings"][-1]
+    assert (finding["level"], dq.status) == ("bad", 1)
+    assert "2 requests are gone, nothing led to 1 lists of requests" in finding["text"]
+    assert "doctor --repair" in finding["text"]
+    finding = dq.found("doctor", "--repair")["findings"][-1]
+    assert (finding["level"], dq.status) == ("bad", 1)
+    assert sorted(worker.take(9)) == [0, 1, 2]
+    finding = dq.found("doctor")["findings"][-1]
+    assert finding["text"] == "2 requests, or keys, of this run were deleted or evicted"
+
+
+def test_repair_needs_a_crawl(dq: Any) -> None:
+    """A whole Redis cannot be repaired."""
+    with pytest.raises(WrongUsage, match="name a spider, or a crawl"):
+        dq.text("doctor", "--repair", "--crawl", "")

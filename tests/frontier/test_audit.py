@@ -149,8 +149,12 @@ def test_many_lists_are_found_in_steps(live: LiveFrontier, worker: HandWorker) -
     count = 450
     worker.exchange(*(put(n, partition=b"slot %d" % n) for n in range(count)))
     live.redis.delete(live.key("bands"), live.key("rotation"))
+    before = live.dump()
+    look = audit(live.frontier, worker.epoch, worker.run, repair=False)
+    assert live._loop.run_until_complete(look) == Audited(lists=count, partitions=count)
+    assert live.dump() == before
     assert worker.exchange(want=9).damage == "rotation"
-    assert mend(live, worker) == Audited(lists=count)
+    assert mend(live, worker) == Audited(lists=count, partitions=count)
     live.state()
     taken = worker.take(count)
     assert sorted(taken) == list(range(count))

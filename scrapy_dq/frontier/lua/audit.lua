@@ -2,8 +2,9 @@
 -- sets and in-flight hashes. What the counts have beyond that was deleted, or evicted: it is gone, and noted as that.
 -- ARGS     epoch, run, lists (msgpack array: rank, partition, ...: what was found by name), worker_ids (the same),
 --          last (1: that was the last part: the counts are compared; 0: there is more), repair (0: only tell)
--- RETURNS  OK, lists without a band, workers that were no members, gone (requests; -1: not compared yet), seen_gone (1:
---          what was seen is gone) | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
+-- RETURNS  OK, lists without a band, entries in those that still have none, partitions that were nowhere, workers that
+--          were no members, gone (requests; 0: not compared yet), seen_gone (1: what was seen is gone) | LOST | RESYNC
+--          | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: the same audit once more finds what is left to mend
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
@@ -12,7 +13,15 @@ local wrong = wrong_type()
 if wrong then return wrong end
 local answer = stale(epoch, run)
 if answer then return { answer } end
-local lost_bands, lost_members = 0, 0
+local lost_bands, unled, lost_partitions, lost_members, waits = 0, 0, 0, 0, {}
+local function look_at(partition)
+  if waits[partition] then return end
+  waits[partition], touched[partition] = true, repair or nil
+  for _, where in ipairs(PLACES) do
+    if redis.call('ZSCORE', key[where], partition) then return end
+  end
+  lost_partitions = lost_partitions + 1
+end
 for i = 1, #lists, 2 do
   local rank, partition = tonumber(lists[i]), lists[i + 1]
   local size = rank and redis.pcall('LLEN', backlog_key(lists[i], partition))
@@ -20,9 +29,9 @@ for i = 1, #lists, 2 do
     local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
     if best ~= band and not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then
       lost_bands = lost_bands + 1
-      if repair then add_band(partition, rank) end
+      if repair then add_band(partition, rank) else unled = unled + size end
     end
-    touched[partition] = repair or nil
+    look_at(partition)
   end
 end
 for _, id in ipairs(worker_ids) do
@@ -38,14 +47,15 @@ for _, id in ipairs(worker_ids) do
     end
   end
 end
-local gone, seen_gone = -1, 0
+local gone, seen_gone = 0, 0
 if last then
   local waiting, in_flight = redis.call('ZCARD', key.returned) + redis.call('ZCARD', key.quarantine), 0
   local function count(partition, band)
     if #band ~= 8 then return end -- untrusted: no band
     local size = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
-    if type(size) == 'number' then waiting = waiting + size end
-    touched[partition] = repair or nil
+    if type(size) ~= 'number' then return end
+    waiting = waiting + size
+    if size > 0 then look_at(partition) end
   end
   local best = redis.call('HGETALL', key.bands)
   for i = 1, #best, 2 do count(best[i], best[i + 1]) end
@@ -53,7 +63,7 @@ if last then
     if string.find(member, '\0', 1, true) then count(split(member, 1)) end
   end
   for _, set in ipairs({ key.returned, key.quarantine }) do
-    for _, partition in ipairs(partitions_of(set)) do touched[partition] = repair or nil end
+    for _, partition in ipairs(partitions_of(set)) do look_at(partition) end
   end
   local members = redis.call('SMEMBERS', key.members)
   for _, id in ipairs(members) do
@@ -77,4 +87,4 @@ if repair then
   save_partitions()
   save_state()
 end
-return { 'OK', lost_bands, lost_members, gone, seen_gone }
+return { 'OK', lost_bands, unled, lost_partitions, lost_members, gone, seen_gone }
