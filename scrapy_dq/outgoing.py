@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 TURNS = 6
 """Of the event loop, from writing to a transport until the socket has surely been written to.
 
-Two with asyncio's own loop, which runs what is called soon before what is ready to be written to; one more for
-a write that TLS gathers, and one for each of these where the loop queues what is ready (uvloop)."""
+Two with asyncio's own loop, which runs what is called soon before what is ready to be written to; one more
+for a write that TLS gathers, and one for each of these where the loop queues what is ready (uvloop)."""
 
 
 class Outgoing:

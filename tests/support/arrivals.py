@@ -1,4 +1,4 @@
-"""When bytes arrived, by the kernel: a fact, however late a busy machine's site comes round to reading them."""
+"""When bytes arrived, by the kernel: a fact, however late a busy site comes round to reading them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StampedSocket(socket.socket):
 
     @classmethod
     def set_clock(cls) -> None:
-        """Find out how the kernel's times of arrival, which are real time, are to be read as monotonic time."""
+        """Find out how the kernel's times, which are real time, are to be read as monotonic time."""
         tries = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(50)]
         before, real, after = min(tries, key=lambda t: t[2] - t[0])
         cls._real_ahead_s = real - (before + after) / 2
@@ -38,7 +38,7 @@ class StampedSocket(socket.socket):
         return self
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        """Read, and note when the last of it came. Source: socket.socket"""
+        """Read, and note when the last of it came; so does a FIN. Source: socket.socket"""
         data, notes, _, _ = self.recvmsg(bufsize, socket.CMSG_SPACE(TIMESPEC.size), flags)
         arrived_s = time.monotonic()
         for level, kind, value in notes:

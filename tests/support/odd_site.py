@@ -1,4 +1,4 @@
-"""A site whose connections are odd: slow to be set up, behind TLS, or broken; in threads of the test's process.
+"""A site whose connections are odd: slow to be set up, behind TLS, or broken; in threads of the test.
 
 `/p/0` links to `/p/1`, …; a proxy's CONNECT is answered as if the site were the proxy, too.
 """
@@ -9,7 +9,7 @@ import datetime
 import socket
 import ssl
 import time
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from threading import Lock, Thread
 from types import TracebackType
@@ -40,9 +40,9 @@ class OddSite:
     Args:
         pages: how many there are.
         certificate: a file as `write_certificate` makes; None: http.
-        slow_s: how long every other connection, the first included, is left alone before it is shaken hands with.
+        slow_s: how long every other connection, from the first on, is left alone before TLS's handshake.
         latency_s: how long an answer takes.
-        breaks: a connection is kept open after an answer, and breaks at its second request; else it is closed.
+        breaks: a connection is kept open, and breaks at its second request; else one answer closes it.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class OddSite:
     def gaps(self) -> list[float]:
         """The times between one request and the next."""
         times = sorted(seen.at_s for seen in self.log)
-        return [b - a for a, b in zip(times, times[1:], strict=False)]
+        return [b - a for a, b in pairwise(times)]
 
     def __enter__(self) -> Self:
         StampedSocket.set_clock()
