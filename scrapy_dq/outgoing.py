@@ -3,7 +3,7 @@
 Scrapy's signals tell when a request reaches the downloader, long before its connection is there, and when
 its answer begins. A delay between two requests at a site counts from the moment in between, at which the
 connection writes the request. Later is safe, earlier never is: where that moment cannot be known, the answer
-tells. What is used here is pinned by tests/scrapy/test_outgoing.py for every supported version.
+tells. What is used here is pinned by tests/crawl/test_outgoing.py for every supported version.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     gaps = sorted(b.at_s - a.at_s for asked in by_host(log).values() for a, b in pairwise(asked))
     with capsys.disabled():
         print(f"\n{len(gaps)} gaps: {gaps[0]:.4f} to {gaps[-1]:.3f} s, median {gaps[len(gaps) // 2]:.4f} s")
-    # How much longer they are says how busy the machine is. What rounding adds: tests/frontier/test_politeness.py.
+    # How much longer they are, a busy machine decides; of what is added, test_politeness.py has the bounds.
     assert gaps[0] >= 0.5 - TICK_S
     assert sum(worker.stats.get("dq/acked", 0) > 0 for worker in project.workers) >= 2
 
