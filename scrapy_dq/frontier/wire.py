@@ -135,7 +135,8 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         tuple(int(i) for i in dropped if i[:1] != b"~"),
         Census(*counts),
         tuple(
-            _lease(record, None if wait_ms == b"" else now + wait_ms / 1000)
+            # Redis reckons in whole ms, rounded down: what a lease follows was sent up to one later.
+            _lease(record, None if wait_ms == b"" else now + (wait_ms + 1) / 1000)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
         next_due_ms / 1000 if next_due_ms >= 0 else None,

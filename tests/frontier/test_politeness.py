@@ -125,7 +125,7 @@ def test_a_lease_that_is_kept_is_waited_for(live: LiveFrontier, slow: HandWorker
     slow.rejoin("slow again")
     live.advance(500)
     assert numbers(slow.exchange(want=1)) == []
-    assert waits(slow.note(sent(0, ago=110, partition=A), want=1)) == {1: 0}
+    assert waits(slow.note(sent(0, ago=100, partition=A), want=1)) == {1: 0}
 
 
 def test_a_settled_lease_after_its_report_changes_nothing(live: LiveFrontier, slow: HandWorker) -> None:
@@ -134,7 +134,7 @@ def test_a_settled_lease_after_its_report_changes_nothing(live: LiveFrontier, sl
     slow.note(sent(0, partition=A))
     live.advance(100)
     assert waits(slow.exchange(want=1)) == {1: 0}
-    slow.note(sent(1, ago=110, partition=A))
+    slow.note(sent(1, ago=100, partition=A))
     assert waits(slow.exchange(ack(0), want=1)) == {2: 0}
 
 
@@ -180,7 +180,7 @@ def test_the_last_of_a_stint_ends_it(live: LiveFrontier, slow: HandWorker) -> No
     live.advance(1000)
     receipt = slow.exchange(ack(0), want=1, terms=Terms(notes=[sent(1, ago=500, partition=A)]))
     assert numbers(receipt) == []
-    assert waits(slow.note(sent(2, ago=110, partition=A), want=1)) == {3: 0}
+    assert waits(slow.note(sent(2, ago=100, partition=A), want=1)) == {3: 0}
 
 
 def test_a_stint_begins_ahead_of_its_time(live: LiveFrontier, slow: HandWorker) -> None:

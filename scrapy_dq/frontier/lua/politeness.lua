@@ -36,8 +36,7 @@ end
 local function end_stint(partition, id, age)
   if redis.call('HGET', key.unsent, partition) ~= id then return end
   redis.call('HDEL', key.unsent, partition)
-  -- The time has whole ms, rounded down: what was just now is up to one later.
-  set_earliest(partition, now_ms() + 1 - age + limits_of(partition))
+  set_earliest(partition, now_ms() - age + limits_of(partition))
 end
 -- A lease is over, however: it counts no more, and if it was not sent, it is taken for sent just now.
 local function lease_ended(partition, id)
