@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import NamedTuple
@@ -73,13 +72,13 @@ class CataloguePages:
         self._log: list[tuple[float, str]] = []
         self._answers = {path: Answer(_html(path, links)) for path, links in catalogue(pages).items()}
 
-    def answer(self, host: str, target: str) -> Answer:
+    def answer(self, host: str, target: str, at_s: float) -> Answer:
         """Note a request and return its response."""
         if target == "/__log":
             return Answer(json.dumps(self._log).encode())
         if target == "/__count":
             return Answer(str(len(self._log)).encode())
-        self._log.append((time.monotonic(), target))
+        self._log.append((at_s, target))
         return self._answers.get(target) or Answer(b"", 404)
 
 

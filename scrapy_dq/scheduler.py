@@ -18,6 +18,7 @@ from scrapy_dq.codec import CannotDecode
 from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.fed import Fed, NoRequest
 from scrapy_dq.frontier.model import Admission, Lease, Put
+from scrapy_dq.outgoing import Outgoing
 from scrapy_dq.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.settlement import Outcome, is_one_off
@@ -68,7 +69,7 @@ class Scheduler(BaseScheduler):
         self._opened = False
         self._work = AtWork(self._settle)
         self._asked_if_idle = False
-        self._tells_sent = False
+        self._outgoing = Outgoing(crawler, self._sent_out)
 
     # Opening and closing.
 
@@ -157,9 +158,8 @@ class Scheduler(BaseScheduler):
             self._session.worker.bury(lease.entry_id, str(error))
             return None
         self._work.begin(request, lease.entry_id)
-        if lease.send_at is not None and not self._tells_sent:
-            self._tells_sent = True
-            self._crawler.signals.connect(self._sent_out, signals.request_reached_downloader)
+        if lease.send_at is not None:
+            self._outgoing.watch(request)
         return request
 
     def _expand(self, lease: Lease) -> None:
@@ -182,6 +182,8 @@ class Scheduler(BaseScheduler):
         """Settlement's call: *request* has left the downloader."""
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
+            # Its download handler may have given no sign before; and if it never went out, nobody was asked.
+            self._session.worker.sent(entry_id)
             self._session.worker.downloaded(entry_id)
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:

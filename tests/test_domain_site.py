@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,6 +64,34 @@ def test_the_log_says_how_much_of_a_host_is_answered_at_once(start_domains: Star
     assert log[-1].status == 404
     assert [asked.at_s for asked in log] == sorted(asked.at_s for asked in log)
     assert began <= log[0].at_s <= log[-1].at_s <= time.monotonic()
+
+
+def test_a_request_came_when_the_kernel_had_it(start_domains: StartSite) -> None:
+    """The site's process is frozen meanwhile: a busy machine bends no gap."""
+    site = start_domains(count=1, pages=2, latency_s=0)
+    (host,) = site.domains.quick_hosts
+    began = time.monotonic()
+    with socket.create_connection((host, site.port)) as connection:
+        with HoldStill(site.pid):
+            connection.sendall(b"GET /p/1 HTTP/1.1\r\nHost: a\r\n\r\n")
+            sent = time.monotonic()
+            time.sleep(0.3)
+        site.wait_for(1, "a")
+    [asked] = site.log()
+    assert began <= asked.at_s <= sent + 0.1
+
+
+class HoldStill:
+    """Freezes a process, for the time of a `with`."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def __enter__(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self._pid, signal.SIGCONT)
 
 
 def test_a_client_that_went_is_answered_no_more(

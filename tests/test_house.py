@@ -28,6 +28,7 @@ ENGINE_INSIDES = {
     "call_spider_async",
     "_handle_downloader_output",
 }
+HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomatically", "_handshakeDone"}
 # Lua that is part of a script, but makes no move.
 NO_MOVE = {
     "bands.lua", "buckets.lua", "damage.lua", "delayed.lua", "discarded.lua", "entry.lua", "grants.lua",
@@ -58,11 +59,11 @@ def imported_modules(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def engine_insides(path: Path) -> Iterator[str]:
-    """Yield where *path* names a private part of the engine, as an attribute or to getattr()."""
+def insides(path: Path, names: set[str]) -> Iterator[str]:
+    """Yield where *path* names one of these private parts, as an attribute or to getattr()."""
     for node in ast.walk(ast.parse(path.read_text())):
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
-        if isinstance(name, str) and name in ENGINE_INSIDES:
+        if isinstance(name, str) and name in names:
             yield f"{name_of(path)}:{getattr(node, 'lineno', 0)} {name}"
 
 
@@ -84,9 +85,12 @@ def test_only_the_frontier_and_what_makes_clients_import_redis() -> None:
     assert importers <= MAY_IMPORT_REDIS
 
 
-def test_only_settlement_knows_the_engines_insides() -> None:
-    """When Scrapy changes them, one file has to follow."""
-    found = [where for path in SOURCES if path.name != "settlement.py" for where in engine_insides(path)]
+@pytest.mark.parametrize(
+    ("file", "names"), [("settlement.py", ENGINE_INSIDES), ("outgoing.py", HANDLERS_INSIDES)]
+)
+def test_only_one_file_knows_the_insides(file: str, names: set[str]) -> None:
+    """Of the engine, of the download handlers: when Scrapy changes them, one file has to follow."""
+    found = [where for path in SOURCES if path.name != file for where in insides(path, names)]
     assert not found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from math import ceil, floor
 from typing import Any
 
 import msgpack
@@ -62,10 +63,11 @@ def _packed(move: Move) -> tuple[Any, ...]:
 def pack_terms(terms: Terms) -> bytes:
     """Return *terms* as lua/exchange.lua reads them; times become relative to this moment."""
     now = time.monotonic()
+    # Rounded so that no pause gets shorter.
     notes = [
-        (1, note.partition, note.entry_id, ms(now - note.at))
+        (1, note.partition, note.entry_id, floor((now - note.at) * 1000))
         if isinstance(note, Sent)
-        else (2, note.partition, max(0, ms(note.until - now)))
+        else (2, note.partition, max(0, whole_ms(note.until - now)))
         for note in terms.notes
     ]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
@@ -79,9 +81,9 @@ def pack_limits(limits: Limits) -> bytes:
     """Return *limits* as lua/limits.lua reads them; the same limits are the same bytes."""
     own = []
     for partition, (delay_s, concurrency) in sorted(limits.own.items()):
-        delay_ms = False if delay_s is None else ms(delay_s)
+        delay_ms = False if delay_s is None else whole_ms(delay_s)
         own += [partition, delay_ms, False if concurrency is None else concurrency]
-    packed = (ms(limits.delay_s), limits.concurrency, own)
+    packed = (whole_ms(limits.delay_s), limits.concurrency, own)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
@@ -96,9 +98,9 @@ def limit_args(
     partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
 ) -> tuple[bytes, int, int, int]:
     """Return the arguments of lua/limit.lua; see `Frontier.limit`."""
-    delay_ms = -1 if delay_s is None else ms(delay_s) if delay_s >= 0 else -2
+    delay_ms = -1 if delay_s is None else whole_ms(delay_s) if delay_s >= 0 else -2
     slots = -1 if concurrency is None else concurrency if concurrency >= 0 else -2
-    return partition, delay_ms, slots, -1 if block_s is None else max(0, ms(block_s))
+    return partition, delay_ms, slots, -1 if block_s is None else max(0, whole_ms(block_s))
 
 
 def parse_limit(reply: list[Any]) -> tuple[float, int, float] | None:
@@ -128,6 +130,11 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+def whole_ms(seconds: float) -> int:
+    """Return what is not shorter; 0.28 s, which as a float is a little more, is 280 ms."""
+    return ceil(round(seconds * 1000, 6))
+
+
 NO_TERMS = pack_terms(Terms())
 
 
@@ -145,7 +152,8 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         tuple(int(i) for i in dropped if i[:1] != b"~"),
         Census(*counts),
         tuple(
-            _lease(record, None if wait_ms == b"" else now + wait_ms / 1000)
+            # Redis reckons in whole ms, rounded down: what a lease follows was sent up to one later.
+            _lease(record, None if wait_ms == b"" else now + (wait_ms + 1) / 1000)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
         next_due_ms / 1000 if next_due_ms >= 0 else None,

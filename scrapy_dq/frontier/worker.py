@@ -27,9 +27,6 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.pace import Pace
 from scrapy_dq.frontier.speaker import Speaker, WorkerOptions
 
-OUTGOING_S = 0.02
-"""From telling a request to go out until it is out: the event loop may have other work before that."""
-
 
 class Worker:
     """One worker of a crawl, on the running event loop."""
@@ -164,11 +161,14 @@ class Worker:
         return None
 
     def sent(self, entry_id: bytes) -> None:
-        """The request of a lease that has a time of sending goes out now; others are ignored."""
+        """The request of a lease that has a time of sending has gone out; other leases are ignored.
+
+        The delay counts from this call, of which only the first is heard: too early and the site sees less.
+        """
         now = time.monotonic()
         partition = self._leases.sent(entry_id, now)
         if partition is not None:
-            self._note(Sent(partition, entry_id, now + OUTGOING_S))
+            self._note(Sent(partition, entry_id, now))
             send_at = self._leases.send_at_of(partition)
             if send_at is not None:
                 self._wake_at(max(0.0, send_at - now))

@@ -14,6 +14,8 @@ from support.domain_site import Asked, DomainSite
 from support.project import Project
 from support.redis_server import RedisServer
 
+TICK_S = 0.002
+"""What the clocks may be apart that measure a delay and the arrivals."""
 QUICK = {"CONCURRENT_REQUESTS": 16, "CONCURRENT_REQUESTS_PER_DOMAIN": 8}
 MakeProject = Callable[..., Project]
 StartDomains = Callable[..., DomainSite]
@@ -61,12 +63,9 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     assert_each_once(site, log)
     gaps = sorted(b.at_s - a.at_s for asked in by_host(log).values() for a, b in pairwise(asked))
     with capsys.disabled():
-        print(f"\n{len(gaps)} gaps: {gaps[0]:.3f} to {gaps[-1]:.3f} s, median {gaps[len(gaps) // 2]:.3f} s")
-    assert gaps[0] >= 0.3
-    assert sum(gap >= 0.45 for gap in gaps) >= 0.99 * len(gaps)
-    assert gaps[len(gaps) // 2] >= 0.5
-    # The root of a domain links to all its pages: from its second request on each has a backlog.
-    assert gaps[-1] <= 1.0
+        print(f"\n{len(gaps)} gaps: {gaps[0]:.4f} to {gaps[-1]:.3f} s, median {gaps[len(gaps) // 2]:.4f} s")
+    # How much longer they are, a busy machine decides; of what is added, test_politeness.py has the bounds.
+    assert gaps[0] >= 0.5 - TICK_S
     assert sum(worker.stats.get("dq/acked", 0) > 0 for worker in project.workers) >= 2
 
 
@@ -107,7 +106,7 @@ def test_all_workers_stay_away_while_a_site_asks_for_it(
     make_project: MakeProject,
     start_domains: StartDomains,
 ) -> None:
-    """One worker sees Retry-After: 5; within a second all stay away, until the time is over."""
+    """One worker sees Retry-After: 5, all are told and stay away, until the time is over."""
     site = start_domains(count=2, pages=500)
     asking, other = site.domains.quick_hosts
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=QUICK)
@@ -119,9 +118,10 @@ def test_all_workers_stay_away_while_a_site_asks_for_it(
     hosts = by_host(site.log())
     (refused,) = [asked for asked in hosts[asking] if asked.status != 200]
     later = [asked.at_s - refused.at_s for asked in hosts[asking] if asked.at_s > refused.at_s]
-    resumed = min(gap for gap in later if gap > 1)
-    # A date has whole seconds.
-    assert resumed >= (4.9 if not how else 3.9)
-    assert resumed <= 6.5
+    # What was under way, or leased before it was told, comes yet; then nobody. A date has whole seconds.
+    away_s = 4.9 if not how else 3.9
+    assert sum(gap < away_s for gap in later) < 100
+    assert not [gap for gap in later if 3 < gap < away_s]
+    assert len({asked.target for asked in hosts[asking] if asked.status == 200}) == 500
     assert any(0.2 < asked.at_s - refused.at_s < 4 for asked in hosts[other]), "the other goes on"
     assert sum(worker.stats.get("dq/retry_after", 0) for worker in project.workers) == 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 
-from scrapy_dq.frontier.model import Move, Terms
+from scrapy_dq.frontier.model import Ack, Move, Sent, Terms
 from support.live_frontier import (
     NARROW,
     SLOW,
@@ -62,6 +63,22 @@ def test_the_delay_counts_from_the_sending(live: LiveFrontier, slow: HandWorker)
     assert numbers(other.exchange(want=1)) == []
     live.advance(10)
     assert waits(other.exchange(want=1)) == {1: 0}
+
+
+def test_no_rounding_takes_anything_from_the_delay(live: LiveFrontier) -> None:
+    """Redis counts in whole ms: what each step may lose is added, and no more than that."""
+    delay_s = 0.0203  # is 21 ms
+    worker, ahead = HandWorker(live, "worker", limited(delay_s)), Terms(ahead_s=1.0)
+    worker.exchange(*puts(A, 101))
+    [lease] = worker.exchange(want=1, terms=ahead).leases
+    for _ in range(100):
+        at = time.monotonic()
+        worker.note(Sent(A, lease.entry_id, at))
+        [following] = worker.exchange(Ack(lease.entry_id), want=1, terms=ahead).leases
+        came = time.monotonic()
+        assert following.send_at is not None
+        assert at + delay_s <= following.send_at <= came + delay_s + 0.002
+        lease = following
 
 
 def test_a_report_that_is_old_delays_nobody(slow: HandWorker) -> None:

@@ -31,7 +31,7 @@ class DomainPages:
         self._at_once: Counter[str] = Counter()
         self._refusals: dict[str, list[Callable[[], Answer]]] = {}
 
-    def answer(self, host: str, target: str) -> Answer:
+    def answer(self, host: str, target: str, at_s: float) -> Answer:
         """Count a request and decide its response."""
         path, _, query = target.partition("?")
         wishes = dict(parse_qsl(query))
@@ -41,7 +41,7 @@ class DomainPages:
         self._asked[host, target] += 1
         self._at_once[host] += 1
         answer = self._refusal(host, target, wishes) or self._page(host, path)
-        self._log.append(Asked(time.monotonic(), host, target, self._at_once[host], answer.status))
+        self._log.append(Asked(at_s, host, target, self._at_once[host], answer.status))
         return answer._replace(ended=partial(self._at_once.subtract, [host]))
 
     def _refusal(self, host: str, target: str, wishes: Mapping[str, str]) -> Answer | None:

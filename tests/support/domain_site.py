@@ -63,7 +63,7 @@ class Asked(NamedTuple):
     """One request as it came in.
 
     Args:
-        at_s: when, on the clock of `time.monotonic()`.
+        at_s: when, on the clock of `time.monotonic()`; the kernel's word, however busy the site's process is.
         at_once: how many requests of its host were being answered then, this one included.
         status: of the answer.
     """

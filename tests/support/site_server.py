@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from support.arrivals import StampedSocket, listener
+
 HOST = re.compile(rb"\r\nhost: *([^:\s]+)", re.IGNORECASE)
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -29,8 +31,13 @@ class Site(Protocol):
 
     port: int
 
-    def answer(self, host: str, target: str) -> Answer:
-        """Decide the response to a request for *target* (path and query) at *host* (without port)."""
+    def answer(self, host: str, target: str, at_s: float) -> Answer:
+        """Decide the response to a request for *target* (path and query) at *host* (without port).
+
+        Args:
+            at_s: when it arrived, on the clock of `time.monotonic()`: by the kernel, which had it before this
+                process came round to it.
+        """
 
 
 class Connection(asyncio.Protocol):
@@ -39,6 +46,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._received = b""
+        self._arrived_s = 0.0
         self._due: tuple[Answer, asyncio.TimerHandle] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,6 +67,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Collect until a request is complete. Source: asyncio.Protocol"""
         self._received += data
+        self._arrived_s = StampedSocket.arrived_s
         self._next()
 
     def _next(self) -> None:
@@ -72,7 +81,8 @@ class Connection(asyncio.Protocol):
         self._received = rest[body_bytes:]
         target = head.split(b" ", 2)[1].decode(errors="replace")
         host = HOST.search(head)
-        answer = self._site.answer(host[1].decode(errors="replace") if host else self._address, target)
+        name = host[1].decode(errors="replace") if host else self._address
+        answer = self._site.answer(name, target, self._arrived_s)
         last = b"connection: close" in head.lower()
         if answer.delay_s:
             loop = asyncio.get_running_loop()
@@ -101,8 +111,10 @@ class Connection(asyncio.Protocol):
 async def serve(site: Site, addresses: Sequence[str]) -> None:
     """Serve *site* on one port of all *addresses* until standard input closes, as it does with the parent."""
     loop = asyncio.get_running_loop()
+    StampedSocket.set_clock()
     for address in addresses:
-        server = await loop.create_server(lambda: Connection(site), address, site.port, backlog=1024)
+        sock = listener(address, site.port)
+        server = await loop.create_server(lambda: Connection(site), sock=sock, backlog=1024)
         site.port = server.sockets[0].getsockname()[1]
     print(site.port, flush=True)
     await loop.run_in_executor(None, sys.stdin.read)

@@ -24,12 +24,12 @@ class TreePages:
         self._hits: Counter[str] = Counter()
         self._log: list[Hit] = []
 
-    def answer(self, host: str, target: str) -> Answer:
+    def answer(self, host: str, target: str, at_s: float) -> Answer:
         """Count a request and decide its response."""
         if target.startswith("/__"):
             return self._report(target)
         self._hits[target] += 1
-        self._log.append(Hit(time.monotonic() - self._started, host, target))
+        self._log.append(Hit(at_s - self._started, host, target))
         path, _, query = target.partition("?")
         wishes = dict(parse_qsl(query))
         if self._hits[target] <= int(wishes.get("flaky", 0)):

@@ -1,0 +1,164 @@
+"""The delay of a domain is one between arrivals at the site, however a request finds its way there.
+
+Each test fails if what scrapy_dq/outgoing.py uses of Scrapy's download handlers, or of Twisted, is not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.domain_site import DomainSite
+from support.odd_site import OddSite, write_certificate
+from support.project import Project
+from support.redis_server import RedisServer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.2.1 is an address on Linux only")
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., OddSite]
+TICK_S = 0.002
+"""What the clocks may be apart that measure a delay and the arrivals."""
+
+# Gives no sign but its answer; every other request waits before it goes out.
+SILENT = """\
+import asyncio
+from itertools import count
+from urllib.request import urlopen
+import scrapy
+from scrapy.http import HtmlResponse
+from scrapy.utils.defer import deferred_from_coro
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class Silent:
+    lazy = False
+    numbers = count()
+
+    async def download_request(self, request):
+        if next(self.numbers) % 2 == 0:
+            await asyncio.sleep(0.5)
+        with await asyncio.to_thread(urlopen, request.url) as answer:
+            return HtmlResponse(request.url, body=answer.read(), request=request)
+
+    async def close(self):
+        pass
+
+if scrapy.version_info < (2, 14):
+    class Silent(Silent):
+        def download_request(self, request, spider):
+            return deferred_from_coro(super().download_request(request))
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+"""
+
+
+@pytest.fixture
+def start_odd() -> Iterator[StartSite]:
+    """Yield a function with OddSite's arguments that starts one; it is stopped at the end of the test."""
+    with ExitStack() as sites:
+        yield lambda *args, **options: sites.enter_context(OddSite(*args, **options))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_certificate(tmp_path_factory.mktemp("tls") / "both.pem")
+
+
+def crawl(project: Project, workers: int) -> None:
+    project.start_workers(workers)
+    assert project.wait(90) == ["finished"] * workers
+
+
+@pytest.mark.parametrize("proxy", [False, True], ids=["straight", "through a proxy"])
+def test_a_connection_that_is_slow_to_be_set_up_takes_nothing_from_the_delay(
+    proxy: bool,
+    redis_server: RedisServer,
+    make_project: MakeProject,
+    start_odd: StartSite,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One request comes half a second later than the worker wished, the next does not."""
+    site = start_odd(6, certificate=certificate, slow_s=0.5)
+    if proxy:
+        monkeypatch.setenv("https_proxy", f"http://{site.address}")
+    settings = {"DQ_DOMAIN_DELAY": 1.0, "HTTPPROXY_ENABLED": proxy}
+    project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
+
+    crawl(project, 2)
+
+    assert sorted(seen.path for seen in site.log) == [f"/p/{n}" for n in range(6)]
+    assert min(site.gaps) >= 1.0 - TICK_S
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_a_slow_answer_does_not_hold_up_the_next_request(
+    tls: bool,
+    redis_server: RedisServer,
+    make_project: MakeProject,
+    start_odd: StartSite,
+    certificate: Path,
+) -> None:
+    """The connection tells that a request is out, each time a new one: there is no wait for an answer."""
+    site = start_odd(6, certificate=certificate if tls else None, latency_s=2.0)
+    settings = {"DQ_DOMAIN_DELAY": 0.1}
+    project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
+
+    crawl(project, 1)
+
+    assert len(site.log) == 6
+    assert max(seen.at_once for seen in site.log) >= 3
+    assert min(site.gaps) >= 0.1 - TICK_S
+
+
+def test_a_connection_that_is_kept_open_tells_as_well(
+    redis_server: RedisServer, make_project: MakeProject
+) -> None:
+    """No rate is lost to slow answers where connections are used again."""
+    with DomainSite(count=1, pages=20, latency_s=1.0) as site:
+        settings = {"DQ_DOMAIN_DELAY": 0.1, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
+        project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
+        crawl(project, 1)
+        log = site.log()
+    assert max(asked.at_once for asked in log) >= 3
+    assert min(b.at_s - a.at_s for a, b in pairwise(log)) >= 0.1 - TICK_S
+
+
+def test_nothing_is_asked_for_again_at_once_when_a_connection_breaks(
+    redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
+) -> None:
+    """Twisted would, without a lease; Scrapy's RetryMiddleware keeps to the delay."""
+    site = start_odd(5, breaks=True)
+    settings = {"DQ_DOMAIN_DELAY": 0.5, "RETRY_TIMES": 10}
+    project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
+
+    crawl(project, 1)
+
+    assert site.broken
+    assert {seen.path for seen in site.log} == {f"/p/{n}" for n in range(5)}
+    assert min(site.gaps) >= 0.5 - TICK_S
+
+
+def test_a_handler_that_gives_no_sign_counts_from_its_answer(
+    redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
+) -> None:
+    """Nobody knows when its requests went out; they did before they were answered."""
+    site = start_odd(6)
+    settings: dict[str, Any] = {
+        "DQ_DOMAIN_DELAY": 1.0,
+        "DOWNLOAD_HANDLERS": {"http": "tree_project.spiders.spider.Silent"},
+    }
+    project = make_project([site.start_url], redis_url=redis_server.url, settings=settings, spider=SILENT)
+
+    crawl(project, 1)
+
+    assert len(site.log) == 6
+    assert min(site.gaps) >= 1.0 - TICK_S

@@ -1,0 +1,57 @@
+"""When bytes arrived, by the kernel: a fact, however late a busy site comes round to reading them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+
+SO_TIMESTAMPNS = 35
+"""Of Linux; the socket module has no name for it. Elsewhere it is the time of reading that counts."""
+TIMESPEC = struct.Struct("@ll")
+
+
+class StampedSocket(socket.socket):
+    """Keeps, of what it has read last, when the kernel says that it arrived."""
+
+    arrived_s = 0.0
+    """By `time.monotonic()`; the class's own: of what any of them has read last."""
+    _real_ahead_s = 0.0
+
+    @classmethod
+    def set_clock(cls) -> None:
+        """Find out how the kernel's times, which are real time, are to be read as monotonic time."""
+        tries = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(50)]
+        before, real, after = min(tries, key=lambda t: t[2] - t[0])
+        cls._real_ahead_s = real - (before + after) / 2
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """Return a connection that keeps its times, too. Source: socket.socket"""
+        connection, address = super().accept()
+        return StampedSocket(fileno=connection.detach()).stamped(), address
+
+    def stamped(self) -> StampedSocket:
+        """Have the kernel say when bytes came."""
+        if sys.platform == "linux":
+            self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        return self
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        """Read, and note when the last of it came; so does a FIN. Source: socket.socket"""
+        data, notes, _, _ = self.recvmsg(bufsize, socket.CMSG_SPACE(TIMESPEC.size), flags)
+        arrived_s = time.monotonic()
+        for level, kind, value in notes:
+            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                seconds, nanoseconds = TIMESPEC.unpack(value)
+                arrived_s = seconds - self._real_ahead_s + nanoseconds / 1e9
+        self.arrived_s = StampedSocket.arrived_s = arrived_s
+        return data
+
+
+def listener(address: str, port: int) -> StampedSocket:
+    """Return a socket that listens at *address*; port 0: any."""
+    sock = StampedSocket().stamped()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((address, port))
+    return sock

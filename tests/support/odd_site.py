@@ -1,0 +1,219 @@
+"""A site whose connections are odd: slow to be set up, behind TLS, or broken; in threads of the test.
+
+`/p/0` links to `/p/1`, …; a proxy's CONNECT is answered as if the site were the proxy, too.
+"""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import time
+from itertools import count, pairwise
+from pathlib import Path
+from threading import Lock, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from support.arrivals import StampedSocket, listener
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+HOST = "127.0.2.1"
+
+
+class Seen(NamedTuple):
+    """A request: when it arrived (the kernel's word), and how many were not answered then, with this one."""
+
+    at_s: float
+    path: str
+    at_once: int
+
+
+class OddSite:
+    """
+    Args:
+        pages: how many there are.
+        certificate: a file as `write_certificate` makes; None: http.
+        slow_s: how long every other connection, from the first on, is left alone before TLS's handshake.
+        latency_s: how long an answer takes.
+        breaks: a connection is kept open, and breaks at its second request; else one answer closes it.
+    """
+
+    def __init__(
+        self,
+        pages: int,
+        *,
+        certificate: Path | None = None,
+        slow_s: float = 0.0,
+        latency_s: float = 0.0,
+        breaks: bool = False,
+    ) -> None:
+        self.log: list[Seen] = []
+        self.broken = 0
+        self._pages, self._slow_s, self._latency_s, self._breaks = pages, slow_s, latency_s, breaks
+        self._at_once = 0
+        self._lock = Lock()
+        self._tls: ssl.SSLContext | None = None
+        if certificate is not None:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(certificate)
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{HOST}:{self._listener.getsockname()[1]}"
+
+    @property
+    def start_url(self) -> str:
+        """The page that links to all others."""
+        return f"http{'s' if self._tls else ''}://{self.address}/p/0"
+
+    @property
+    def gaps(self) -> list[float]:
+        """The times between one request and the next."""
+        times = sorted(seen.at_s for seen in self.log)
+        return [b - a for a, b in pairwise(times)]
+
+    def __enter__(self) -> Self:
+        StampedSocket.set_clock()
+        self._listener = listener(HOST, 0)
+        self._listener.listen(100)
+        Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for number in count():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # the end of the test
+                return
+            Thread(target=self._serve, args=(connection, number), daemon=True).start()
+
+    def _serve(self, sock: StampedSocket, number: int) -> None:
+        try:
+            with sock:
+                line = Line(sock)
+                if self._tls and sock.recv(8, socket.MSG_PEEK) == b"CONNECT ":
+                    line.read_head()
+                    sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                if number % 2 == 0:
+                    time.sleep(self._slow_s)
+                if self._tls:
+                    line.shake_hands(self._tls)
+                answered = 0
+                while head := line.read_head():
+                    path = head.split(b" ", 2)[1].decode()
+                    with self._lock:
+                        self._at_once += 1
+                        self.log.append(Seen(sock.arrived_s, path, self._at_once))
+                    time.sleep(self._latency_s)
+                    with self._lock:
+                        self._at_once -= 1
+                        self.broken += answered
+                    if answered:
+                        return
+                    line.write(self._answer(path))
+                    if not self._breaks:
+                        return
+                    answered += 1
+        except OSError:  # the client has gone
+            pass
+
+    def _answer(self, path: str) -> bytes:
+        links = "".join(f'<a href="/p/{n}">{n}</a>' for n in range(1, self._pages)) if path == "/p/0" else ""
+        body = f"<html><body>{links}</body></html>".encode()
+        close = "" if self._breaks else "Connection: close\r\n"
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n{close}Content-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
+
+
+class Line:
+    """A connection, by and by behind TLS, whose every read is one of its socket."""
+
+    def __init__(self, sock: StampedSocket) -> None:
+        self._sock = sock
+        self._tls: ssl.SSLObject | None = None
+
+    def shake_hands(self, context: ssl.SSLContext) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._receive()
+            else:
+                self._flush()
+                return
+
+    def read_head(self) -> bytes:
+        """Return a request's head; nothing if the client closes before."""
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            data = self._read()
+            if not data:
+                return b""
+            head += data
+        return head
+
+    def write(self, data: bytes) -> None:
+        if self._tls is None:
+            self._sock.sendall(data)
+        else:
+            self._tls.write(data)
+            self._flush()
+
+    def _read(self) -> bytes:
+        if self._tls is None:
+            return self._sock.recv(65536)
+        while True:
+            try:
+                return self._tls.read(65536)
+            except ssl.SSLWantReadError:
+                self._receive()
+            except ssl.SSLError:  # closed without a word
+                return b""
+
+    def _receive(self) -> None:
+        data = self._sock.recv(65536)
+        if data:
+            self._in.write(data)
+        else:
+            self._in.write_eof()
+
+    def _flush(self) -> None:
+        self._sock.sendall(self._out.read())
+
+
+def write_certificate(file: Path) -> Path:
+    """Write a new key and a certificate that it signs itself, which Scrapy does not mind."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
+    now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(1)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .sign(key, hashes.SHA256())
+    )
+    text, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    own = key.private_bytes(text, serialization.PrivateFormat.PKCS8, plain)
+    file.write_bytes(own + certificate.public_bytes(text))
+    return file
