@@ -179,6 +179,11 @@ class Dialogue:
         """Redis keeps tokens that only a repeat by this worker would need, and it repeats them no more."""
         return bool(self._log.forgettable)
 
+    @property
+    def vouches(self) -> bool:
+        """Its log has puts of an open run that no lease stands for: nobody else brings them back."""
+        return self._log.parentless and not (self.finished or self.over or self.lost)
+
     def retire_log(self) -> None:
         """Repeat nothing any more: this worker leaves."""
         self._log.retire_all()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from scrapy_dq.frontier import durability
 from scrapy_dq.frontier.dialogue import Dialogue, Listener
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.heartbeat import Heartbeat
@@ -59,6 +60,7 @@ class Speaker:
     ) -> None:
         """The arguments are those of Worker."""
         identity = own_identity()
+        self._frontier = frontier
         self._listener = listener
         self._capacity = capacity
         self.dialogue = Dialogue(
@@ -117,11 +119,8 @@ class Speaker:
         self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.dialogue.id}")
         return joined
 
-    async def stop(self, deadline_s: float) -> None:
-        """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
-
-        What could not be handed in stays in flight under this worker's id, and is run again.
-        """
+    async def stop(self, deadline_s: float, durable: bool) -> None:
+        """See Worker.stop."""
         deadline = time.monotonic() + deadline_s
         self._closing.set()
         self._kick.set()
@@ -131,10 +130,9 @@ class Speaker:
         dialogue = self.dialogue
         try:
             self.dialogue.empty_buffer()
-            while dialogue.unsaid and not (dialogue.lost or dialogue.over):
-                await self._until(deadline, self._speak)
-                if dialogue.unsaid and time.monotonic() >= deadline:
-                    raise FrontierUnavailable("Redis takes too long for what this worker has found")
+            await self._hand_in(deadline)
+            if durable and dialogue.vouches:
+                await self._wait_until_durable(deadline)
             if not (dialogue.lost or dialogue.over):
                 dialogue.retire_log()
                 applied = -1
@@ -158,6 +156,22 @@ class Speaker:
             self._heartbeat.stop()
             self._reclaimer.cancel()
             dialogue.outbox.clear()
+
+    async def _hand_in(self, deadline: float) -> None:
+        dialogue = self.dialogue
+        while dialogue.unsaid and not (dialogue.lost or dialogue.over):
+            await self._until(deadline, self._speak)
+            if dialogue.unsaid and time.monotonic() >= deadline:
+                raise FrontierUnavailable("Redis takes too long for what this worker has found")
+
+    async def _wait_until_durable(self, deadline: float) -> None:
+        async def verify() -> None:
+            await self._until(deadline, self._speak)
+            await self._hand_in(deadline)
+
+        doubt = await durability.wait_until_durable(self._frontier, self.dialogue, verify, deadline)
+        if doubt:
+            logger.warning("%s", doubt)
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:

@@ -256,11 +256,14 @@ class Worker:
         """
         return await self._speaker.start(new_epoch)
 
-    async def stop(self, deadline_s: float) -> None:
+    async def stop(self, deadline_s: float, *, durable: bool = True) -> None:
         """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
 
         What could not be handed in stays in flight under this worker's id, and is run again.
+
+        Args:
+            durable: do not leave before what only this worker could put again is on Redis's disk.
         """
         if self._timer is not None:
             self._timer.cancel()
-        await self._speaker.stop(deadline_s)
+        await self._speaker.stop(deadline_s, durable)

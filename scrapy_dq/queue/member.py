@@ -39,10 +39,17 @@ class Member:
 
     worker: Worker
 
-    def __init__(self, config: Config, order: Order | None, items: Items, maxsize: int) -> None:
-        """*order*: as the caller gave it; None: whichever the crawl has."""
+    def __init__(
+        self, config: Config, order: Order | None, items: Items, maxsize: int, durable: bool
+    ) -> None:
+        """
+        Args:
+            order: as the caller gave it; None: whichever the crawl has.
+            durable: see Worker.stop.
+        """
         self._config = config
         self._order = order
+        self._durable = durable
         self._callers = Callers(items, maxsize)
         self._connection = Connection(config, data_dir())
         self._closing = asyncio.Event()
@@ -153,7 +160,7 @@ class Member:
 
     async def _join_anew(self) -> None:
         """Join the next run, and store there what this one has not taken."""
-        await self.worker.stop(0)
+        await self.worker.stop(0, durable=False)
         while True:
             try:
                 await self._join()
@@ -176,7 +183,8 @@ class Member:
             self._starting_over.cancel()
             await asyncio.wait([self._starting_over])
         self._callers.shut(immediate=True)
-        await self.worker.stop(max(self._config.shutdown_grace_s, self._config.redis_timeout_s))
+        grace_s = max(self._config.shutdown_grace_s, self._config.redis_timeout_s)
+        await self.worker.stop(grace_s, durable=self._durable)
         why = self.worker.outage or "This process has left the crawl"
         self._callers.puts.fail_all(ShutDown, lambda: FrontierUnavailable(f"{why}. {PERHAPS_STORED}"))
 

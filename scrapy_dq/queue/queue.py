@@ -47,6 +47,7 @@ class Queue:
         url: str = "",
         order: str = "",
         settings: Mapping[str, Any] | None = None,
+        durable: bool = True,
     ) -> None:
         """
         Args:
@@ -55,11 +56,14 @@ class Queue:
             url: of Redis; as REDIS_URL in *settings*. Neither: the embedded Redis of this folder's project.
             order: as DQ_ORDER; "": the crawl's own, and of a new one fifo.
             settings: of scrapy_dq and Redis, by their names; Scrapy's Settings object will do.
+            durable: after a `put`, `close` and the end of the program wait, for about a second, until Redis
+                has the item on its disk. False: if Redis then loses its newest data, it may be gone.
         Raises:
             ConfigError: a setting cannot be used. Nothing is connected yet.
         """
-        self._arguments = (crawl, maxsize, url, order, dict(settings or {}))
+        self._arguments = (crawl, maxsize, url, order, dict(settings or {}), durable)
         self.maxsize = maxsize
+        self._durable = durable
         given = dict(self._arguments[4])
         given |= {"REDIS_URL": url} if url else {}
         given |= {"DQ_ORDER": order} if order else {}
@@ -77,8 +81,8 @@ class Queue:
         return self._arguments
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        crawl, maxsize, url, order, settings = state
-        self.__init__(crawl, maxsize, url=url, order=order, settings=settings)  # type: ignore[misc]
+        crawl, maxsize, url, order, settings, durable = state
+        self.__init__(crawl, maxsize, url=url, order=order, settings=settings, durable=durable)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._config.crawl!r}>"
@@ -222,7 +226,7 @@ class Queue:
                 raise ShutDown
             member = self._member
             if member is None:
-                member = Member(self._config, self._order, self._items, max(0, self.maxsize))
+                member = Member(self._config, self._order, self._items, max(0, self.maxsize), self._durable)
                 member.start()
                 self._member = member
                 # What nobody can call any more leaves.
