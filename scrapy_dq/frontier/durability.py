@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -43,7 +43,7 @@ class Member(Protocol):
     epoch: str
     lost: bool
     over: bool
-    outbox: Sized
+    outbox: Any
 
 
 async def wait_until_durable(

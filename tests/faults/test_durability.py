@@ -117,9 +117,7 @@ def test_redis_comes_back_older_while_a_queue_closes(powered: PoweredRedis, craw
     asked_before = asked(powered.server)
     closing = Background(q.close)
     wait_until(lambda: asked(powered.server) > asked_before, "the disk is waited for")
-    powered.server.kill()
-    powered.open_gate()
-    powered.server.roll_back(before)
+    powered.roll_back(before)
     closing.wait(30)
     powered.lose_power()
     assert waiting(powered.server, crawl_name) == 2 + ITEMS

@@ -55,8 +55,21 @@ class PoweredRedis:
         for line in self._notes.read_text().splitlines():
             inode, size = map(int, line.split())
             synced[inode] = max(size, synced.get(inode, 0))
-        for path in self.server.folder.rglob("*"):
-            if path.is_file():
-                os.truncate(path, min(path.stat().st_size, synced.get(path.stat().st_ino, 0)))
+        for path in _files(self.server.folder):
+            os.truncate(path, min(path.stat().st_size, synced.get(path.stat().st_ino, 0)))
+        self.roll_back(self.server.snapshot())
+
+    def roll_back(self, snapshot: Path) -> None:
+        """See `RedisServer.roll_back`; what the snapshot holds is on the disk."""
+        self.server.kill()
         self._gate.unlink(missing_ok=True)
-        self.server.start()
+        self._notes.unlink()  # another file may get the inode of one of these
+        self.server.roll_back(snapshot)
+        with self._notes.open("a") as notes:
+            for path in _files(snapshot):
+                inode = (self.server.folder / path.relative_to(snapshot)).stat().st_ino
+                notes.write(f"{inode} {path.stat().st_size}\n")
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
