@@ -181,8 +181,8 @@ class Dialogue:
 
     @property
     def vouches(self) -> bool:
-        """Its log has puts of an open run that no lease stands for: nobody else brings them back."""
-        return self._log.parentless and not (self.finished or self.over or self.lost)
+        """Its log has puts that no lease stands for: nobody else would bring them back."""
+        return self._log.parentless
 
     def retire_log(self) -> None:
         """Repeat nothing any more: this worker leaves."""

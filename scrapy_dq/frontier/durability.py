@@ -78,7 +78,7 @@ async def wait_until_durable(
         except FrontierUnavailable as error:
             if member.outbox:  # a Redis that came back older, and went away again
                 raise
-            why, deadline = str(error), 0.0
+            why, deadline = why or str(error), 0.0
             passed = False
         if member.lost or member.over:
             return ""  # said already, and nothing is left that could be kept

@@ -119,7 +119,7 @@ class Speaker:
         self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.dialogue.id}")
         return joined
 
-    async def stop(self, deadline_s: float, durable: bool) -> None:
+    async def stop(self, deadline_s: float, durable: bool | None) -> None:
         """See Worker.stop."""
         deadline = time.monotonic() + deadline_s
         self._closing.set()
@@ -131,8 +131,9 @@ class Speaker:
         try:
             self.dialogue.empty_buffer()
             await self._hand_in(deadline)
-            if durable and dialogue.vouches:
-                await self._wait_until_durable(deadline)
+            durable = dialogue.vouches if durable is None else durable
+            if durable and not (dialogue.finished or dialogue.over or dialogue.lost):
+                await self._leave_durable(deadline)
             if not (dialogue.lost or dialogue.over):
                 dialogue.retire_log()
                 applied = -1
@@ -164,14 +165,18 @@ class Speaker:
             if dialogue.unsaid and time.monotonic() >= deadline:
                 raise FrontierUnavailable("Redis takes too long for what this worker has found")
 
-    async def _wait_until_durable(self, deadline: float) -> None:
+    async def _leave_durable(self, deadline: float) -> None:
         async def verify() -> None:
             await self._until(deadline, self._speak)
             await self._hand_in(deadline)
 
-        doubt = await durability.wait_until_durable(self._frontier, self.dialogue, verify, deadline)
+        doubt = await self.wait_until_durable(verify, deadline)
         if doubt:
             logger.warning("%s", doubt)
+
+    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
+        """See `frontier/durability.py`."""
+        return await durability.wait_until_durable(self._frontier, self.dialogue, verify, deadline)
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:

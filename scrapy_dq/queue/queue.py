@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -14,7 +16,7 @@ from typing import Any
 from scrapy_dq.codec import CannotEncode, Items
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
 from scrapy_dq.queue import lifetime
-from scrapy_dq.queue.asks import Ask, Get, Join, Look, ShutDown, putting
+from scrapy_dq.queue.asks import Ask, Flush, Get, Join, Look, ShutDown, putting
 from scrapy_dq.queue.hands import Hands
 from scrapy_dq.queue.look import look
 from scrapy_dq.queue.member import Member
@@ -193,6 +195,16 @@ class Queue:
                 self._member.shut(immediate)
 
     # Beyond queue.Queue
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until Redis has on its disk, and with its replicas, all that was put by this object so far.
+
+        Raises:
+            FrontierUnavailable: that is not certain within *timeout* seconds, or never: the text says why.
+        """
+        self._refuse_if_shut()
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._await(Flush(deadline=deadline), True, None)
 
     def close(self) -> None:
         """Shut down at once, give back what is not done, hand in what is, and leave the crawl.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from program.conftest import Background
 from scrapy_dq import Queue
 from scrapy_dq.frontier import peek
+from scrapy_dq.queue import FrontierUnavailable, ShutDown
 from support.power_loss import PoweredRedis
 from support.project import Project
 from support.redis_server import KINDS, RedisServer
@@ -78,6 +80,21 @@ def test_a_queue_that_need_not_be_durable(powered: PoweredRedis, crawl_name: str
     q.close()
     powered.lose_power()
     assert waiting(powered.server, crawl_name) == 1
+
+
+def test_what_was_put_is_on_the_disk_when_it_is_flushed(powered: PoweredRedis, crawl_name: str) -> None:
+    """flush() says so, or why it cannot; the queue goes on."""
+    q = Queue(crawl_name, url=powered.url, settings=PATIENT)
+    powered.shut_gate()
+    q.put_all(range(ITEMS))
+    with pytest.raises(FrontierUnavailable, match="has not said in time"):
+        q.flush(timeout=1)
+    end_when_it_may(q.flush, powered)
+    assert waiting(powered.server, crawl_name) == 1 + ITEMS
+    flushing = Background(q.flush)
+    q.close()
+    with suppress(ShutDown):
+        flushing.wait()
 
 
 def test_who_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
