@@ -118,7 +118,7 @@ def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Pat
     program = (
         "import os, sys; from scrapy import Spider; from scrapy_dq.feeds import UnbufferedFileFeedStorage\n"
         "real = os.fsync\n"
-        "os.fsync = lambda fd: (print(os.fstat(fd).st_size, flush=True), real(fd))\n"
+        "os.fsync = lambda fd: (os.write(1, b'%d\\n' % os.fstat(fd).st_size), real(fd))\n"
         "files = [UnbufferedFileFeedStorage(path).open(Spider('any')) for path in sys.argv[2:]]\n"
         "for file in files: file.write(b'12345')\n"
         "if sys.argv[1] == 'True': [file.close() for file in files]\n"
