@@ -99,6 +99,15 @@ def test_push(each_moment: Each) -> None:
         assert sorted(each["request"]["url"] for each in dq.found("peek")) == urls
 
 
+def test_push_of_what_is_known(each_moment: Each) -> None:
+    """With --dont-filter what the first one has handed in is pushed a second time, and no more than that."""
+    urls = [f"{HOST}/{n}" for n in range(5)]
+    words = ("push", "pushed", *urls, "--no-wait", "--dont-filter")
+    for dq, _ in each_moment(lambda live: HandWorker(live, "worker", OWN), *words, **SPIDERS):
+        found = [each["request"]["url"] for each in dq.found("peek", "-n", "100")]
+        assert sorted(found) in (urls, sorted(urls * 2))
+
+
 def test_retry(each_moment: Each) -> None:
     """What had failed waits, once, and nothing else does."""
     for _, live in each_moment(
