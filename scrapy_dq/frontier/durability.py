@@ -60,15 +60,15 @@ async def wait_until_durable(
         FrontierError: of *verify*.
     """
     while True:
-        registered, waiting = member.id, _Waiting()
+        registered, waiting = member.id, _Waiting(deadline)
         why = ""
         try:
             async with frontier.on_one_connection() as (alone, client):
                 # WAIT and WAITAOF are about the last write of their own connection.
                 await alone.beats(member.id, member.epoch)
-                why = await asyncio.wait_for(waiting.wait(client), max(0.0, deadline - time.monotonic()))
+                why = await waiting.wait(client)
             passed = True
-        except asyncio.TimeoutError:
+        except _TooLate:
             why, passed = waiting.outstanding, True
         except FrontierUnavailable as error:
             why, passed = str(error), False
@@ -88,10 +88,15 @@ async def wait_until_durable(
             return why and f"It is not certain that Redis keeps what was put last, if it fails now: {why}"
 
 
-class _Waiting:
-    """One wait on one connection."""
+class _TooLate(Exception):
+    """The time that the wait may take is over."""
 
-    def __init__(self) -> None:
+
+class _Waiting:
+    """One wait on one connection. It ends itself: no command is cancelled, each has a time-out."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
         self.outstanding = "it has not said in time that its disk has it"
 
     async def wait(self, client: Any) -> str:
@@ -124,7 +129,7 @@ class _Waiting:
             passed = await self._idle(client, exempt) == server
         try:
             while not (await client.execute_command("WAITAOF", 1, 0, SLICE_MS))[0]:
-                pass
+                await self._sleep(0)
         except NoPermissionError:
             return "this user may not ask it (WAITAOF)"
         except ResponseError:
@@ -140,7 +145,7 @@ class _Waiting:
         while left > 0:
             seconds, micros = await client.time()
             left = due - seconds - micros / 1e6
-            await asyncio.sleep(max(0.0, left))
+            await self._sleep(max(0.0, left))
         # The turn of TIME itself may have gone by a clock that was read a moment before.
         await client.time()
 
@@ -153,7 +158,13 @@ class _Waiting:
                 held_up = held_up or info["aof_rewrite_in_progress"] or info["rdb_bgsave_in_progress"]
             if not held_up:
                 return info["run_id"]
-            await asyncio.sleep(POLL_S)
+            await self._sleep(POLL_S)
+
+    async def _sleep(self, pause_s: float) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise _TooLate
+        await asyncio.sleep(min(pause_s, left))
 
     async def _replicas(self, client: Any, count: int) -> str:
         reached = 0
@@ -163,6 +174,8 @@ class _Waiting:
                 reached = await client.execute_command("WAIT", count, SLICE_MS)
             except ResponseError:
                 return "this user may not ask it for its replicas (WAIT)"
+            if reached < count:
+                await self._sleep(0)
         return ""
 
 
