@@ -1,8 +1,15 @@
-"""A feed storage for local files that a kill -9 cannot empty, and that a crew's workers can share."""
+"""A feed storage for local files that a kill -9 cannot empty, and that a crew's workers can share.
+
+What is written is the system's at once, and on the disk, where a loss of power leaves it, a second later.
+"""
 
 from __future__ import annotations
 
+import errno
 import io
+import logging
+import os
+import threading
 from typing import IO, TYPE_CHECKING, Any
 
 from scrapy import Spider
@@ -14,6 +21,9 @@ from scrapy_dq.crew.recruit import own_recruit
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+SYNC_EVERY_S = 1.0
 
 
 class UnbufferedFileFeedStorage(FileFeedStorage):
@@ -53,6 +63,7 @@ class _Whole(io.FileIO):
 
     is_part = False
     """Of a feed that is joined: see crew/csv_exporter.py."""
+    _syncing: _Syncing | None = None
 
     def write(self, data: Any) -> int:
         """Write all of *data*, or nothing and raise.
@@ -62,6 +73,9 @@ class _Whole(io.FileIO):
         """
         if not self.seekable():
             return super().write(data)
+        if self._syncing is None:
+            self._syncing = _Syncing(self)
+        self._syncing.written = True
         end, done = self.seek(0, io.SEEK_END), 0
         whole = memoryview(data).cast("B")
         try:
@@ -72,3 +86,45 @@ class _Whole(io.FileIO):
                 self.truncate(end)
             raise
         return done
+
+    def close(self) -> None:
+        """Close at once; what was written is on the disk before the process ends."""
+        if self._syncing is not None:
+            self._syncing.end()
+        super().close()
+
+
+class _Syncing:
+    """A thread that brings a file to the disk: once a second while it is written to, and at its end.
+
+    On the event loop an fsync would hold up the crawl for as long as the disk takes. No daemon: the process
+    ends when the last one is done.
+    """
+
+    def __init__(self, file: _Whole) -> None:
+        self.written = False
+        """Something was written that no fsync has seen."""
+        # A number of its own: the file may be closed, and its number another's, while the thread is at work.
+        self._descriptor = os.dup(file.fileno())
+        self._name = file.name
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="scrapy-dq-feed").start()
+
+    def end(self) -> None:
+        """Bring what is left to the disk, without waiting for it."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        ended = False
+        try:
+            while not ended:
+                # A program that ends without closing its files waits for this thread.
+                ended = self._ended.wait(SYNC_EVERY_S) or not threading.main_thread().is_alive()
+                if self.written:
+                    self.written = False
+                    os.fsync(self._descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # what has no disk, as /dev/null
+                logger.warning("%s is not brought to the disk any more: %s", self._name, error)
+        finally:
+            os.close(self._descriptor)

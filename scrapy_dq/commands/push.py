@@ -44,6 +44,10 @@ class Push(Subcommand):
         parser.add_argument(
             "--dont-filter", action="store_true", help="also what the crawl has seen; marks them dont_filter"
         )
+        parser.add_argument(
+            "--no-wait", action="store_true",
+            help="do not wait, for about a second, until Redis has it on its disk",
+        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json, print_rows
@@ -59,7 +63,7 @@ class Push(Subcommand):
             spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""
             pusher = Pusher(
                 crawler, config, common, spider=spider, bad=source.say_bad,
-                wake=lambda: _wake(place),
+                wake=lambda: _wake(place), durable=not options.no_wait,
             )  # fmt: skip
             try:
                 pusher.check()
@@ -80,6 +84,8 @@ class Push(Subcommand):
                 else:
                     print(f"Crawl {place.crawl!r} at {place.target}")
                     print_rows(_rows(pushed))
+        if pushed.doubt:
+            asking.say(f"{pushed.doubt}.", options)
         if not options.json:
             for line in _advice(pushed, before, config.flush_on_start, options):
                 asking.say(line, options)

@@ -201,6 +201,11 @@ class Dialogue:
         """Redis keeps tokens that only a repeat by this worker would need, and it repeats them no more."""
         return bool(self._log.forgettable)
 
+    @property
+    def vouches(self) -> bool:
+        """Its log has puts that no lease stands for: nobody else would bring them back."""
+        return self._log.parentless
+
     def retire_log(self) -> None:
         """Repeat nothing any more: this worker leaves."""
         self._log.retire_all()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from redis.exceptions import (
 )
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import describe, explain
+from scrapy_dq.frontier.errors import as_unavailable, describe, explain
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -342,6 +343,18 @@ class Frontier:
     async def members(self) -> list[Member]:
         """Return the registered workers. Source: lua/overview.lua"""
         return parse_members((await self._call("overview"))[4])
+
+    @asynccontextmanager
+    async def on_one_connection(self) -> AsyncIterator[tuple[Frontier, Any]]:
+        """Yield this frontier with a connection of its own, and the client of that."""
+        with as_unavailable():
+            client = await self.client.client().initialize()
+        try:
+            alone = copy(self)
+            alone.client = client
+            yield alone, client
+        finally:
+            await client.aclose()
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
         """Count up this worker's heartbeat and return everyone's; empty if LOST. Source: lua/beat.lua"""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from scrapy_dq.frontier import durability
 from scrapy_dq.frontier.audit import Auditor
 from scrapy_dq.frontier.dialogue import Dialogue, Listener
 from scrapy_dq.frontier.frontier import Frontier, Identity
@@ -60,6 +61,7 @@ class Speaker:
     ) -> None:
         """The arguments are those of Worker."""
         identity = own_identity()
+        self._frontier = frontier
         self._listener = listener
         self._capacity = capacity
         self.dialogue = Dialogue(
@@ -119,11 +121,8 @@ class Speaker:
         self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.dialogue.id}")
         return joined
 
-    async def stop(self, deadline_s: float) -> None:
-        """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
-
-        What could not be handed in stays in flight under this worker's id, and is run again.
-        """
+    async def stop(self, deadline_s: float, durable: bool | None) -> None:
+        """See Worker.stop."""
         deadline = time.monotonic() + deadline_s
         self._closing.set()
         self._kick.set()
@@ -133,10 +132,10 @@ class Speaker:
         dialogue = self.dialogue
         try:
             self.dialogue.empty_buffer()
-            while dialogue.unsaid and not (dialogue.lost or dialogue.over):
-                await self._until(deadline, self._speak)
-                if dialogue.unsaid and time.monotonic() >= deadline:
-                    raise FrontierUnavailable("Redis takes too long for what this worker has found")
+            await self._hand_in(deadline)
+            durable = dialogue.vouches if durable is None else durable
+            if durable and not (dialogue.finished or dialogue.over or dialogue.lost):
+                await self._leave_durable(deadline)
             if not (dialogue.lost or dialogue.over):
                 dialogue.retire_log()
                 applied = -1
@@ -161,6 +160,26 @@ class Speaker:
             self._reclaimer.cancel()
             self._auditor.cancel()
             dialogue.outbox.clear()
+
+    async def _hand_in(self, deadline: float) -> None:
+        dialogue = self.dialogue
+        while dialogue.unsaid and not (dialogue.lost or dialogue.over):
+            await self._until(deadline, self._speak)
+            if dialogue.unsaid and time.monotonic() >= deadline:
+                raise FrontierUnavailable("Redis takes too long for what this worker has found")
+
+    async def _leave_durable(self, deadline: float) -> None:
+        async def verify() -> None:
+            await self._until(deadline, self._speak)
+            await self._hand_in(deadline)
+
+        doubt = await self.wait_until_durable(verify, deadline)
+        if doubt:
+            logger.warning("%s", doubt)
+
+    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
+        """See `frontier/durability.py`."""
+        return await durability.wait_until_durable(self._frontier, self.dialogue, verify, deadline)
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from scrapy_dq.frontier import durability
 from scrapy_dq.frontier.dialogue import Dialogue
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.heartbeat import Heartbeat
@@ -47,6 +48,7 @@ class Visitor:
         ttl_s: float,
         rollback_horizon_s: float,
         dropped: Callable[[Put], None],
+        durable: bool = True,
     ) -> None:
         """
         Args:
@@ -54,10 +56,15 @@ class Visitor:
             ttl_s: how long a worker may stand still before it counts as dead.
             rollback_horizon_s: what was stored within this time is stored again if Redis comes back older.
             dropped: told of each put that was known.
+            durable: do not leave before what was put is on Redis's disk; after an error, leave at once.
         """
         self.disturbed = False
         """Redis lost its newest data, or others took this process for dead: some of it may be missing."""
+        self.doubt = ""
+        """Why it is not certain that it is, in a sentence without a full stop."""
         self._dropped = dropped
+        self._durable = durable
+        self._frontier = frontier
         # It has no start(), and is no worker that a supervisor has started again.
         crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._dialogue = Dialogue(frontier, crawl, own_identity(), self, rollback_horizon_s)
@@ -97,6 +104,8 @@ class Visitor:
         self._heartbeat.start(self._dialogue.id, self._dialogue.epoch)
         try:
             yield joined
+            if self._durable:
+                await self._wait_until_durable()
         finally:
             try:
                 if not self._dialogue.lost:
@@ -146,6 +155,14 @@ class Visitor:
         if self._dialogue.id != worker_id:
             self.disturbed = True
             self._heartbeat.start(self._dialogue.id, self._dialogue.epoch)
+
+    async def _wait_until_durable(self) -> None:
+        async def verify() -> None:
+            await self._hand_in()
+            await self.hand_in()
+
+        deadline = time.monotonic() + PATIENCE_S
+        self.doubt = await durability.wait_until_durable(self._frontier, self._dialogue, verify, deadline)
 
     async def _leave(self) -> None:
         if not (self._dialogue.outbox or self._dialogue.under_way):

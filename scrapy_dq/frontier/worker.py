@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from scrapy_dq.frontier.dialogue import Listener
@@ -253,6 +253,10 @@ class Worker:
 
     # Joining and leaving.
 
+    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
+        """See `frontier/durability.py`."""
+        return await self._speaker.wait_until_durable(verify, deadline)
+
     async def start(self, new_epoch: str) -> Joined:
         """Join the crawl, take back what dead workers of this machine held, and begin to exchange.
 
@@ -261,11 +265,15 @@ class Worker:
         """
         return await self._speaker.start(new_epoch)
 
-    async def stop(self, deadline_s: float) -> None:
+    async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
         """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
 
         What could not be handed in stays in flight under this worker's id, and is run again.
+
+        Args:
+            durable: do not leave an open run before what was put is on Redis's disk. None: if the log, with
+                which this worker goes, has puts that nobody else would bring back.
         """
         if self._timer is not None:
             self._timer.cancel()
-        await self._speaker.stop(deadline_s)
+        await self._speaker.stop(deadline_s, durable)

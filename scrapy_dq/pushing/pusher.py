@@ -48,6 +48,8 @@ class Pushed:
     run: int | None = None
     """None: nothing was put."""
     disturbed: bool = False
+    doubt: str = ""
+    """See Visitor."""
 
     @property
     def new(self) -> int:
@@ -66,6 +68,7 @@ class Pusher:
         spider: str,
         bad: Callable[[str, str], object],
         wake: Callable[[], object],
+        durable: bool = True,
     ) -> None:
         """
         Args:
@@ -74,6 +77,7 @@ class Pusher:
             spider: the class by which the crawl is stored; empty: it is not, and the first worker says it.
             bad: told the name of each line that is no request, and why.
             wake: called when something was handed in, once a second at most, and in the end.
+            durable: end only when Redis has it on its disk.
         Raises:
             ConfigError: the SCHEDULER_SERIALIZER does not work.
         """
@@ -83,6 +87,7 @@ class Pusher:
         self._written = Written(self._codec, common)
         self._bad = bad
         self._wake = wake
+        self._durable = durable
         self._woken_at = 0.0
         identity = identity_of(config, crawler)
         # Limits stay as they are: who pushes does not say how fast the crawl goes.
@@ -119,16 +124,17 @@ class Pusher:
             visitor = Visitor(
                 frontier_of(self._config, client), self._identity, connect=connection.blocking,
                 ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,
-                dropped=self._known,
+                dropped=self._known, durable=self._durable,
             )  # fmt: skip
             try:
                 async with AsyncExitStack() as stack:
                     await self._push(visitor, stack, batches, strict)
-                if self.pushed.run is not None:
-                    self._wake()
+                    if self.pushed.run is not None:
+                        self._wake()
             finally:
                 self.pushed.requests -= visitor.unconfirmed
                 self.pushed.disturbed = visitor.disturbed
+                self.pushed.doubt = visitor.doubt
         finally:
             await connection.close()
 

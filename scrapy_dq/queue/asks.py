@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 from collections import deque
@@ -54,6 +55,14 @@ class Look(Ask):
 
 class Join(Ask):
     """For the moment at which nothing is left of the whole crawl."""
+
+
+@dataclass(eq=False)
+class Flush(Ask):
+    """For the moment at which all that was put is on Redis's disk."""
+
+    deadline: float = math.inf
+    """By the monotonic clock."""
 
 
 @dataclass(eq=False)

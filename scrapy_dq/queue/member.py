@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from contextlib import suppress
 
@@ -22,7 +23,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.overview import order_of
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.queue import lifetime
-from scrapy_dq.queue.asks import Ask, ShutDown
+from scrapy_dq.queue.asks import Ask, Flush, Look, Putting, ShutDown
 from scrapy_dq.queue.callers import Callers
 from scrapy_dq.queue.loop_thread import LoopThread
 from scrapy_dq.queue.puts import PERHAPS_STORED
@@ -39,10 +40,19 @@ class Member:
 
     worker: Worker
 
-    def __init__(self, config: Config, order: Order | None, items: Items, maxsize: int) -> None:
-        """*order*: as the caller gave it; None: whichever the crawl has."""
+    def __init__(
+        self, config: Config, order: Order | None, items: Items, maxsize: int, durable: bool
+    ) -> None:
+        """
+        Args:
+            order: as the caller gave it; None: whichever the crawl has.
+            durable: leave when what was put is on Redis's disk.
+        """
         self._config = config
         self._order = order
+        self._durable = durable
+        self._has_put = False
+        self._flushes: set[asyncio.Task[None]] = set()
         self._callers = Callers(items, maxsize)
         self._connection = Connection(config, data_dir())
         self._closing = asyncio.Event()
@@ -144,8 +154,33 @@ class Member:
     def _ask(self, asked: Ask) -> None:
         if self._broken:
             asked.fail(FrontierLost(self._broken))
+        elif isinstance(asked, Flush):
+            task = asyncio.get_running_loop().create_task(self._flush(asked))
+            self._flushes.add(task)
+            task.add_done_callback(self._flushes.discard)
         else:
+            self._has_put = self._has_put or isinstance(asked, Putting)
             self._callers.add(asked)
+
+    async def _flush(self, asked: Flush) -> None:
+        async def verify() -> None:
+            look = Look()
+            self._callers.add(look)
+            try:
+                left = asked.deadline - time.monotonic()
+                await asyncio.wait_for(asyncio.wrap_future(look.future), left)
+            except asyncio.TimeoutError:
+                raise FrontierUnavailable(self.worker.outage or "Redis takes too long") from None
+
+        try:
+            doubt = await self.worker.wait_until_durable(verify, asked.deadline)
+            if doubt:
+                asked.fail(FrontierUnavailable(doubt))
+            asked.answer()
+        except Exception as error:
+            asked.fail(error)
+        finally:
+            asked.fail(ShutDown())  # cancelled: this process leaves
 
     def _start_over(self) -> None:
         if self._starting_over is None and not self._closing.is_set():
@@ -153,7 +188,7 @@ class Member:
 
     async def _join_anew(self) -> None:
         """Join the next run, and store there what this one has not taken."""
-        await self.worker.stop(0)
+        await self.worker.stop(0, durable=False)
         while True:
             try:
                 await self._join()
@@ -176,7 +211,8 @@ class Member:
             self._starting_over.cancel()
             await asyncio.wait([self._starting_over])
         self._callers.shut(immediate=True)
-        await self.worker.stop(max(self._config.shutdown_grace_s, self._config.redis_timeout_s))
+        grace_s = max(self._config.shutdown_grace_s, self._config.redis_timeout_s)
+        await self.worker.stop(grace_s, durable=self._durable and self._has_put)
         why = self.worker.outage or "This process has left the crawl"
         self._callers.puts.fail_all(ShutDown, lambda: FrontierUnavailable(f"{why}. {PERHAPS_STORED}"))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -14,7 +16,7 @@ from typing import Any
 from scrapy_dq.codec import CannotEncode, Items
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
 from scrapy_dq.queue import lifetime
-from scrapy_dq.queue.asks import Ask, Get, Join, Look, ShutDown, putting
+from scrapy_dq.queue.asks import Ask, Flush, Get, Join, Look, ShutDown, putting
 from scrapy_dq.queue.hands import Hands
 from scrapy_dq.queue.look import look
 from scrapy_dq.queue.member import Member
@@ -47,6 +49,7 @@ class Queue:
         url: str = "",
         order: str = "",
         settings: Mapping[str, Any] | None = None,
+        durable: bool = True,
     ) -> None:
         """
         Args:
@@ -55,11 +58,14 @@ class Queue:
             url: of Redis; as REDIS_URL in *settings*. Neither: the embedded Redis of this folder's project.
             order: as DQ_ORDER; "": the crawl's own, and of a new one fifo.
             settings: of scrapy_dq and Redis, by their names; Scrapy's Settings object will do.
+            durable: after a `put`, `close` and the end of the program wait, for about a second, until Redis
+                has the item on its disk. False: if Redis then loses its newest data, it may be gone.
         Raises:
             ConfigError: a setting cannot be used. Nothing is connected yet.
         """
-        self._arguments = (crawl, maxsize, url, order, dict(settings or {}))
+        self._arguments = (crawl, maxsize, url, order, dict(settings or {}), durable)
         self.maxsize = maxsize
+        self._durable = durable
         given = dict(self._arguments[4])
         given |= {"REDIS_URL": url} if url else {}
         given |= {"DQ_ORDER": order} if order else {}
@@ -77,8 +83,8 @@ class Queue:
         return self._arguments
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        crawl, maxsize, url, order, settings = state
-        self.__init__(crawl, maxsize, url=url, order=order, settings=settings)  # type: ignore[misc]
+        crawl, maxsize, url, order, settings, durable = state
+        self.__init__(crawl, maxsize, url=url, order=order, settings=settings, durable=durable)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._config.crawl!r}>"
@@ -190,6 +196,16 @@ class Queue:
 
     # Beyond queue.Queue
 
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until Redis has on its disk, and with its replicas, all that was put by this object so far.
+
+        Raises:
+            FrontierUnavailable: that is not certain within *timeout* seconds, or never: the text says why.
+        """
+        self._refuse_if_shut()
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._await(Flush(deadline=deadline), True, None)
+
     def close(self) -> None:
         """Shut down at once, give back what is not done, hand in what is, and leave the crawl.
 
@@ -222,7 +238,7 @@ class Queue:
                 raise ShutDown
             member = self._member
             if member is None:
-                member = Member(self._config, self._order, self._items, max(0, self.maxsize))
+                member = Member(self._config, self._order, self._items, max(0, self.maxsize), self._durable)
                 member.start()
                 self._member = member
                 # What nobody can call any more leaves.

@@ -8,8 +8,13 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,7 @@ from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.formats import JOINERS
 from scrapy_dq.crew.sources import Sources
 from scrapy_dq.feeds import UnbufferedFileFeedStorage
+from support.waiting import wait_until
 
 EXPORTERS = {"jsonlines": JsonLinesItemExporter, "json": JsonItemExporter, "csv": CsvItemExporter}
 
@@ -71,6 +77,56 @@ def test_a_pipe_is_a_file_like_any_other(tmp_path: Path) -> None:
         JsonLinesItemExporter(file).export_item({"text": "first"})
     assert os.read(reader, 100) == b'{"text": "first"}\n'
     os.close(reader)
+
+
+def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsync is called by another thread than the loop's, once a second, and in the end."""
+    synced: list[tuple[int, int, float]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        size = os.fstat(descriptor).st_size
+        real(descriptor)
+        synced.append((threading.get_ident(), size, time.monotonic()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path / "feed.jsonl"
+    file: Any = UnbufferedFileFeedStorage(str(path)).open(Spider("any"))
+    exporter = JsonLinesItemExporter(file)
+    began = time.monotonic()
+    while len(synced) < 2:
+        exporter.export_item({"text": "often"})
+        time.sleep(0.001)
+        assert time.monotonic() < began + 30
+    wait_until(lambda: synced[-1][1] == path.stat().st_size, "the rest is synced")
+    for before, after in pairwise([began, *(at for *_, at in synced)]):
+        assert after - before >= 0.9
+    quiet = len(synced)
+    time.sleep(2.2)
+    assert len(synced) == quiet, "nothing was written"
+    exporter.export_item({"text": "last"})
+    file.close()
+    wait_until(lambda: synced[-1][1] == path.stat().st_size, "the last one is synced")
+    assert len(synced) == quiet + 1
+    assert threading.get_ident() not in {thread for thread, *_ in synced}
+    wait_until(lambda: "scrapy-dq-feed" not in {t.name for t in threading.enumerate()}, "the thread ends")
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Path) -> None:
+    """Also one that does not close it; and what cannot be synced is no error."""
+    program = (
+        "import os, sys; from scrapy import Spider; from scrapy_dq.feeds import UnbufferedFileFeedStorage\n"
+        "real = os.fsync\n"
+        "os.fsync = lambda fd: (os.write(1, b'%d\\n' % os.fstat(fd).st_size), real(fd))\n"
+        "files = [UnbufferedFileFeedStorage(path).open(Spider('any')) for path in sys.argv[2:]]\n"
+        "for file in files: file.write(b'12345')\n"
+        "if sys.argv[1] == 'True': [file.close() for file in files]\n"
+    )
+    command = [sys.executable, "-c", program, str(closes), str(tmp_path / "feed"), os.devnull]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert sorted(done.stdout.split()) == ["0", "5"]
+    assert done.stderr == ""
 
 
 # (Python's own csv module cannot read some of what it writes: \\r beside other ends of lines, NUL.)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -47,6 +48,7 @@ class RedisServer:
         appendonly: keep an AOF (everysec, unless *args* say otherwise); no RDB is ever written.
         maxmemory: in bytes, or as redis.conf writes it ("8mb").
         args: further redis.conf options, such as `["--appendfsync", "always"]`.
+        env: added to the environment.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class RedisServer:
         password: str | None = None,
         maxmemory: int | str | None = None,
         args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         binary = find_binary(kind)
         if binary is None:
@@ -81,6 +84,7 @@ class RedisServer:
         if maxmemory is not None:
             self._command += ["--maxmemory", str(maxmemory)]
         self._command += args
+        self._env = {**os.environ, **(env or {})}
         self.folder.mkdir()
 
     @property
@@ -116,7 +120,7 @@ class RedisServer:
             if not self.socket and not self._started_once:
                 self.port = free_port()
             network = ["--port", str(self.port), "--bind", "127.0.0.1"]
-            self._process = subprocess.Popen(self._command + network, start_new_session=True)
+            self._process = subprocess.Popen(self._command + network, env=self._env, start_new_session=True)
             _alive.add(self)
             try:
                 wait_until(self._answers_or_ended, f"redis-server answers; see {self.log}", timeout_s)

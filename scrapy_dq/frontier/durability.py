@@ -1,0 +1,184 @@
+"""Waits until what Redis has confirmed is on its disk, and with its replicas, for a process that goes.
+
+While a worker lives, it stores again what Redis forgets (`frontier/put_log.py`); when it has gone, nobody
+does. So whoever puts what no lease stands for stays, registered and with its log, until an fsync of the AOF
+has passed, and then makes an exchange: a Redis that came back older meanwhile does not accept it, the log is
+stored again, and the wait begins anew.
+
+Redis tells of an fsync in two ways, and both are asked.
+
+- `INFO` says whether one is under way (`aof_pending_bio_fsync`). If none is, all that was confirmed is
+  written to the file with the next turn of Redis's event loop. With everysec an fsync begins at the first
+  turn a second after the last one began (up to 7.0: in another second of the clock). Once none is under way
+  again, it has passed.
+- `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it answers
+  while what was written waits for its fsync (https://github.com/redis/redis/pull/13793). But it knows what
+  INFO does not: the first rewrite of an AOF that was just switched on, a file that a rewrite has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierUnavailable
+
+POLL_S = 0.02
+AGAIN_S = 0.2
+SLICE_MS = 100
+"""Of one WAIT or WAITAOF: shorter than any time-out of a connection."""
+
+
+class Member(Protocol):
+    """Who stays registered meanwhile (frontier.dialogue.Dialogue)."""
+
+    id: str
+    epoch: str
+    lost: bool
+    over: bool
+    outbox: Any
+
+
+async def wait_until_durable(
+    frontier: Frontier, member: Member, verify: Callable[[], Awaitable[object]], deadline: float
+) -> str:
+    """Wait until all that *member* was confirmed is on Redis's disk and with the replicas that it has now.
+
+    Args:
+        verify: makes at least one exchange, and further ones until nothing is left to hand in.
+        deadline: by the monotonic clock; *verify* keeps to it by itself.
+    Returns:
+        "": it is so; else a sentence without a full stop: why that is not certain.
+    Raises:
+        FrontierError: of *verify*.
+    """
+    while True:
+        registered, waiting = member.id, _Waiting(deadline)
+        why = ""
+        try:
+            async with frontier.on_one_connection() as (alone, client):
+                # WAIT and WAITAOF are about the last write of their own connection.
+                await alone.beats(member.id, member.epoch)
+                why = await waiting.wait(client)
+            passed = True
+        except _TooLate:
+            why, passed = waiting.outstanding, True
+        except FrontierUnavailable as error:
+            why, passed = str(error), False
+            await asyncio.sleep(min(AGAIN_S, max(0.0, deadline - time.monotonic())))
+        try:
+            await verify()
+        except FrontierUnavailable as error:
+            if member.outbox:  # a Redis that came back older, and went away again
+                raise
+            why, deadline = why or str(error), 0.0
+            passed = False
+        if member.lost or member.over:
+            return ""  # said already, and nothing is left that could be kept
+        kept = passed and member.id == registered
+        if kept or time.monotonic() >= deadline:
+            why = why or ("" if kept else "it came back older than it was")
+            return why and f"It is not certain that Redis keeps what was put last, if it fails now: {why}"
+
+
+class _TooLate(Exception):
+    """The time that the wait may take is over."""
+
+
+class _Waiting:
+    """One wait on one connection. It ends itself: no command is cancelled, each has a time-out."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self.outstanding = "it has not said in time that its disk has it"
+
+    async def wait(self, client: Any) -> str:
+        """Wait for the disk, then for the replicas; return why that cannot be known, "" if it is so."""
+        with as_unavailable():
+            try:
+                info = await client.info()
+            except NoPermissionError:
+                return "this user may not ask it (INFO)"
+            found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
+            replicas = sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
+            return await self._disk(client, info) or await self._replicas(client, replicas)
+
+    async def _disk(self, client: Any, info: dict[str, Any]) -> str:
+        if not int(info.get("aof_enabled", 0)):
+            return "it has no AOF"
+        config: dict[bytes, bytes] = {}
+        with suppress(ResponseError):  # many users may not ask: then it is taken to be as Redis comes
+            config = dict(await client.config_get("*appendfsync*"))
+        policy = _text(config, "appendfsync")
+        if policy == "no":
+            return "appendfsync is 'no', so nobody knows when its disk has it"
+        if policy == "always":
+            return ""
+        exempt = _text(config, "no-appendfsync-on-rewrite") == "yes"
+        passed = False
+        while not passed:
+            server = await self._idle(client, exempt)
+            await self._turn_of_second(client, str(info["redis_version"]))
+            passed = await self._idle(client, exempt) == server
+        try:
+            while not (await client.execute_command("WAITAOF", 1, 0, SLICE_MS))[0]:
+                await self._sleep(0)
+        except NoPermissionError:
+            return "this user may not ask it (WAITAOF)"
+        except ResponseError:
+            pass  # before 7.2 there is none
+        return ""
+
+    async def _turn_of_second(self, client: Any, version: str) -> None:
+        """Wait until an fsync begins that has not begun yet."""
+        seconds, micros = await client.time()
+        to_the_ms = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= (7, 2)
+        due = seconds + 1 + (micros / 1e6 if to_the_ms else 0)
+        left = 1.0
+        while left > 0:
+            seconds, micros = await client.time()
+            left = due - seconds - micros / 1e6
+            await self._sleep(max(0.0, left))
+        # The turn of TIME itself may have gone by a clock that was read a moment before.
+        await client.time()
+
+    async def _idle(self, client: Any, exempt: bool) -> Any:
+        """Wait until no fsync is under way; return which process of Redis says so."""
+        while True:
+            info = await client.info()
+            held_up = info.get("aof_last_write_status", "ok") != "ok" or info.get("aof_pending_bio_fsync", 0)
+            if exempt:  # then none begins beside a child that writes
+                held_up = held_up or info["aof_rewrite_in_progress"] or info["rdb_bgsave_in_progress"]
+            if not held_up:
+                return info["run_id"]
+            await self._sleep(POLL_S)
+
+    async def _sleep(self, pause_s: float) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise _TooLate
+        await asyncio.sleep(min(pause_s, left))
+
+    async def _replicas(self, client: Any, count: int) -> str:
+        reached = 0
+        while reached < count:
+            self.outstanding = f"{reached} of {count} replicas have it"
+            try:
+                reached = await client.execute_command("WAIT", count, SLICE_MS)
+            except ResponseError:
+                return "this user may not ask it for its replicas (WAIT)"
+            if reached < count:
+                await self._sleep(0)
+        return ""
+
+
+def _text(config: dict[Any, Any], name: str) -> str:
+    value = config.get(name.encode(), config.get(name, b""))
+    return value.decode() if isinstance(value, bytes) else str(value)

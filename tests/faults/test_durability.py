@@ -1,0 +1,221 @@
+"""What was put by a process that has gone: Redis loses its power, comes back older, or fails over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from program.conftest import Background
+from scrapy_dq import Queue
+from scrapy_dq.frontier import peek
+from scrapy_dq.queue import FrontierUnavailable, ShutDown
+from support.power_loss import PoweredRedis
+from support.project import Project
+from support.redis_server import KINDS, RedisServer
+from support.scrapy_redis_crawl import run_dq
+from support.waiting import wait_until
+from worker.engine import Crawl, Engine
+
+ITEMS = 50
+PATIENT = {"DQ_SHUTDOWN_GRACE": 60}
+DOUBT = "It is not certain that Redis keeps what was put last"
+
+
+@pytest.fixture(params=KINDS)
+def powered(
+    request: pytest.FixtureRequest, start_redis: Callable[..., RedisServer], tmp_path: Path, crawl_name: str
+) -> PoweredRedis:
+    """Return a Redis that has the crawl, with one item, on its disk."""
+    powered = PoweredRedis(start_redis, request.param, tmp_path)
+    with Queue(crawl_name, url=powered.url) as q:
+        q.put("first")
+    return powered
+
+
+def waiting(server: RedisServer, crawl: str) -> int:
+    with server.client() as client:
+        return peek(client, crawl).census.waiting
+
+
+def asked(server: RedisServer) -> int:
+    """Return how often somebody has begun to wait for the disk: with CONFIG GET appendfsync."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(stats[name]["calls"] for name in stats if name in ("cmdstat_config", "cmdstat_config|get"))
+
+
+def end_when_it_may(call: Callable[[], object], powered: PoweredRedis) -> object:
+    """Make a call that is to wait for an fsync, and let none end before it waits; then cut the power."""
+    before = asked(powered.server)
+    ending = Background(call)
+    wait_until(lambda: asked(powered.server) > before, "the disk is waited for", 30)
+    assert ending.blocked
+    powered.open_gate()
+    found = ending.wait(30)
+    powered.lose_power()
+    return found
+
+
+def test_what_a_queue_has_put_is_on_the_disk_when_it_is_closed(
+    powered: PoweredRedis, crawl_name: str
+) -> None:
+    """close() returns when an fsync has ended that began after the last put."""
+    q = Queue(crawl_name, url=powered.url, settings=PATIENT)
+    powered.shut_gate()
+    q.put_all(range(ITEMS))
+    end_when_it_may(q.close, powered)
+    assert waiting(powered.server, crawl_name) == 1 + ITEMS
+
+
+def test_a_queue_that_need_not_be_durable(powered: PoweredRedis, crawl_name: str) -> None:
+    """It leaves at once, and what it has put is gone: the other tests here lose as much without the wait."""
+    q = Queue(crawl_name, url=powered.url, settings=PATIENT, durable=False)
+    powered.shut_gate()
+    q.put_all(range(ITEMS))
+    q.close()
+    powered.lose_power()
+    assert waiting(powered.server, crawl_name) == 1
+
+
+def test_what_was_put_is_on_the_disk_when_it_is_flushed(powered: PoweredRedis, crawl_name: str) -> None:
+    """flush() says so, or why it cannot; the queue goes on."""
+    q = Queue(crawl_name, url=powered.url, settings=PATIENT)
+    powered.shut_gate()
+    q.put_all(range(ITEMS))
+    with pytest.raises(FrontierUnavailable, match="has not said in time"):
+        q.flush(timeout=1)
+    end_when_it_may(q.flush, powered)
+    assert waiting(powered.server, crawl_name) == 1 + ITEMS
+    flushing = Background(q.flush)
+    q.close()
+    with suppress(ShutDown):
+        flushing.wait()
+
+
+def test_who_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
+    """A consumer waits for no disk."""
+    q = Queue(crawl_name, url=powered.url, settings=PATIENT)
+    before = asked(powered.server)
+    powered.shut_gate()
+    assert q.get() == "first"
+    q.task_done()
+    q.close()
+    powered.open_gate()
+    assert asked(powered.server) == before
+
+
+def test_a_disk_that_takes_too_long_is_told(
+    powered: PoweredRedis, crawl_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """close() gives up after DQ_SHUTDOWN_GRACE, and says what is not certain; the item stays."""
+    q = Queue(crawl_name, url=powered.url, settings={"DQ_SHUTDOWN_GRACE": 1})
+    powered.shut_gate()
+    q.put("late")
+    q.close()
+    assert [text for text in caplog.messages if DOUBT in text] == [
+        f"{DOUBT}, if it fails now: it has not said in time that its disk has it"
+    ]
+    assert waiting(powered.server, crawl_name) == 2
+    powered.open_gate()
+
+
+def test_redis_comes_back_older_while_a_queue_closes(powered: PoweredRedis, crawl_name: str) -> None:
+    """What it forgot is stored again, and waited for again."""
+    q = Queue(crawl_name, url=powered.url, settings=PATIENT)
+    q.put("second")
+    before = powered.server.snapshot()
+    powered.shut_gate()
+    q.put_all(range(ITEMS))
+    asked_before = asked(powered.server)
+    closing = Background(q.close)
+    wait_until(lambda: asked(powered.server) > asked_before, "the disk is waited for")
+    powered.roll_back(before)
+    closing.wait(30)
+    powered.lose_power()
+    assert waiting(powered.server, crawl_name) == 2 + ITEMS
+
+
+@pytest.fixture
+def project(powered: PoweredRedis, crawl_name: str, make_project: Callable[..., Project]) -> Project:
+    return make_project(
+        ["http://127.0.0.1:9/"], redis_url=powered.url, settings={"DQ_CRAWL": crawl_name, **PATIENT}
+    )
+
+
+def test_what_was_pushed_is_on_the_disk_when_the_command_ends(
+    powered: PoweredRedis, crawl_name: str, project: Project
+) -> None:
+    """`scrapy dq push` ends when an fsync has ended that began after it."""
+    urls = [f"http://127.0.0.1:9/{n}" for n in range(ITEMS)]
+    powered.shut_gate()
+    pushing = end_when_it_may(lambda: run_dq(project, "push", project.name, *urls), powered)
+    assert (pushing.returncode, pushing.stderr) == (0, "")  # type: ignore[attr-defined]
+    assert waiting(powered.server, crawl_name) == 1 + ITEMS
+
+
+def test_a_push_that_does_not_wait(powered: PoweredRedis, crawl_name: str, project: Project) -> None:
+    """With --no-wait it ends at once, and what it pushed is gone."""
+    powered.shut_gate()
+    assert run_dq(project, "push", project.name, "--no-wait", "http://127.0.0.1:9/1").returncode == 0
+    powered.lose_power()
+    assert waiting(powered.server, crawl_name) == 1
+
+
+def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
+    powered: PoweredRedis, crawl_name: str
+) -> None:
+    """One that leaves an open run, with puts without a parent, waits; at the end of the run it does not."""
+
+    async def put_and_leave(name: str, count: int, finish: bool) -> None:
+        async with Engine(Crawl(powered.url, name, size=count)) as engine:
+            engine.seed(range(count))
+            if finish:
+                await engine.run()
+            await engine.stop(60)
+
+    name = f"{crawl_name}-worker"
+    asyncio.run(put_and_leave(name, 1, False))
+    powered.shut_gate()
+    asyncio.run(put_and_leave(f"{name}-finished", ITEMS, True))
+    end_when_it_may(lambda: asyncio.run(put_and_leave(name, ITEMS, False)), powered)
+    assert waiting(powered.server, name) == ITEMS
+
+
+def test_a_fail_over_to_a_replica_keeps_what_was_put(
+    start_redis: Callable[..., RedisServer], crawl_name: str
+) -> None:
+    """close() returns when the replicas that are connected have it."""
+    primary, replica = (start_redis(appendonly=True) for _ in range(2))
+    with replica.client() as client:
+        client.replicaof("127.0.0.1", primary.port)  # type: ignore[no-untyped-call]
+        wait_until(lambda: client.info()["master_link_status"] == "up", "the replica is in step")
+    with primary.client() as client:
+        wait_until(lambda: client.info().get("slave0", {}).get("state") == "online", "the primary knows it")
+    q = Queue(crawl_name, url=primary.url, settings=PATIENT)
+    replica.suspend()
+    q.put_all(range(ITEMS))
+    closing = Background(q.close)
+    with primary.client() as client:
+        wait_until(lambda: "cmdstat_wait" in str(client.info("commandstats")), "replicas are waited for")
+    assert closing.blocked
+    replica.resume()
+    closing.wait(30)
+    primary.kill()
+    with replica.client() as client:
+        client.replicaof("no", "one")  # type: ignore[no-untyped-call]
+    assert waiting(replica, crawl_name) == ITEMS
+
+
+def test_without_an_aof_nothing_is_waited_for(
+    start_redis: Callable[..., RedisServer], crawl_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One sentence says so."""
+    caplog.set_level(logging.WARNING)
+    with Queue(crawl_name, url=start_redis().url, settings=PATIENT) as q:
+        q.put("item")
+    assert [text for text in caplog.messages if DOUBT in text] == [f"{DOUBT}, if it fails now: it has no AOF"]
