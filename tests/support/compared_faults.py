@@ -155,6 +155,17 @@ def lose_power(scene: Scene) -> None:
     scene.replace_ended()
 
 
+def lose_more_than_the_log_holds(scene: Scene) -> None:
+    scene.crawl.site.set_latency(0.25)  # else the crawl would be over before
+    scene.start()
+    scene.advance(0.05)
+    snapshot = scene.redis.snapshot()
+    time.sleep(12)
+    scene.redis.roll_back(snapshot)
+    scene.crawl.site.set_latency(QUICK_S)
+    scene.replace_ended()
+
+
 def fill_memory(scene: Scene) -> None:
     scene.start()
     scene.advance()
@@ -229,6 +240,11 @@ FAULTS: dict[str, Fault] = {
     ),
     "power-loss": Fault(
         "Redis loses 1 s", "Redis is killed, and its data folder is that of one second ago.", lose_power, True
+    ),
+    "old-data": Fault(
+        "Redis loses 12 s",
+        "The same with data of 12 s ago, as of a replica that lags; pages take 0.25 s before it.",
+        lose_more_than_the_log_holds, True,
     ),
     "maxmemory": Fault(
         "maxmemory reached", "Redis takes no writes (noeviction) for 3 s.", fill_memory, True
