@@ -24,7 +24,7 @@ from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
-from scrapy_dq.commands.steering import Drain, Pause, Resume, Stop
+from scrapy_dq.commands.steering import Complete, Drain, Pause, Resume, Stop
 from scrapy_dq.commands.streams import lasting_streams
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
@@ -34,7 +34,8 @@ from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(),
-    Pause(), Drain(), Resume(), Stop(), Retry(), Push(), Forget(), Limit(), SeenOf(), Clear(), Adopt(),
+    Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(), SeenOf(), Clear(),
+    Adopt(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

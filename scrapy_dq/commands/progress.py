@@ -46,7 +46,7 @@ class Progress:
         self.note(overview)
         sizes = self._newest_sizes()
         memory = info_of(self._place.client, "memory") or {}
-        counts = {name: asdict(overview.census)[name] for name in COUNTS}
+        counts = {name: asdict(overview.census)[name] for name in (*COUNTS, "gone", "incomplete")}
         rate = self._rate() if overview.phase == "open" else None
         # No rate is of use to a partition that has to wait.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)

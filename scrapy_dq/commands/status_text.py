@@ -46,6 +46,14 @@ def memory(status: dict[str, Any]) -> str:
     return "" if used is None else f"Redis uses {size(used)}" + (f" of {size(limit)}" if limit else "")
 
 
+def missing(status: dict[str, Any]) -> Iterator[str]:
+    """Yield what is not well with the run itself."""
+    if status.get("gone"):
+        yield f"{status['gone']:,} requests, or keys, were deleted or evicted in mid-run"
+    if status.get("incomplete"):
+        yield f"{status['incomplete']:,} start() broken off, and none with the same arguments is complete"
+
+
 def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[PartitionTable]:
     """Yield the largest and the slowest partitions, *most* of each; one table if they are the same."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
@@ -87,7 +95,8 @@ def print_status(status: dict[str, Any]) -> None:
     """Print all of it, once."""
     print(f"Crawl {status['crawl']!r} at {status['redis']}: {phase_of(status)}, run {status['run']}")
     print_rows((name.replace("_", " "), status[name]) for name in COUNTS)
-    for line in (speed(status), memory(status) and f"{memory(status)}, all that is in it together"):
+    shared = memory(status) and f"{memory(status)}, all that is in it together"
+    for line in (speed(status), shared, *missing(status)):
         if line:
             print(line)
     for table in partition_tables(status, TOP, width()):

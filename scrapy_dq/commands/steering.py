@@ -1,4 +1,4 @@
-"""`scrapy dq pause`, `drain`, `resume`, `stop`: tell all workers of a crawl what to do."""
+"""`scrapy dq pause`, `drain`, `resume`, `stop`, `complete`: tell all workers of a crawl what to do."""
 
 from __future__ import annotations
 
@@ -139,6 +139,20 @@ class Stop(Steering):
 
     def obeyed(self, found: Overview) -> bool:
         return all(_is_gone(member) for member in found.members)
+
+
+class Complete(Steering):
+    name = "complete"
+    summary = "let a run end though a start() was broken off"
+    description = (
+        "A run is not finished while a start() was broken off (its worker was killed or stopped, or it "
+        "raised) and none with the same arguments is complete. This says that the rest of it is not wanted."
+    )
+    done = "complete without the start() that was broken off"
+    awaited = ""
+
+    def needless(self, found: Overview) -> str:
+        return "the run is finished: nothing is missing." if found.phase == "finished" else ""
 
 
 def _is_gone(member: Member) -> bool:

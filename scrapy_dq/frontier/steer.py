@@ -75,6 +75,8 @@ class Word(str, Enum):
     DRAIN = "drain"
     RESUME = "resume"
     STOP = "stop"
+    COMPLETE = "complete"
+    """A `start()` that was broken off is as good as done: the run may be finished without it."""
 
 
 def steer(client: Any, crawl: str, word: Word) -> Hold | None:

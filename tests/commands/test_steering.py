@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from scrapy_dq.commands.subcommand import DONE, CommandError
 from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.model import Census
-from support.live_frontier import HandWorker, put
+from scrapy_dq.frontier.model import Census, Status
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
@@ -46,6 +47,20 @@ def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
         with pytest.raises(CommandError, match=r"said, but after 0\.2 s there are 1 in flight and 1 workers"):
             dq.text(word, "--wait", "0.2")
         assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_a_start_that_is_not_wanted_any_more(dq: Any, live: LiveFrontier) -> None:
+    """`complete`: the run is open only for a start() that was broken off; then it ends without."""
+    lost = HandWorker(live, "lost", replace(IDENTITY, starts="args"))
+    lost.exchange(seeding=1)
+    lost.leave()
+    worker = HandWorker(live, "worker", replace(IDENTITY, starts="other args"))
+    assert worker.exchange().census.incomplete == 1
+    assert "1 start() broken off, and none with the same arguments is complete" in dq.text("status")
+    said = f"Crawl {dq.crawl!r}: complete without the start() that was broken off"
+    assert dq.text("complete").startswith(said)
+    assert worker.exchange().status is Status.FINISHED
+    assert dq.text("complete") == f"Crawl {dq.crawl!r}: the run is finished: nothing is missing.\n"
 
 
 def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:

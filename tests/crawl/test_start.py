@@ -71,6 +71,7 @@ class LinkBackSpider(GatheredSpider):
 
 INTERRUPTED = """\
 import asyncio
+import os
 
 from support.tree_spider import TreeSpider
 from tree_project.settings import SPIDER_NAME
@@ -78,17 +79,15 @@ from tree_project.settings import SPIDER_NAME
 
 class InterruptedSpider(TreeSpider):
     name = SPIDER_NAME
-    pause = "0"
-    fail_after = "-1"
 
     async def start(self):
         number = 0
         async for request in super().start():
-            if number == int(self.fail_after):
+            if number == int(os.environ.get("FAIL_AFTER", -1)):
                 raise RuntimeError("the list of URLs ends in the middle")
             number += 1
             yield request
-            await asyncio.sleep(float(self.pause))
+            await asyncio.sleep(float(os.environ.get("PAUSE", 0)))
 """
 
 
@@ -206,7 +205,7 @@ def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
     site = start_site(pages=1)
     targets = [f"/seed?s=0&n={number}" for number in range(20)]
     project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)
-    worker = project.start_worker(args={"pause": "0.2"})
+    worker = project.start_worker(environ={"PAUSE": "0.2"})
     wait_until(lambda: len(project.count("done")) >= 5, "5 start requests are done")
     if signum is signal.SIGKILL:
         worker.kill()
@@ -242,7 +241,7 @@ def test_a_start_that_raises_leaves_the_run_open(
     project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)
 
     # Each waits for what the other still does, and neither for ever.
-    project.start_workers(2, args={"fail_after": "5"})
+    project.start_workers(2, environ={"FAIL_AFTER": "5"})
     assert project.wait() == ["start_error", "start_error"]
     assert project.count("done") == dict.fromkeys(targets[:5], 1)
     with connect_url(redis.url) as client:

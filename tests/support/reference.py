@@ -244,6 +244,8 @@ class ReferenceFrontier(Partitions):
         told = self.words
         if word is Word.STOP:
             self.words = replace(told, count=told.count + 1, stops=told.stops + 1)
+        elif word is Word.COMPLETE:
+            self.words, self.starts = replace(told, count=told.count + 1), {}
         else:
             hold = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING, Word.RESUME: Hold.NONE}[word]
             self.words = replace(told, count=told.count + 1, hold=hold)
