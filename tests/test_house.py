@@ -18,7 +18,9 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LUA = sorted(PACKAGE.rglob("*.lua"))
 
 # The last one reads keys that are no frontier's: those of a scrapy-redis crawl that is adopted.
-MAY_IMPORT_REDIS = {"clients.py", "connection.py", "embedded/server.py", "adoption/source.py", "redis_watch.py"}
+MAY_IMPORT_REDIS = {
+    "clients.py", "connection.py", "redis_watch.py", "embedded/server.py", "adoption/source.py",
+}  # fmt: skip
 ENGINE_INSIDES = {
     "_slot",
     "nextcall",

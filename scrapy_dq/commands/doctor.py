@@ -29,27 +29,32 @@ class Doctor(Subcommand):
     summary = "whether Redis is fit for a crawl"
     description = (
         "Looks at the Redis of the project (or of a spider, if its own settings name one): version, "
-        "persistence, eviction, memory, latency, clock, scripts; and, if a crawl is named, whether its keys "
-        "agree with its counts. Exit status 1: something is bad."
+        "persistence, eviction, memory, latency, clock, scripts; with --audit or --repair, whether the keys "
+        "of a crawl agree with its counts. Exit status 1: something is bad."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         parser.add_argument(
+            "--audit", action="store_true",
+            help="search for keys of the crawl that were deleted or evicted; reads the names of all partitions",
+        )  # fmt: skip
+        parser.add_argument(
             "--repair", action="store_true",
-            help="make anew what leads to a crawl's requests, after keys were deleted or evicted",
+            help="the same, and make anew what leads to its requests",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.display import print_json, print_table
         from scrapy_dq.health import BAD, OK
 
-        if options.repair and not (options.spider or options.crawl):
-            raise WrongUsage("--repair: name a spider, or a crawl with --crawl")
+        audits = options.audit or options.repair
+        if audits and not (options.spider or options.crawl):
+            raise WrongUsage("--audit, --repair: name a spider, or a crawl with --crawl")
         with looking.opened(looking.config_named(settings, options)) as place:
             findings = examine(place)
             scripts_run = all(finding.level == OK for finding in findings if finding.what == "scripts")
-            if (options.spider or options.crawl) and scripts_run:
+            if audits and scripts_run:
                 findings += examine_crawl(place, options)
         bad = any(finding.level == BAD for finding in findings)
         if options.json:

@@ -148,7 +148,7 @@ class Complete(Steering):
         "A run is not finished while a start() was broken off (its worker was killed or stopped, or it "
         "raised) and none with the same arguments is complete. This says that the rest of it is not wanted."
     )
-    done = "complete without the start() that was broken off"
+    done = "ends without what is missing"
     awaited = ""
 
     def needless(self, found: Overview) -> str:

@@ -95,16 +95,16 @@ def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker)
     """With a crawl: what is wrong with its keys, and with --repair it is mended, as far as it can be."""
     worker.exchange(*puts(b"a", 3), *puts(b"b", 2, 10))
     sound = {"what": "crawl", "level": "ok", "text": "nothing is missing"}
-    assert dq.found("doctor")["findings"][-1] == sound
+    assert dq.found("doctor", "--audit")["findings"][-1] == sound
     live.redis.delete(live.key("bands"), live.key("backlog:0:b"))
-    finding = dq.found("doctor")["findings"][-1]
+    finding = dq.found("doctor", "--audit")["findings"][-1]
     assert (finding["level"], dq.status) == ("bad", 1)
     assert "2 requests are gone, nothing led to 1 lists of requests" in finding["text"]
     assert "doctor --repair" in finding["text"]
     finding = dq.found("doctor", "--repair")["findings"][-1]
     assert (finding["level"], dq.status) == ("bad", 1)
     assert sorted(worker.take(9)) == [0, 1, 2]
-    finding = dq.found("doctor")["findings"][-1]
+    finding = dq.found("doctor", "--audit")["findings"][-1]
     assert finding["text"] == "2 requests, or keys, of this run were deleted or evicted"
 
 

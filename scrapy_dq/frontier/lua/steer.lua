@@ -1,6 +1,7 @@
 -- steer: tell all workers of a crawl what to do. Each hears it with its next exchange; beat.lua wakes the quiet.
 -- ARGS     word (pause | drain: nothing is leased until resume; stop: those that are members now close;
---          complete: start() methods that were broken off are as good as done; wake: nothing but that the quiet look what waits)
+--          complete: start() methods that were broken off are as good as done; wake: nothing but that the quiet
+--          look what waits)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: to say it again tells whoever joined meanwhile, too
