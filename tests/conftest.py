@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,11 @@ from support.project import Project
 from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary
 from support.tree_site import TreeSite
+
+# A shell's background job, in which these tests may run, is born with SIGINT ignored, and so is each process
+# that it starts: Ctrl-C would be nothing to any of them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ON_EVERY_KIND = ("frontier", "open")
 """Folders whose tests run on every kind of Redis: what depends on its version is the Lua."""

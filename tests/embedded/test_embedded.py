@@ -34,12 +34,10 @@ from support.redis_server import KINDS, find_binary
 from support.waiting import wait_until
 
 USER = """
-import os, signal, sys, time
+import os, sys, time
 from pathlib import Path
 from scrapy_dq.embedded import EmbeddedRedis
 
-# A shell's background job, in which these tests may run, is born with SIGINT ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 user = EmbeddedRedis(Path(sys.argv[1]), binary=sys.argv[2])
 print("imported", flush=True)
 while not os.path.exists(sys.argv[3]):

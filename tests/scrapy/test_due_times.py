@@ -322,7 +322,12 @@ def test_the_clock_of_a_host_decides_nothing(
         redis_url=redis_url,
         spider=spider(f'request("/at?s=0", dq_not_before={at})', 'request("/after?s=0", dq_delay=1)'),
     )
-    wrong = f"import time\n_right = time.time\ntime.time = lambda: _right() + {days * 86_400}\n"
+    wrong = (
+        "import time\n"
+        "_right, _right_ns = time.time, time.time_ns\n"
+        f"time.time = lambda: _right() + {days * 86_400}\n"
+        f"time.time_ns = lambda: _right_ns() + {days * 86_400 * 10**9}\n"  # logging reads it since Python 3.13
+    )
     (project.folder / "sitecustomize.py").write_text(wrong)
     worker = project.run_worker(timeout_s=30)
     assert worker.close_reason == "finished"
