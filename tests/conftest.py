@@ -24,6 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ON_EVERY_KIND = ("frontier", "open")
 """Folders whose tests run on every kind of Redis: what depends on its version is the Lua."""
+LONGEST_FIRST = ("faults", "frontier", "open", "crawl", "crew", "scrapy", "commands", "program", "embedded")
+"""Folders by how long their longest file takes; all others come after them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +33,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--every-redis", action="store_true",
         help="run all tests, not those of the frontier alone, on every kind of redis-server that is here",
     )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # xdist would begin with the files that have the most tests: those of milliseconds. It keeps to our order.
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put first what lasts: else one processor is at the last long file, and the other one idle."""
+
+    def lasts(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=lasts)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -138,7 +138,7 @@ class EmbeddedRedis:
                     if self._directory.is_last_user():
                         self._stop()
                 finally:
-                    # Not after start.lock: is_last_user() took users.lock exclusively, which would refuse the next.
+                    # Still under start.lock: is_last_user() may have made the use exclusive.
                     self._directory.drop()
         except (EmbeddedError, OSError) as error:
             logger.warning("Embedded Redis in %s: left as it is: %s", self._directory.path, error)
