@@ -74,7 +74,8 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
 ) -> None:
     """Paused, drained and stopped by commands, and resumed: each page is crawled once."""
     site = start_site(pages=400, latency_s=0.3)
-    project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 8})
+    # So few at once that the pages last while commands start.
+    project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 2})
 
     def done() -> int:
         return len(project.count("done"))

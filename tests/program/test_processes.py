@@ -111,7 +111,7 @@ def test_what_an_older_exchange_saw_is_no_answer(
 ) -> None:
     """An exchange is on its way back when somebody puts an item, then a call is made: it knows of it."""
     proxy = start_proxy(redis_server.url)
-    q, other = make(url=proxy.url), make()
+    q, other = make(url=proxy.url, settings={"DQ_REDIS_TIMEOUT": 60}), make()
     join_crawl(q)
     [worker] = peek(client, crawl_name).members
     join_crawl(other)
