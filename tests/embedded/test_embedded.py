@@ -285,17 +285,18 @@ def test_who_acquires_as_another_has_released_is_not_refused(
 ) -> None:
     """The last one to leave holds users.lock exclusively for a while: not beyond start.lock."""
     leaving, coming = place.user(), place.user()
-    start_lock = leaving._directory.start_lock
+    start_lock, acquired = leaving._directory.start_lock, []
     leaving.acquire()
 
     @contextmanager
     def then_another_comes(deadline: float) -> Iterator[None]:
         with start_lock(deadline):
             yield
-        coming.acquire()
+        acquired.append(coming.acquire())
 
     monkeypatch.setattr(leaving._directory, "start_lock", then_another_comes)
     leaving.release()
+    assert acquired
     assert place.client(coming).ping()
 
 
