@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
 
-.PHONY: demo test soak compare-faults bench bench-domains lint wheel clean
+.PHONY: demo test load soak compare-faults bench bench-domains lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -14,6 +14,13 @@ demo: $(INSTALLED)
 # run as tests: tests/test_house.py.
 test: $(INSTALLED)
 	$(RUN) -m pytest -m "not soak" -n 2 --dist loadfile --durations=15
+
+# A busy machine, for the tests beside it: `make load & make test`. The processes end by themselves.
+BUSY ?= 6
+SECONDS ?= 900
+load:
+	for _ in $$(seq $(BUSY)); do $(PYTHON) -c "import itertools, time; end = time.monotonic() + $(SECONDS); \
+	any(time.monotonic() > end for _ in itertools.count())" & done; wait
 
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak --every-redis --durations=0

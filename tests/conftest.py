@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,15 @@ from support.proxy import RedisProxy
 from support.redis_server import KINDS, RedisServer, find_binary
 from support.tree_site import TreeSite
 
+# A shell's background job, in which these tests may run, is born with SIGINT ignored, and so is each process
+# that it starts: Ctrl-C would be nothing to any of them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ON_EVERY_KIND = ("frontier", "open")
 """Folders whose tests run on every kind of Redis: what depends on its version is the Lua."""
+LONGEST_FIRST = ("faults", "frontier", "open", "crawl", "crew", "scrapy", "commands", "program", "embedded")
+"""Folders by how long their longest file takes; all others come after them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +33,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--every-redis", action="store_true",
         help="run all tests, not those of the frontier alone, on every kind of redis-server that is here",
     )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # xdist would begin with the files that have the most tests: those of milliseconds. It keeps to our order.
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put first what lasts: else one processor is at the last long file, and the other one idle."""
+
+    def lasts(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=lasts)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -109,7 +109,7 @@ def run(*words: str) -> Any:
     """Run Python where `benchmarks` can be imported, and return the JSON that it prints."""
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environ, stdout=subprocess.PIPE, timeout=60, check=True
+        [sys.executable, *words], cwd=ROOT, env=environ, stdout=subprocess.PIPE, timeout=120, check=True
     )
     return json.loads(done.stdout)
 

@@ -25,7 +25,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -15,6 +15,7 @@ from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.resp import Framer
 from support.tree_site import TreeSite
+from support.waiting import Stopwatch, wait_until
 
 StartRedis = Callable[..., RedisServer]
 StartProxy = Callable[[str], RedisProxy]
@@ -91,9 +92,7 @@ def test_a_held_command_arrives_when_released(
     proxy.drop_connections()
     fault.release()
     direct = redis_server.client()
-    deadline = time.monotonic() + 5
-    while direct.get(crawl_name) != b"late":
-        assert time.monotonic() < deadline
+    wait_until(lambda: direct.get(crawl_name) == b"late", "it arrives")
     assert proxy.connections == 0
 
 
@@ -102,18 +101,19 @@ def test_latency_does_not_serialise(proxy: RedisProxy, crawl_name: str) -> None:
 
     async def crowd() -> tuple[float, list[bytes]]:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.url.split(":")[-1][:-2]))
-        began = time.monotonic()
+        began, clock = time.monotonic(), Stopwatch()
         for _ in range(50):
             writer.write(b"INCR %s\r\n" % crawl_name.encode())
             await asyncio.sleep(0.001)
         replies = [await reader.readline() for _ in range(50)]
         writer.close()
+        assert clock.seconds < 0.6
         return time.monotonic() - began, replies
 
     proxy.set_delay(each_way_s=0.1)
     took_s, replies = asyncio.run(crowd())
     assert replies == [b":%d\r\n" % number for number in range(1, 51)]
-    assert 0.2 < took_s < 0.6
+    assert took_s > 0.2
 
 
 def test_a_black_hole_is_silent_and_a_refusal_is_not(
@@ -177,10 +177,11 @@ def test_the_site_counts_and_behaves_as_asked(start_site: Callable[..., TreeSite
     assert site.get("/p/5") == b""
     assert "/r/5" in site.paths
     assert b"<title>5</title>" in site.get("/r/5")
-    began = time.monotonic()
+    began, clock = time.monotonic(), Stopwatch()
     with ThreadPoolExecutor() as pool:
         list(pool.map(site.get, ["/slow?s=0.2"] * 5))
-    assert 0.2 <= time.monotonic() - began < 0.8
+    assert time.monotonic() - began >= 0.2
+    assert clock.seconds < 0.8
     assert site.hits() == {"/p/1": 1, "/p/4": 2, "/p/5": 1, "/r/5": 1, "/slow?s=0.2": 5}
     assert [hit.target for hit in site.log()][:2] == ["/p/1", "/p/4"]
     site.reset()

@@ -309,8 +309,12 @@ def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
 
 def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
     """Give back what a constructor changed: safe_url_string() does not leave every safe URL alone."""
-    if request.url != kwargs["url"]:
-        request._url = kwargs["url"]  # there is no public way before Scrapy knew verbatim_url
+    url = kwargs["url"]
+    if request.url != url:
+        if "://" not in url and "://" in request.url:
+            # w3lib before 2.5 makes http:///x of http:x, which Request would not take.
+            raise Unfit(f"url: Missing scheme in request url: {url!a:.50}")
+        request._url = url  # there is no public way before Scrapy knew verbatim_url
     if request.method != kwargs.get("method", "GET"):
         request.method = kwargs.get("method", "GET")
     return request

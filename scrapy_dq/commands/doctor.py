@@ -37,7 +37,7 @@ class Doctor(Subcommand):
         looking.add_crawl_options(parser)
         parser.add_argument(
             "--audit", action="store_true",
-            help="search for keys of the crawl that were deleted or evicted; reads the names of all partitions",
+            help="search for keys of the crawl that were deleted or evicted; reads all partitions' names",
         )  # fmt: skip
         parser.add_argument(
             "--repair", action="store_true",

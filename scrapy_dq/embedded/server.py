@@ -134,8 +134,12 @@ class EmbeddedRedis:
             if not self._directory.in_use:
                 return
             with self._directory.start_lock(time.monotonic() + STOP_TIMEOUT_S):
-                if self._directory.is_last_user():
-                    self._stop()
+                try:
+                    if self._directory.is_last_user():
+                        self._stop()
+                finally:
+                    # Still under start.lock: is_last_user() may have made the use exclusive.
+                    self._directory.drop()
         except (EmbeddedError, OSError) as error:
             logger.warning("Embedded Redis in %s: left as it is: %s", self._directory.path, error)
         finally:

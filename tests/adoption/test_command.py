@@ -205,7 +205,7 @@ def test_in_a_terminal_a_bar_is_shown(project: Project, client: redis.Redis) -> 
             env=environ,
             stdout=subprocess.PIPE,
             stderr=theirs,
-            timeout=60,
+            timeout=120,
             check=True,
         )
         os.close(theirs)
@@ -220,7 +220,7 @@ def test_other_commands_pay_nothing_for_these() -> None:
     names = ("rich", "twisted.internet.reactor")
     look = f"import sys, scrapy_dq.commands; print([n for n in {names} if n in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", look], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "[]\n"
 

@@ -209,10 +209,10 @@ COPIED = [shape for shape in BOMBS if ", many " in shape]
 @pytest.mark.parametrize("shape", BOMBS)
 def test_what_grows_is_stopped(shape: str) -> None:
     """Not by the C stack, and within a second or two."""
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(NotPlain):
         read(BOMBS[shape])
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10
 
 
 @pytest.mark.parametrize("shape", COPIED)

@@ -143,7 +143,7 @@ def test_a_push_that_is_interrupted_says_how_far_it_was(
     push.stdin.flush()
     wait_until(lambda: look(project).census.waiting == 2, "two lines are pushed", 20)
     os.kill(push.pid, signal.SIGINT)
-    out, err = push.communicate(timeout=5)
+    out, err = push.communicate(timeout=120)
     assert push.returncode == 1
     assert json.loads(out)["pushed"] == 2
     assert err.splitlines()[-1] == "scrapy dq push: interrupted"

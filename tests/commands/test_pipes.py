@@ -35,7 +35,7 @@ def test_what_cannot_be_printed_does_not_change_what_is_done(
         for words in expected
     }  # fmt: skip
     for words, process in started.items():
-        stderr = process.communicate(timeout=60)[1]
+        stderr = process.communicate(timeout=120)[1]
         status, says = expected[words]
         assert (process.returncode, len(stderr.splitlines())) == (status, bool(says)), (words, stderr)
         assert says in stderr

@@ -177,7 +177,7 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
         assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
     assert sorted(project.folder.rglob("*")) == before
     named = subprocess.run(
-        project.command("dq", "status"), cwd=project.folder, capture_output=True, text=True, timeout=60,
+        project.command("dq", "status"), cwd=project.folder, capture_output=True, text=True, timeout=120,
         env=project.environ() | {"SCRAPY_SETTINGS_MODULE": "tree_project.settings"}, check=False,
     )  # fmt: skip
     assert named.stdout.splitlines()[1].split() == ["absent", f"{project.name}:", project.name]

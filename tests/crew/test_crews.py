@@ -10,7 +10,6 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from scrapy_dq.frontier.steer import Word, steer
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
-from support.waiting import wait_until
+from support.waiting import Stopwatch, wait_until
 
 LONGEST_LINE = 80
 FAILS = """
@@ -139,9 +138,9 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     # Who joins the parts would wait for the workers, though their parent is gone.
     assert is_locked(here.feed.with_name("items.jsonl.parts") / "workers.lock")
     crew.kill()
-    killed_at = time.monotonic()
+    killed = Stopwatch()
     wait_for_ends(crew.pids, 5)
-    assert time.monotonic() - killed_at < 3
+    assert killed.seconds < 3
     assert held_by(redis_server, here) == 0
     assert not here.feed.exists()
 
@@ -238,7 +237,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(
     """Pages that take long are not waited for; they are crawled by the next."""
     here = scene(pages=60, latency_s=0.2)
     crew = start_and_wait(here)
-    here.site.set_latency(20)
+    here.site.set_latency(300)
     wait_until(lambda: held_by(redis_server, here) >= 4, "slow pages are at work")
     crew.interrupt()
     crew.wait_for("Stopping: the workers finish")
@@ -313,7 +312,7 @@ def test_the_exit_status_is_that_of_the_crawl_whoever_reads(scene: Callable[...,
     del environ["PYTHONUNBUFFERED"]
     done = subprocess.run(
         ["bash", "-c", f"{shlex.join(command)} {where}; exit ${{PIPESTATUS[0]}}"], cwd=here.project.folder,
-        env=environ, capture_output=True, text=True, timeout=30, check=False,
+        env=environ, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not re.search("Traceback|BrokenPipe", done.stderr)
@@ -328,7 +327,7 @@ def test_closed_standard_streams_are_no_obstacle(scene: Callable[..., Scene]) ->
     for where in ("<&- >&- 2>&-", "--json <&- 2>&-"):
         done = subprocess.run(
             ["bash", "-c", f"{command} {where}"], cwd=here.project.folder, env=here.project.environ(),
-            stdout=subprocess.PIPE, timeout=30, check=False,
+            stdout=subprocess.PIPE, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0
     assert json.loads(done.stdout)["finished"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
 import termios
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -56,9 +57,9 @@ def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene
         try:
             wait_until(here.feed.exists, "the feed is joined", 20)
             for _ in range(signals):
-                time.sleep(0.3)  # it hangs at its first line: nobody reads
+                wait_until(lambda: hangs(crew), "it hangs at its first line: nobody reads", 20)  # noqa: B023
                 crew.send_signal(signal.SIGINT)
-            time.sleep(0.3)
+            wait_until(lambda: hangs(crew) or crew.poll() is not None, "it has the last one")  # noqa: B023
             shown = b""
             while found := os.read(ours, 65536):
                 shown += found
@@ -72,6 +73,16 @@ def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene
             crew.wait()
             assert crew.stderr is not None
             crew.stderr.close()
+
+
+def hangs(crew: subprocess.Popen[str]) -> bool:
+    """Tell whether it waits for somebody to read, with no signal under way to it."""
+    try:
+        process = Path("/proc", str(crew.pid))
+        pending = re.findall(r"^(?:Sig|Shd)Pnd:\t(\w+)$", (process / "status").read_text(), re.M)
+        return not any(int(mask, 16) for mask in pending) and "pipe_write" in (process / "wchan").read_text()
+    except OSError:
+        return False
 
 
 def test_ctrl_c_leaves_no_trace_in_the_live_view(scene: Callable[..., Scene]) -> None:

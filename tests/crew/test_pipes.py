@@ -138,7 +138,7 @@ def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:
             [sys.executable, "-c", code, str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=True,
         )
         assert done.stdout == "worker-3.log worker-4.log\n"

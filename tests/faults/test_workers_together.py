@@ -12,7 +12,8 @@ from support.project import SPIDER, Project
 from support.redis_server import RedisServer
 from support.worker import Worker
 
-SITE = {"pages": 200, "latency_s": 0.1}
+LATENCY_S = 0.1
+SITE = {"pages": 200, "latency_s": LATENCY_S}
 SETTINGS = {"CONCURRENT_REQUESTS": 4}
 
 # A package of another version, as far as the frontier can tell.
@@ -45,6 +46,8 @@ def second_project(make_project: Callable[..., Project]) -> Callable[..., Projec
 def start_first(crawl: FaultCrawl, environ: Mapping[str, str] | None = None) -> Worker:
     (worker,) = crawl.start(environ=environ)
     crawl.wait_for_part(0.1)
+    # Its pages outlast the start of the second one, however long that takes.
+    crawl.site.set_latency(2)
     return worker
 
 
@@ -63,6 +66,7 @@ def assert_the_crawl_goes_on(crawl: FaultCrawl, worker: Worker, members: list[st
     """Assert that the crawl is as it was, and that *worker* finishes it, with nothing to complain of."""
     assert [member.worker_id for member in crawl.overview().members] == members
     assert len(crawl.done) < crawl.pages
+    crawl.site.set_latency(LATENCY_S)
     assert worker.wait(60) == 0
     assert worker.close_reason == "finished"
     assert_quiet(worker)
@@ -111,6 +115,8 @@ def test_two_projects_with_the_same_spider_share_the_crawl(
     crawl = fault_crawl(fault_redis, site=SITE, settings=SETTINGS)
     first = start_first(crawl)
     second = second_project(crawl).start_worker()
+    second.wait_for_log("] INFO: Crawl '")
+    crawl.site.set_latency(LATENCY_S)
 
     verdict = crawl.end()
     assert second.wait(10) == 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_dq.frontier import Retried, peek, retry, wire
+from scrapy_dq.frontier import Overview, Retried, peek, retry, retrying, wire
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
@@ -41,6 +42,8 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
+from scrapy_dq.frontier.overview import parse_failed
+from scrapy_dq.frontier.retrying import retry_records
 from scrapy_dq.frontier.steer import Word, steer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support.compact import compacted
@@ -280,14 +283,25 @@ class FrontierMachine(RuleBasedStateMachine):
             [entry_id for i, entry_id in enumerate(ids) if bits >> i & 1 and entry_id not in stored]
             for ids, bits in zip(kept, (failed, dead), strict=True)
         ]
-        found = retry(
-            self.live.redis, self.live.crawl, peek(self.live.redis, self.live.crawl),
-            failed=lambda record: record.entry_id in chosen[0],
-            dead=lambda record: record.entry_id in chosen[1],
-        )  # fmt: skip
-        assert found == Retried(len(chosen[0]), len(chosen[1]))
-        for ids in chosen:
+        # Which of them go in one step, and in which order, is the frontier's choice: HSCAN goes by a hash
+        # that is another one in each server. A step gives their turns to the partitions that it touches.
+        steps: tuple[list[bytes], list[bytes]] = ([], [])
+
+        def step(client: Any, crawl: str, at: Overview, failed: Any = (), dead: Any = ()) -> tuple[int, int]:
+            moved = retry_records(client, crawl, at, failed, dead)
+            ids = [parse_failed(record).entry_id for record, _ in failed] or list(dead)
+            steps[bool(dead)].extend(ids)
             reference.retry(ids)
+            return moved
+
+        with mock.patch.object(retrying, "retry_records", step):
+            found = retry(
+                self.live.redis, self.live.crawl, peek(self.live.redis, self.live.crawl),
+                failed=lambda record: record.entry_id in chosen[0],
+                dead=lambda record: record.entry_id in chosen[1],
+            )  # fmt: skip
+        assert found == Retried(len(chosen[0]), len(chosen[1]))
+        assert [sorted(ids) for ids in steps] == [sorted(ids) for ids in chosen]
 
     # What goes wrong
 

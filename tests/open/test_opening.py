@@ -24,6 +24,7 @@ from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, rele
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
+from support.waiting import Stopwatch
 from support.worker import Worker, wait_all
 
 FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
@@ -185,9 +186,9 @@ def test_a_flush_deletes_the_old_crawl_when_nobody_lives(project: Project, live:
     hand = join(live, "gone", GONE, replace(OURS, fingerprinter="other.Fingerprinter"))
     hand.exchange(put(1), put(2, admission=Admission.SEEN), want=1)
     before = live.state()["epoch"]
-    began = time.monotonic()
+    began = Stopwatch()
     worker = project.run_worker(settings=FLUSH, timeout_s=30)
-    assert time.monotonic() - began < 15
+    assert began.seconds < 15
     assert f"Crawl '{project.name}' flushed: 1 waiting, 1 in flight, 1 seen" in worker.text
     assert "new run 0; 0 waiting, 0 in flight, 0 seen" in worker.text
     assert worker.close_reason == "finished"
@@ -205,7 +206,7 @@ def test_a_flush_refuses_while_another_worker_lives(project: Project, live: Live
 
     before = dump()
     worker = project.start_worker(settings=FLUSH)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while worker.running:
         assert time.monotonic() < deadline
         live.call("beats", "alive", hand.epoch)

@@ -6,7 +6,6 @@ import logging
 import os
 import queue
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +21,7 @@ from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable
 from support.live_frontier import HandWorker, LiveFrontier
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
-from support.waiting import wait_until
+from support.waiting import Stopwatch, wait_until
 
 Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
@@ -136,15 +135,15 @@ def test_while_redis_is_away(
     with pytest.raises(FrontierUnavailable, match="was not stored"):
         q.put("not sent", timeout=0.1)
     for call in (q.get_nowait, lambda: q.get(timeout=0.1), q.qsize, lambda: q.put_nowait("not sent")):
-        began = time.monotonic()
+        began = Stopwatch()
         with pytest.raises(FrontierUnavailable):
             call()
-        assert time.monotonic() - began < 3
+        assert began.seconds < 3
     waiting = Background(lambda: q.put("waits"))
     assert waiting.blocked
     proxy.pass_through()
     waiting.wait()
-    assert [q.get(timeout=10) for _ in range(3)] == ["before", "sent", "waits"]
+    assert [q.get(timeout=60) for _ in range(3)] == ["before", "sent", "waits"]
     assert q.qsize() == 0
     assert sum("Redis does not answer" in text for text in caplog.messages) == 1
     assert sum("Redis is back" in text for text in caplog.messages) == 1
@@ -159,11 +158,11 @@ def test_closing_while_redis_is_away(make: Make, start_proxy: StartProxy, redis_
     assert q.get() == "a"
     proxy.black_hole()
     q.task_done()
-    began = time.monotonic()
+    began = Stopwatch()
     q.close()
-    assert time.monotonic() - began < 5
+    assert began.seconds < 5
     other = make(settings={"DQ_WORKER_TTL": 1})
-    assert sorted(other.get(timeout=20) for _ in range(2)) == ["a", "b"]
+    assert sorted(other.get(timeout=120) for _ in range(2)) == ["a", "b"]
 
 
 def test_a_redis_that_is_not_there_yet(
@@ -312,7 +311,7 @@ def test_a_process_that_was_taken_for_dead(make: Make, redis_server: RedisServer
         other.exchange(want=2)
     q.task_done()
     q.put("c")
-    assert q.get(timeout=10) == "c"
+    assert q.get(timeout=60) == "c"
     census = other.exchange().census
     assert (census.in_flight, census.done) == (3, 0)
     other.leave()

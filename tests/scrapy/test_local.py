@@ -188,7 +188,7 @@ class ProjectSpider(TreeSpider):
         self.record("child", kind)
         yield response.follow("/first/" + kind + "?s=0", self.leaf, cb_kwargs={"kind": kind})
         if self.settings["MODE"] == "hold":
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         if self.settings["MODE"] == "stop":
             raise CloseSpider("stopped")
         yield response.follow("/last/" + kind + "?s=0", self.leaf, cb_kwargs={"kind": kind})

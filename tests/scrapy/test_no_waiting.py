@@ -7,6 +7,7 @@ from collections.abc import Callable
 from support.project import Project
 from support.proxy import RedisProxy
 from support.tree_site import TreeSite
+from support.waiting import Stopwatch
 
 ROUND_TRIP_S = 1.0
 LONGEST_MS = 200
@@ -90,7 +91,9 @@ def test_no_call_of_the_engine_waits_for_a_slow_redis(
         spider=SPIDER,
         settings={"SCHEDULER": "tree_project.spiders.spider.TimedScheduler"},
     )
+    clock = Stopwatch()
     worker = project.run_worker(timeout_s=60)
+    stalled_ms = clock.stalled_s * 1000
     assert worker.close_reason == "finished"
     assert project.count() == project.count("item") == dict.fromkeys(site.paths, 1)
     assert worker.stats["dq/acked"] == 13
@@ -100,6 +103,6 @@ def test_no_call_of_the_engine_waits_for_a_slow_redis(
     told = {e.event: int(e.path) for e in project.events() if e.event.startswith(("longest-", "calls-"))}
     for name in ("enqueue_request", "next_request", "has_pending_requests", "__len__"):
         assert told[f"calls-{name}"] > 1
-        assert told[f"longest-{name}"] < LONGEST_MS
+        assert told[f"longest-{name}"] < min(LONGEST_MS + stalled_ms, ROUND_TRIP_S * 1000)
     # Not only while the engine calls: nothing else of ours holds up the loop either.
-    assert told["longest-turn"] < ROUND_TRIP_S * 1000 / 2
+    assert told["longest-turn"] < min(ROUND_TRIP_S * 1000 / 2 + stalled_ms, ROUND_TRIP_S * 1000)

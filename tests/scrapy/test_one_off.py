@@ -75,7 +75,7 @@ def run_all(project: Project, site: TreeSite) -> dict[str, str]:
         for command, words in commands.items()
     }
     try:
-        printed = {command: process.communicate(timeout=30)[0] for command, process in running.items()}
+        printed = {command: process.communicate(timeout=120)[0] for command, process in running.items()}
     finally:
         for process in running.values():
             process.kill()

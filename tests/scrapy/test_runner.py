@@ -9,7 +9,7 @@ import scrapy.crawler
 from scrapy.settings import default_settings
 
 from scrapy_dq.frontier import Overview
-from support.project import Project
+from support.project import SPIDER, Project
 from support.tree_site import TreeSite
 from support.worker import Worker
 
@@ -186,6 +186,17 @@ def test_scrapy_without_a_reactor_crawls(
     assert sum(worker.stats.get("dq/acked", 0) for worker in workers) == 40 + 6 + 8
 
 
+# What this Scrapy makes of any scheduler that does not open; 2.14 ends with 0.
+UNOPENED = SPIDER + """\
+
+from scrapy.core.scheduler import Scheduler
+
+class Unopened(Scheduler):
+    def open(self, spider):
+        raise RuntimeError("not opened")
+"""
+
+
 def test_another_reactor_is_refused(
     redis_url: str,
     make_project: MakeProject,
@@ -193,12 +204,13 @@ def test_another_reactor_is_refused(
     errors: Callable[[Worker], list[str]],
     look: Look,
 ) -> None:
-    """With SelectReactor the first ERROR line names TWISTED_REACTOR; exit code 1, nothing is stored."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url)
-    worker = project.start_worker(
-        settings={"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
-    )
-    assert worker.wait(20) == 1
+    """With SelectReactor the first ERROR line names TWISTED_REACTOR; it ends as failed, nothing is stored."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=UNOPENED)
+    select = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+    worker = project.start_worker(settings=select)
+    control = project.start_worker(settings=select | {"SCHEDULER": "tree_project.spiders.spider.Unopened"})
+    assert worker.wait() == control.wait()
+    assert "RuntimeError: not opened" in control.text
     assert errors(worker)[0].startswith("scrapy_dq.session: scrapy_dq cannot start: ")
     assert "TWISTED_REACTOR" in errors(worker)[0]
     assert look(project.name).phase == "absent"

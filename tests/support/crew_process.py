@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from support.project import Project
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 
 class CrewProcess:
@@ -53,6 +53,7 @@ class CrewProcess:
 
     def wait(self, timeout_s: float = 40.0) -> int:
         """Wait for its end; return the exit status."""
+        timeout_s = patience(timeout_s)
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -65,7 +66,7 @@ class CrewProcess:
     def kill(self) -> None:
         """End the parent at once (SIGKILL)."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def close(self) -> None:
         """Kill what is left of it."""

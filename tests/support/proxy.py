@@ -16,7 +16,7 @@ from support.waiting import free_port
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 60.0
 
 
 class RedisProxy:

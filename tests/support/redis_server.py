@@ -136,13 +136,13 @@ class RedisServer:
                 break
         raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
 
-    def stop(self, timeout_s: float = 10.0) -> None:
+    def stop(self, timeout_s: float = 60.0) -> None:
         """End the process as an operator would (SIGTERM); the data stay. No-op if it does not run."""
         self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
         """End the process at once (SIGKILL). No-op if it does not run."""
-        self._end(signal.SIGKILL, 10)
+        self._end(signal.SIGKILL, 60)
 
     def restart(self, *, kill: bool = False) -> None:
         """End and start again at the same address, over the same data."""
@@ -204,7 +204,7 @@ class RedisServer:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             raise
         finally:
             _alive.discard(self)

@@ -93,7 +93,7 @@ def run_dq_each(project: Project, commands: Sequence[Sequence[str]]) -> list[End
         env=project.environ(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     return [Ended(*ended) for ended in json.loads(done.stdout)]

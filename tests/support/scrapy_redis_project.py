@@ -108,7 +108,7 @@ from {root} import get_redis
 key, limit = sys.argv[1], int(sys.argv[2])
 connection = get_redis(url={redis_url!r})
 for _ in range(limit):
-    found = connection.blpop([key], timeout=10)
+    found = connection.blpop([key], timeout=60)
     if found is None:
         sys.exit("nothing came")
     item = json.loads(found[1])

@@ -53,7 +53,7 @@ class SiteProcess:
 
     def fetch(self, target: str, host: str = "") -> tuple[int, HTTPMessage, bytes]:
         """Fetch *target* at *host* and return status, headers and body."""
-        connection = HTTPConnection(host or self._host, self.port, timeout=10)
+        connection = HTTPConnection(host or self._host, self.port, timeout=120)
         try:
             connection.request("GET", target)
             response = connection.getresponse()
@@ -78,7 +78,7 @@ class SiteProcess:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.communicate(timeout=10)
+            process.communicate(timeout=120)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -47,7 +47,7 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
     folder.mkdir(mode=0o700, parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except FileNotFoundError as error:
         raise PermissionError("there is no mount command") from error
     if done.returncode:
@@ -65,4 +65,4 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
 
 def _unmounted(folder: Path) -> bool:
     command = ["umount", str(folder)]
-    return not subprocess.run(command, capture_output=True, timeout=10, check=False).returncode
+    return not subprocess.run(command, capture_output=True, timeout=120, check=False).returncode

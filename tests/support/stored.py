@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -33,27 +34,29 @@ State = dict[str, Any]
 
 def crawl_keys(client: redis.Redis, crawl: str) -> list[bytes]:
     """Return the keys of *crawl*, found among all keys that there are."""
-    prefix = keys.prefix(crawl).encode()
-    return sorted(key for key in client.keys("*") if key.startswith(prefix))
+    return _of_crawl(client.keys("*"), crawl)
 
 
 def dump(client: redis.Redis, crawl: str) -> Dump:
     """Return all keys of *crawl* as DUMP writes them: what a roll-back needs, and what shows a change."""
-    names = crawl_keys(client, crawl)
-    pipe = client.pipeline(transaction=True)
-    for name in names:
-        pipe.dump(name)
-    return dict(zip(names, pipe.execute(), strict=True))
+
+    def queue(pipe: Any, names: list[bytes]) -> None:
+        for name in names:
+            pipe.dump(name)
+
+    return dict(zip(*_at_one_moment(client, crawl, queue), strict=True))
 
 
 def roll_back(client: redis.Redis, crawl: str, snapshot: Dump) -> None:
     """Make the keys of *crawl* what they were at *snapshot*: a Redis that came back older."""
-    pipe = client.pipeline(transaction=True)
-    for name in crawl_keys(client, crawl):
-        pipe.delete(name)
-    for name, value in snapshot.items():
-        pipe.restore(name, 0, value)
-    pipe.execute()
+
+    def queue(pipe: Any, names: list[bytes]) -> None:
+        for name in names:
+            pipe.delete(name)
+        for name, value in snapshot.items():
+            pipe.restore(name, 0, value)
+
+    _at_one_moment(client, crawl, queue)
 
 
 def stored_state(
@@ -207,29 +210,57 @@ def reference_state(reference: ReferenceFrontier) -> State:
     }
 
 
+def _of_crawl(names: list[bytes], crawl: str) -> list[bytes]:
+    prefix = keys.prefix(crawl).encode()
+    return sorted(key for key in names if key.startswith(prefix))
+
+
+def _at_one_moment(
+    client: redis.Redis, crawl: str, queue: Callable[[Any, list[bytes]], None]
+) -> tuple[list[bytes], list[Any]]:
+    """Let *queue* write commands for all keys of *crawl*; return the keys, and the replies.
+
+    A worker that is at work makes and removes keys between the list of them and the transaction: what was
+    read then is no state that ever was, so the transaction lists them again, and is repeated if they differ.
+    """
+    names = crawl_keys(client, crawl)
+    while True:
+        pipe = client.pipeline(transaction=True)
+        pipe.keys("*")
+        queue(pipe, names)
+        listed, *replies = pipe.execute()
+        if (found := _of_crawl(listed, crawl)) == names:
+            return names, replies
+        names = found
+
+
 def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return what stands under each plain key, and, by family, under each key that carries an id."""
     prefix = keys.prefix(crawl)
-    names = [key.decode().removeprefix(prefix) for key in crawl_keys(client, crawl)]
-    kind = client.hget(prefix + "meta", "seen_kind") if "seen" in names else None
-    pipe = client.pipeline(transaction=True)
-    for name in names:
-        head, colon, _ = name.partition(":")
-        expected = KEY_FAMILIES.get(head + colon) if colon else PLAIN_KEYS.get(name)
-        assert expected, f"unknown key: {name}"
-        if expected == "hash" or (name == "seen" and kind == b"compact"):
-            pipe.hgetall(prefix + name)
-        elif expected == "zset":
-            pipe.zrange(prefix + name, 0, -1, withscores=True)
-        elif name == "seen" and kind == b"expiring":
-            pipe.zrange(prefix + name, 0, -1)
-        elif expected == "set":
-            pipe.smembers(prefix + name)
-        else:
-            pipe.lrange(prefix + name, 0, -1)
+    # It is chosen when a crawl begins, before anything is seen.
+    kind = client.hget(prefix + "meta", "seen_kind")
+
+    def queue(pipe: Any, found: list[bytes]) -> None:
+        for key in found:
+            name = key.decode().removeprefix(prefix)
+            head, colon, _ = name.partition(":")
+            expected = KEY_FAMILIES.get(head + colon) if colon else PLAIN_KEYS.get(name)
+            assert expected, f"unknown key: {name}"
+            if expected == "hash" or (name == "seen" and kind == b"compact"):
+                pipe.hgetall(key)
+            elif expected == "zset":
+                pipe.zrange(key, 0, -1, withscores=True)
+            elif name == "seen" and kind == b"expiring":
+                pipe.zrange(key, 0, -1)
+            elif expected == "set":
+                pipe.smembers(key)
+            else:
+                pipe.lrange(key, 0, -1)
+
     plain = {name: EMPTY[expected] for name, expected in PLAIN_KEYS.items()}
     families: dict[str, dict[str, Any]] = {head: {} for head in KEY_FAMILIES}
-    for name, value in zip(names, pipe.execute(), strict=True):
+    for key, value in zip(*_at_one_moment(client, crawl, queue), strict=True):
+        name = key.decode().removeprefix(prefix)
         head, colon, which = name.partition(":")
         if colon:
             families[head + colon][which] = value

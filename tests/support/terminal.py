@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from support.waiting import patience
+
 
 class Terminal:
     """Runs *command* with all three standard streams on a terminal of its own; what it writes is `text`."""
@@ -45,7 +47,7 @@ class Terminal:
         Raises:
             TimeoutError: it was not; the message holds what was.
         """
-        begin, until = len(self.text), time.monotonic() + timeout_s
+        begin, until = len(self.text), time.monotonic() + patience(timeout_s)
         while text not in self.text[begin:]:
             if time.monotonic() > until or not self._read(until):
                 raise TimeoutError(f"{text!r} is not in {self.text[begin:]!r}")
@@ -55,7 +57,7 @@ class Terminal:
 
     def ended(self, timeout_s: float = 15.0) -> int:
         """Wait for the end of the command and return its exit status."""
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + patience(timeout_s)
         while time.monotonic() < until and self._read(until):
             pass
         return self._process.wait(max(0.1, until - time.monotonic()))
@@ -63,7 +65,7 @@ class Terminal:
     def close(self) -> None:
         """End the command, if it has not ended."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
         os.close(self._ours)
 
     def _read(self, until: float) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.waiting import wait_until
+from support.waiting import SLACK, patience, wait_until
 
 LOG_TAIL = 4000
 
@@ -71,8 +71,9 @@ class Worker:
         Raises:
             TimeoutError: it still ran, and was killed; the message is the end of its log.
         """
+        timeout_s = patience(max(timeout_s, 0))
         try:
-            return self._process.wait(max(timeout_s, 0))
+            return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             tail = self.text[-LOG_TAIL:]
@@ -92,7 +93,7 @@ class Worker:
     def kill(self) -> None:
         """End the process at once, as the kernel would (SIGKILL), and wait for it."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def terminate(self) -> None:
         """Send SIGTERM; a second one makes Scrapy stop without grace. Does not wait."""
@@ -109,7 +110,7 @@ class Worker:
 
 def wait_all(workers: Sequence[Worker], timeout_s: float = 60.0) -> list[str | None]:
     """Wait for all *workers* within one deadline and return their close reasons."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patience(timeout_s)
     for worker in workers:
-        worker.wait(deadline - time.monotonic())
+        worker.wait((deadline - time.monotonic()) / SLACK)
     return [worker.close_reason for worker in workers]

@@ -220,9 +220,11 @@ def requests(draw: st.DrawFn) -> Request:
     cls = draw(st.sampled_from(list(BODIES)))
     attributes = draw(st.fixed_dictionaries({}, optional=ATTRIBUTES))
     try:
-        return cls(draw(URLS), **attributes, **draw(BODIES[cls]))
+        request = cls(draw(URLS), **attributes, **draw(BODIES[cls]))
+        Request(request.url)  # w3lib before 2.5 makes http://::1/ of [::1], and nothing of that
     except ValueError:  # such as "Invalid IPv6 URL"
         return cls(URL, **attributes)
+    return request
 
 
 @given(requests())
@@ -285,7 +287,10 @@ def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpide
 @pytest.mark.parametrize("cls", [Request, TokenRequest])
 def test_a_url_is_not_made_safe_twice(cls: Any, url: str, encoding: str, codec: Codec) -> None:
     """safe_url_string() changes some safe URLs again: spaces in hosts, queries of UTF-16 pages."""
-    request = cls(url, encoding=encoding)
+    try:
+        request = cls(url, encoding=encoding)
+    except UnicodeError:
+        pytest.skip("an older w3lib that cannot make it safe once")
     again = codec.decode(codec.encode(request))
     assert (again.url, again.meta) == (request.url, {})
 

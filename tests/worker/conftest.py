@@ -15,7 +15,7 @@ from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from worker.engine import ORDER, Crawl, script
 
-DEADLINE_S = 30.0
+DEADLINE_S = 180.0
 
 
 @pytest.hookimpl(tryfirst=True)

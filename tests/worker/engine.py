@@ -21,6 +21,7 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.settings import Config
+from support.waiting import patience
 
 ORDER = Order.FIFO
 
@@ -42,6 +43,7 @@ _numbers = count()
 
 async def until(probe: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
     """Wait, without blocking the loop, until *probe* is truthy; TimeoutError says *what* was not."""
+    timeout_s = patience(timeout_s)
     deadline = time.monotonic() + timeout_s
     while not probe():
         if time.monotonic() > deadline:

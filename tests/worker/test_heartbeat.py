@@ -169,7 +169,7 @@ async def test_it_stops_while_the_loop_is_blocked_for_too_long(
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         await engine.frontier.join("silent", {}, "epoch", IDENTITY)
         caplog.clear()
-        with Beats(engine, stall_timeout_s=0.2) as beats:
+        with Beats(engine, stall_timeout_s=1.0) as beats:
             beats.heartbeat.start("a", joined.epoch)
             for stall in (1, 2):
                 await until(lambda: any(dead for _, dead in beats.observed), "it looks at others")

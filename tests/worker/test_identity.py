@@ -42,7 +42,7 @@ def start_child() -> Iterator[Child]:
     yield start
     for child in children:
         child.kill()
-        child.communicate(timeout=10)
+        child.communicate(timeout=120)
 
 
 def test_a_process_is_not_dead_while_it_lives(start_child: Child) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,11 +38,29 @@ async def after(listening: Listening, worker: Worker, seconds: float, *, silent:
     return bool(worker.listens)
 
 
-def run(scenario: Any) -> None:
-    asyncio.run(scenario())
+class Jumping(selectors.SelectSelector):
+    """Lets a loop find that it is the time for which it would wait."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None, "nothing will ever happen"
+        self.now += max(0.0, timeout)
+        return super().select(0)
 
 
-def test_it_ends_when_nothing_came_for_long_enough() -> None:
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs a scenario on a loop whose time is that of its timers alone."""
+    clock = Jumping()
+    loop = asyncio.SelectorEventLoop(clock)
+    monkeypatch.setattr(loop, "time", lambda: clock.now)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    yield lambda scenario: loop.run_until_complete(scenario())
+    loop.close()
+
+
+def test_it_ends_when_nothing_came_for_long_enough(run: Any) -> None:
     """From the first time that there is nothing to do, and not before."""
 
     async def scenario() -> None:
@@ -56,7 +75,7 @@ def test_it_ends_when_nothing_came_for_long_enough() -> None:
 
 
 @pytest.mark.parametrize("patience_s", [0.0, float("inf")])
-def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience_s: float) -> None:
+def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience_s: float, run: Any) -> None:
     """0: closes at once, as plain Scrapy. inf: stays open for ever."""
 
     async def scenario() -> None:
@@ -69,7 +88,7 @@ def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience
     run(scenario)
 
 
-def test_what_others_did_meanwhile_counts() -> None:
+def test_what_others_did_meanwhile_counts(run: Any) -> None:
     """Between two looks a page came and went, on another worker: the wait begins anew."""
 
     async def scenario() -> None:
@@ -83,7 +102,7 @@ def test_what_others_did_meanwhile_counts() -> None:
     run(scenario)
 
 
-def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """While Redis is away nobody knows what is fed there: the wait begins when it is back."""
     monkeypatch.setattr(module, "SILENT_S", 0.03)
 
@@ -98,7 +117,7 @@ def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
-def test_a_pause_is_no_idleness() -> None:
+def test_a_pause_is_no_idleness(run: Any) -> None:
     """While the engine is paused nothing is taken of what is fed: the wait begins when it goes on."""
 
     async def scenario() -> None:
