@@ -11,15 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    RedisError,
-)
+from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import describe, explain
+from scrapy_dq.frontier.errors import denies, describe, explain
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -41,6 +36,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
 from scrapy_dq.frontier.wire import (
     NO_TERMS,
+    denied,
     id_text,
     limit_args,
     ms,
@@ -107,7 +103,9 @@ class Frontier:
         self._client = client
         self._keys = (keys.meta(crawl),)
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
-        self._scripts = {name: Script(name, order, seen) for name in TRANSITIONS}
+        self._scripts = {name: Script(name, order, seen) for name in (*TRANSITIONS, "probe")}
+        self._denied = False
+        """Redis has refused a command: before the next script all are tried, so that none is stopped half-way."""
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a fresh worker; create the frontier, or start its next run, where there is none open.
@@ -319,14 +317,14 @@ class Frontier:
         )
         try:
             keys_of = self._exchange_keys if transition == "exchange" else self._keys
+            if self._denied:
+                refuse(await self._scripts["probe"].call(self._client, self._keys))
+                self._denied = False
             reply = await self._scripts[transition].call(self._client, keys_of, *args)
-        except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
-            raise FrontierRefused(
-                f"Redis denies access: {describe(error)}. The user in REDIS_URL needs what docs/settings.md "
-                f"lists, for example: ACL SETUSER name ~{keys.PREFIX}* +@connection +@read "
-                f"+@write +@scripting +time +info"
-            ) from error
         except (RedisError, OSError, TimeoutError) as error:
+            if denies(error):
+                self._denied = True
+                raise FrontierRefused(denied(describe(error))) from error
             raise FrontierUnavailable(explain(error)) from error
         refuse(reply)
         return reply

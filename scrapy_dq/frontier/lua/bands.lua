@@ -23,10 +23,12 @@ end
 local function add_band(partition, rank)
   local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
   if not best or rank < unpack_rank(best) then
+    -- The former best first: if this is stopped between the two, it is not forgotten.
+    if best then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. best) end
     redis.call('HSET', key.bands, partition, band)
-    band = best
+  else
+    redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. band)
   end
-  if band then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. band) end
 end
 local function remove_best_band(partition)
   local next_best = first_of(key.more_bands, partition)

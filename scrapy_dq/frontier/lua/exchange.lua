@@ -10,7 +10,7 @@
 --          of here, wrong key (key, actual, expected; or nothing), words (steer.lua) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, what this script is not for
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
--- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
+-- CRASH    before, or stopped half-way (salvage.lua): the worker sends the same bytes again; after, reply lost: the same bytes with the same
 --          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
 --          the parents of what was in there are still in flight
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -48,7 +48,8 @@ if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
 if wrong_put then return wrong_put end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
-if held ~= there.in_flight then return { 'RESYNC' } end
+if held ~= there.in_flight and not is_mended(worker_id, seq) then return { 'RESYNC' } end
+midway.worker, midway.seq = worker_id, seq
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}

@@ -1,15 +1,19 @@
 -- member: register and remove workers; clear what a run leaves behind.
 -- One that rejoins brings from its old record since when it works (ms, Redis's clock), and how much it has done.
-local function register(id, identity, since, done)
-  redis.call('SADD', key.members, id)
+local function register(id, identity, since, done, suspect)
+  midway.registering = id
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 1, 'fenced', 0, 'identity', identity,
-    'quarantined', '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0)
+    'quarantined', suspect or '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0)
   redis.call('HSET', key.beats, id, 0)
+  redis.call('SADD', key.members, id) -- last: a member has all of these
+  midway.registering = nil
 end
 local function remove_member(id)
+  midway.removing = id -- all that it had is elsewhere
   redis.call('SREM', key.members, id)
   redis.call('HDEL', key.beats, id)
   redis.call('UNLINK', worker_key(id), in_flight_key(id))
+  midway.removing = nil
 end
 -- Every key of the run, named one by one: nothing is found by a pattern.
 local function clear_run(keep_seen, keep_admitted)
@@ -45,11 +49,12 @@ end
 -- begins: without what makes a put known, that would crawl all of it again.
 local function end_run(keep_seen)
   local failed = redis.call('EXISTS', key.failed, key.dead) > 0
-  clear_run(keep_seen or failed, failed)
   redis.call('HSET', key.meta, 'seen_for', failed and not keep_seen and 'retry' or '')
+  clear_run(keep_seen or failed, failed)
 end
 -- Whether a run that is begun now knows what the finished one has seen.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
+-- Who calls it writes run and phase, in one step: until then the last one is finished.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
   redis.call('HDEL', key.meta, 'seen_for')
@@ -60,5 +65,4 @@ local function next_run(keep_seen)
   -- Nothing is in flight: what limits there are can be counted from here on.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1
   save_limiting()
-  redis.call('HSET', key.meta, 'run', state.run)
 end

@@ -18,6 +18,7 @@ if state.phase == 'finished' then
   if state.run < run then
     -- A Redis that came back older than the start of this run.
     next_run(keeps_seen(keep_seen))
+    redis.call('HSET', key.meta, 'run', state.run, 'phase', state.phase)
   elseif parentless == 1 or (parentless == 2 and redis.call('SCARD', key.members) > 0) then
     -- While there are members the keys stay: puts of the log that are stored are known, and drop out.
     state.phase = 'open'
@@ -27,8 +28,8 @@ if state.phase == 'finished' then
   end
 end
 local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done')
-register(new_id, identity, old[2], old[3])
-local owned = {}
+local owned, suspect = {}, ''
+midway.registering = new_id
 if old[1] == '0' then
   local mine = {}
   for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
@@ -36,17 +37,19 @@ if old[1] == '0' then
   for i = 1, #leases, 2 do
     if mine[leases[i]] then
       redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
-      if string.byte(leases[i + 1], 9) >= 128 then
-        redis.call('HSET', worker_key(new_id), 'quarantined', leases[i])
-      end
+      if string.byte(leases[i + 1], 9) >= 128 then suspect = leases[i] end
       owned[#owned + 1] = leases[i]
     else
       release(old_id, leases[i])
     end
   end
+  -- Not before: the repeat of one that is stopped has to do it all.
+  register(new_id, identity, old[2], old[3], suspect)
   remove_member(old_id)
   classify_touched(0)
   save_partitions()
+else
+  register(new_id, identity, old[2], old[3])
 end
 save_state()
 return { 'OK', state.run, table.concat(owned) }
