@@ -105,7 +105,7 @@ class Frontier:
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
         self._scripts = {name: Script(name, order, seen) for name in (*TRANSITIONS, "probe")}
         self._denied = False
-        """Redis has refused a command: before the next script all are tried, so that none is stopped half-way."""
+        """Redis has refused a command: before the next script all are tried."""
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a fresh worker; create the frontier, or start its next run, where there is none open.

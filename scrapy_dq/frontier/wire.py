@@ -189,8 +189,8 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
 def denied(words: str) -> str:
     """Return what to say of a Redis that refuses a user; *words*: what it says itself."""
     return (
-        f"Redis denies access: {words}. The user in REDIS_URL needs what docs/settings.md lists, for example: "
-        f"ACL SETUSER name ~{keys.PREFIX}* +@connection +@read +@write +@scripting +time +info"
+        f"Redis denies access: {words}. The user in REDIS_URL needs what docs/settings.md lists, for "
+        f"example: ACL SETUSER name ~{keys.PREFIX}* +@connection +@read +@write +@scripting +time +info"
     )
 
 

@@ -252,7 +252,7 @@ def _delayed(member: bytes, due: float) -> tuple[bytes, tuple[float, bytes, byte
 
 
 def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
-    assert set(worker) == WORKER_FIELDS
+    assert set(worker) - {b"mended"} == WORKER_FIELDS
     dropped, granted = worker[b"dropped"], worker[b"leases"]
     return (
         json.loads(worker[b"identity"]),

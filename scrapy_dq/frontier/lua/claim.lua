@@ -14,7 +14,9 @@ local function claim(want, kind, mark, id_stem)
       local popped = redis.pcall(POP[kind], name)
       if type(popped) == 'table' and popped.err then
         -- Only now: most exchanges find them as they should be.
-        wrong_lists = is_wrong(name, kind) or wrong_lists
+        local wrong = is_wrong(name, kind)
+        if not wrong then error(popped.err, 0) end
+        wrong_lists = wrong
         break
       end
       local payload = popped

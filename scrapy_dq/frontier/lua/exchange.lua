@@ -28,6 +28,7 @@ local last_seq = tonumber(me[1])
 
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
+  if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
   repeat_grants(worker_id, me[5])
   local leases, waits = granted()
   return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, waits, next_due_ms(), {},

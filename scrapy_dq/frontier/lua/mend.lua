@@ -28,6 +28,7 @@ if state.epoch and was.epoch == state.epoch and was.run == state.run then
     redis.call('HSET', key.seen, 'generation', torn.seen[1], 'buckets', torn.seen[2], 'count', torn.seen[3])
   end
   if torn.token then remove_token(unpack(torn.token)) end
+  tidy_seen()
   if torn.lease then give_back(torn.lease) end
   if torn.due then redis.call('ZADD', key.delayed, 0, torn.due) end
   for _, record in ipairs(torn.pending or {}) do put_back_record(record, torn.worker) end

@@ -9,9 +9,19 @@ local function recount_waiting(found)
     waiting, found[partition] = waiting + (type(size) == 'number' and size or 0), true
   end
   local best = redis.call('HGETALL', key.bands)
-  for i = 1, #best, 2 do look_at(best[i], best[i + 1]) end
+  local best_of = {}
+  for i = 1, #best, 2 do
+    best_of[best[i]] = best[i + 1]
+    look_at(best[i], best[i + 1])
+  end
   for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do
-    if string.find(member, '\0', 1, true) then look_at(split(member, 1)) end
+    local partition, band
+    if string.find(member, '\0', 1, true) then partition, band = split(member, 1) end
+    if partition and band == best_of[partition] then
+      redis.call('ZREM', key.more_bands, member) -- it became the best one, and that was stopped half-way
+    elseif partition then
+      look_at(partition, band)
+    end
   end
   for _, set in ipairs({ key.returned, key.quarantine }) do
     waiting = waiting + redis.call('ZCARD', set)

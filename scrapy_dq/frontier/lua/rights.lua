@@ -44,5 +44,6 @@ local function refused_commands()
       redis.pcall('LPOP', scratch)
     end
   end
+  redis.pcall('UNLINK', scratch)
   return refused, words
 end

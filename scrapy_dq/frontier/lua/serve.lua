@@ -5,7 +5,7 @@ local function serve_list(partition, rank, count)
   local elements = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK))
   elements = elements or {} -- gone: something else has deleted it
   if elements.err then
-    wrong_list(rank, partition)
+    if not wrong_list(rank, partition) then error(elements.err, 0) end
     return
   end
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'

@@ -10,7 +10,7 @@ local function add_up(deltas, first)
       if type(sum) == 'table' and not is_denied(sum.err) then
         sum = redis.pcall('HINCRBYFLOAT', key.stats, field, delta)
       end
-      if type(sum) == 'table' and is_denied(sum.err) then error(sum, 0) end
+      if type(sum) == 'table' and is_denied(sum.err) then error(sum.err, 0) end
     else
       local stored = redis.call('HGET', key.stats, field)
       local old, new = tonumber(stored), tonumber(delta)

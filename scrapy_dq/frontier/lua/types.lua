@@ -12,7 +12,9 @@ local SIZE = { set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', list = 'LLEN' }
 local function size_of(name, expected)
   local size = redis.pcall(SIZE[expected], name)
   if type(size) == 'number' then return size end
-  return nil, is_wrong(name, expected)
+  local wrong = is_wrong(name, expected)
+  if not wrong then error(size.err, 0) end
+  return nil, wrong
 end
 local function wrong_among(types)
   for name, expected in pairs(types) do
