@@ -10,9 +10,9 @@
 --          of here, wrong key (key, actual, expected; or nothing), words (steer.lua) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, what this script is not for
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
--- CRASH    before, or stopped half-way (salvage.lua): the worker sends the same bytes again; after, reply lost: the same bytes with the same
---          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
---          the parents of what was in there are still in flight
+-- CRASH    before, or stopped half-way (salvage.lua): the worker sends the same bytes again; after, reply lost: the
+--          same bytes with the same seq get the same answer; worker dead: its leases are reclaimed, its outbox dies
+--          with it, and the parents of what was in there are still in flight
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]

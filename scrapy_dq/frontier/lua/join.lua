@@ -5,7 +5,8 @@
 --          they are)
 -- RETURNS  OK | FINISHED (the run of this name is over), epoch, run, resumed, census, stored spider_args,
 --          limits_changed, adopted (1: another scheduler's fingerprints are there), words (steer.lua)
---          DENIED, what Redis says, commands, ... | DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
+--          DENIED, what Redis says, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
+--          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
 --          changed
 -- COST     O(1); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker

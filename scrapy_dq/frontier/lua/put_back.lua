@@ -12,7 +12,9 @@ local function put_back_record(record, worker_id)
 end
 -- It was taken from a worker that has it again, to settle it once more; one that is gone does not come for it.
 local function give_back(lease)
-  if not lease.worker or redis.call('SISMEMBER', key.members, lease.worker) == 0 then return put_back(lease.id, lease) end
+  if not lease.worker or redis.call('SISMEMBER', key.members, lease.worker) == 0 then
+    return put_back(lease.id, lease)
+  end
   redis.call('HSET', in_flight_key(lease.worker), lease.id, string.sub(lease.place, 1, 8) .. string.char(lease.flags)
     .. lease.partition .. '\0' .. string.sub(lease.place, 9, 16) .. lease.id .. lease.payload)
   if lease.quarantined then redis.call('HSET', worker_key(lease.worker), 'quarantined', lease.id) end

@@ -1,5 +1,5 @@
--- salvage: after an error. What is midway, and how the counts stand, is noted in `torn`, by whichever command is allowed:
--- in mid-script no right changes. The next script finds it there and is not run before mend.lua has.
+-- salvage: after an error. What is midway, and how the counts stand, is noted in `torn`, by whichever command is
+-- allowed: in mid-script no right changes. The next script finds it there, and mend.lua comes before it.
 local torn, found = {}, false
 local function note(name, value)
   if value then torn[name], found = value, true end
