@@ -32,7 +32,8 @@ ENGINE_INSIDES = {
 NO_MOVE = {
     "bands.lua", "buckets.lua", "delayed.lua", "discarded.lua", "entry.lua", "grants.lua", "keys.lua",
     "kinds.lua", "limits.lua", "member.lua", "midway.lua", "partition.lua", "politeness.lua", "put_back.lua",
-    "recount.lua", "rights.lua", "salvage.lua", "serve.lua", "state.lua", "sums.lua", "types.lua", "words.lua",
+    "recount.lua", "rights.lua", "salvage.lua", "serve.lua", "state.lua", "sums.lua", "types.lua",
+    "words.lua",
 }  # fmt: skip
 NO_MOVE_KINDS = ("order_", "seen_")
 
