@@ -105,7 +105,7 @@ def scripts(refused: str, cached: bool) -> Finding:
     """Judge whether scripts run; *refused* is what Redis says if they do not."""
     if refused:
         return Finding(
-            "scripts", BAD, f"Redis runs none ({refused}). Allow this user EVAL, EVALSHA and what they call"
+            "scripts", BAD, f"Redis refuses them: {refused}. Allow this user EVAL, EVALSHA and what they call"
         )
     return Finding(
         "scripts", OK, "run; " + ("the exchange is cached" if cached else "the exchange is not cached yet")

@@ -34,8 +34,9 @@ HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomaticall
 # Lua that is part of a script, but makes no move.
 NO_MOVE = {
     "bands.lua", "buckets.lua", "damage.lua", "delayed.lua", "discarded.lua", "entry.lua", "grants.lua",
-    "keys.lua", "kinds.lua", "limits.lua", "member.lua", "partition.lua", "politeness.lua", "serve.lua",
-    "starts.lua", "state.lua", "types.lua", "words.lua",
+    "keys.lua", "kinds.lua", "limits.lua", "member.lua", "midway.lua", "partition.lua", "politeness.lua",
+    "put_back.lua", "recount.lua", "rights.lua", "salvage.lua", "serve.lua", "starts.lua", "state.lua",
+    "sums.lua", "types.lua", "words.lua",
 }  # fmt: skip
 NO_MOVE_KINDS = ("order_", "seen_")
 

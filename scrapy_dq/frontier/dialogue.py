@@ -26,6 +26,7 @@ from scrapy_dq.frontier.model import (
     Block,
     Census,
     Claim,
+    FrontierRefused,
     Hold,
     Joined,
     Move,
@@ -99,6 +100,13 @@ class _Rejoin:
     new_id: str
     held: list[bytes]
     parentless: Parentless
+
+
+def _may_be_known(moves: Iterable[Move]) -> None:
+    """Take note that puts may have been applied already: none of them is counted as a duplicate."""
+    for move in moves:
+        if isinstance(move, Put):
+            move.fresh = False
 
 
 class Dialogue:
@@ -240,17 +248,19 @@ class Dialogue:
                 self._give_up_outbox(error)
                 return 0, 0
         sent = self._sent
-        receipt = await self._frontier.exchange(
-            self.id, self.epoch, self.run, self.seq, sent.want, sent.seeding, sent.held, sent.moves,
-            sent.terms,
-        )  # fmt: skip
+        try:
+            receipt = await self._frontier.exchange(
+                self.id, self.epoch, self.run, self.seq, sent.want, sent.seeding, sent.held, sent.moves,
+                sent.terms,
+            )  # fmt: skip
+        except FrontierRefused:
+            _may_be_known(sent.prefix)  # it may have been stopped half-way
+            raise
         self._sent = None
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:
-            for move in sent.prefix:
-                if isinstance(move, Put):
-                    move.fresh = False  # it may have been applied by a try whose reply was lost
+            _may_be_known(sent.prefix)  # by a try whose reply was lost
             logger.warning(
                 "Worker %s is out of step with the frontier: it was taken for dead, or Redis has lost its "
                 "newest data. It registers anew, keeps the requests that are still its own, and stores its "

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
 from scrapy_dq.frontier.model import FrontierUnavailable
 
@@ -24,6 +30,8 @@ _CAUSES = (
     (("BUSY ", "Busy running a script"), "Redis is busy with somebody's script"),
     (("max number of clients", "MaxConnections"), "Redis takes no more clients: raise its maxclients"),
 )  # fmt: skip
+
+_DENIED_IN_A_SCRIPT = ("NOPERM", "can't run this command", "can't access at least one of the keys")
 
 
 def describe(error: BaseException) -> str:
@@ -48,6 +56,14 @@ def passes(error: BaseException) -> bool:
         text = f"{type(error).__name__} {error}"
         return any(mark in text for marks, _ in _CAUSES for mark in marks)
     return isinstance(error, (RedisError, OSError, TimeoutError))
+
+
+def denies(error: BaseException) -> bool:
+    """Tell whether Redis refuses its user a command or a key, in a script or beside it."""
+    if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):
+        return True
+    # Redis 6.2 says it so of a command in a script.
+    return isinstance(error, ResponseError) and any(mark in str(error) for mark in _DENIED_IN_A_SCRIPT)
 
 
 @contextmanager

@@ -12,15 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    RedisError,
-)
+from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable, describe, explain
+from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -44,6 +39,7 @@ from scrapy_dq.frontier.scripts import TRANSITIONS, Script
 from scrapy_dq.frontier.wire import (
     NO_TERMS,
     audit_args,
+    denied,
     id_text,
     limit_args,
     ms,
@@ -116,7 +112,9 @@ class Frontier:
         self.client = client
         self._keys = (keys.meta(crawl),)
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
-        self._scripts = {name: Script(name, order, seen) for name in TRANSITIONS}
+        self._scripts = {name: Script(name, order, seen) for name in (*TRANSITIONS, "probe")}
+        self._denied = False
+        """Redis has refused a command: before the next script all are tried."""
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a fresh worker; create the frontier, or start its next run, where there is none open.
@@ -373,14 +371,14 @@ class Frontier:
         )
         try:
             keys_of = self._exchange_keys if transition == "exchange" else self._keys
+            if self._denied:
+                refuse(await self._scripts["probe"].call(self.client, self._keys))
+                self._denied = False
             reply = await self._scripts[transition].call(self.client, keys_of, *args)
-        except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
-            raise FrontierRefused(
-                f"Redis denies access: {describe(error)}. The user in REDIS_URL needs what docs/settings.md "
-                f"lists, for example: ACL SETUSER name ~{keys.PREFIX}* +@connection +@read "
-                f"+@write +@scripting +time +info"
-            ) from error
         except (RedisError, OSError, TimeoutError) as error:
+            if denies(error):
+                self._denied = True
+                raise FrontierRefused(denied(describe(error))) from error
             raise FrontierUnavailable(explain(error)) from error
         refuse(reply)
         return reply

@@ -51,6 +51,11 @@ KEYS = (
     Key("dead", "hash", "until the next run starts"),
     Key("failed", "list", "until the next run starts; the newest DQ_KEEP_FAILED"),
     Key("stats", "hash", "until the next run starts; only with STATS_CLASS = scrapy_dq.SharedStats"),
+    Key(
+        "torn",
+        "set",
+        "from a script that Redis stopped half-way until the next one; of another type if SADD is refused",
+    ),
     Key("backlog:<rank>:<partition>", "list", "while something of this rank waits there"),
     Key("worker:<id>", "hash", "while the worker is registered"),
     Key("in-flight:<id>", "hash", "while the worker holds leases"),

@@ -12,6 +12,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import describe
 from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import refused_commands
 
 PART = 500
 """Partitions that one call looks at: Redis serves nobody else meanwhile."""
@@ -157,18 +158,17 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
 
 
 def refused_scripts(client: Any, order: Order, seen: Seen) -> tuple[str, bool]:
-    """Return why no script runs (empty: they do), and whether the one of an exchange is cached; blocking.
+    """Return why scripts do not run (empty: they do), and whether that of an exchange is cached; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     try:
-        # As an exchange does: it asks for the time, and reads a key.
-        client.eval("redis.call('TIME') return redis.call('EXISTS', KEYS[1])", 1, keys.meta("-"))
+        refused = refused_commands(Script("probe", order).call_blocking(client, keys.meta("-")))
         (cached,) = client.script_exists(Script("exchange", order, seen).sha)
     except ResponseError as error:
         return describe(error), False
-    return "", bool(cached)
+    return refused, bool(cached)
 
 
 def _text(name: bytes) -> str:

@@ -8,11 +8,11 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "order_{order}", "state", "types", "discarded", "kinds", "words")
+_BASE = ("keys", "midway", "order_{order}", "state", "types", "discarded", "kinds", "words")
 _COMMON = ("politeness", "entry", "bands", "partition")
 _SEEN = {
     Seen.EXACT: ("seen_exact",),
@@ -20,7 +20,7 @@ _SEEN = {
     Seen.COMPACT: ("buckets", "seen_compact"),
 }
 _PARTS: dict[str, tuple[str, ...]] = {
-    "join": ("member", "limits"),
+    "join": ("member", "limits", "rights"),
     "rejoin": ("release", "member"),
     "exchange": (
         "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
@@ -38,18 +38,25 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "forget": (),
     "convert": (),
     "sweep": (),
-    "audit": (),
+    "audit": ("limits", "recount"),
     "overview": ("starts",),
     "sizes": (),
     "upcoming": (),
     "present": (),
-    "tally": (),
+    "tally": ("rights", "sums"),
+    "mend": ("rights", "sums", "member", "limits", "put_back", "recount"),
+    "probe": ("rights",),
 }  # fmt: skip
 LOOKS = ("sizes", "upcoming", "present")
 """Scripts that only read, for command lines."""
 BY_HAND = ("steer", "retry", "forget", "convert")
 """Scripts that change something, for command lines alone."""
-TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND))
+AFTERWARDS = ("mend", "probe")
+"""Scripts that follow one that was stopped half-way."""
+TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS))
+_WHOLE = (*LOOKS, *AFTERWARDS, "overview", "beat", "fence", "sweep")
+"""Scripts that cannot be stopped half-way, or to do them again is enough."""
+_MOST_MENDS = 5
 
 
 @cache
@@ -73,26 +80,54 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     # Of the captured locals of a function, a closure looks through all to find its own: those that every
     # function needs stand around the others. That saves a tenth of an exchange.
     rest = joined(*_COMMON, *seen_by, *_PARTS[transition], transition)
-    return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
+    if transition in _WHOLE:
+        return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
+    tail = f"if done then return reply end\n{_lua('salvage')}"
+    return f"{joined(*_BASE)}\nlocal done, reply = pcall(function()\n{rest}\nend)\n{tail}"
 
 
 class Script:
-    """One transition, called by its digest; Redis is given the source when it does not know it."""
+    """One transition, called by its digest; Redis is given the source when it does not know it.
+
+    If it finds what another one has left half-done (lua/salvage.lua), that is mended first.
+    """
 
     def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
         self.source = source(transition, order, seen)
         self.sha = sha1(self.source.encode()).hexdigest()
+        self._order = order
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis.asyncio` client; raises what redis-py raises."""
-        try:
-            return await client.evalsha(self.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            return await client.eval(self.source, len(keys), *keys, *args)
+        for _ in range(_MOST_MENDS):
+            try:
+                reply = await client.evalsha(self.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                reply = await client.eval(self.source, len(keys), *keys, *args)
+            if not _is_torn(reply):
+                return reply
+            mended = await Script("mend", self._order).call(client, keys[:1])
+            if mended[0] != b"OK":
+                return mended
+        raise ResponseError(_TORN)
 
     def call_blocking(self, client: Any, key: str, *args: Any) -> Any:
         """Run on a `redis` client; for threads and command lines, never for the event loop."""
-        try:
-            return client.evalsha(self.sha, 1, key, *args)
-        except NoScriptError:
-            return client.eval(self.source, 1, key, *args)
+        for _ in range(_MOST_MENDS):
+            try:
+                reply = client.evalsha(self.sha, 1, key, *args)
+            except NoScriptError:
+                reply = client.eval(self.source, 1, key, *args)
+            if not _is_torn(reply):
+                return reply
+            mended = Script("mend", self._order).call_blocking(client, key)
+            if mended[0] != b"OK":
+                return mended
+        raise ResponseError(_TORN)
+
+
+_TORN = "scripts are stopped half-way again and again"
+
+
+def _is_torn(reply: Any) -> bool:
+    return isinstance(reply, list) and reply[:1] == [b"TORN"]

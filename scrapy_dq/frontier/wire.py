@@ -212,8 +212,26 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
     return {id_text(flat[i]): _number(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
 
 
+def denied(words: str) -> str:
+    """Return what to say of a Redis that refuses a user; *words*: what it says itself."""
+    return (
+        f"Redis denies access: {words}. The user in REDIS_URL needs what docs/settings.md lists, for "
+        f"example: ACL SETUSER name ~{keys.PREFIX}* +@connection +@read +@write +@scripting +time +info"
+    )
+
+
+def refused_commands(reply: list[Any]) -> str:
+    """Read lua/probe.lua's answer: which commands are refused, in words; empty: none."""
+    if reply[0] != b"DENIED":
+        return ""
+    _, words, *names = (part.decode("utf-8", "replace") for part in reply)
+    return f"{', '.join(names)} ({words.strip().rstrip('.')})"
+
+
 def refuse(reply: Any) -> None:
     """Raise FrontierRefused if *reply* says that stored data cannot be used."""
+    if reply[0] == b"DENIED":
+        raise FrontierRefused(denied(refused_commands(reply)))
     if reply[0] == b"WRONG_TYPE":
         raise FrontierRefused(_wrong_type(reply))
     if reply[0] == b"CONVERTING":

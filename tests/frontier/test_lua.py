@@ -16,7 +16,7 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.look import names_beside, sizes, upcoming
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Seen
 from scrapy_dq.frontier.retrying import retry_records
-from scrapy_dq.frontier.scripts import BY_HAND, LOOKS, TRANSITIONS, source
+from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, source
 from scrapy_dq.frontier.steer import Word, steer
 from support.redis_server import RedisServer
 
@@ -73,7 +73,7 @@ def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: Redi
     prefix = keys.prefix("a crawl")
     found = {key.decode().removeprefix(prefix): type_.decode() for key, type_ in names}
     # The one is looked at before all others, the type of others depends on it, or on what is done.
-    others_types = {"meta": "hash", "seen": "set", "converting": "set"}
+    others_types = {"meta": "hash", "seen": "set", "converting": "set", "torn": "set"}
     assert {found.pop(name) for name in others_types} == {""}
     stated = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
     assert found | others_types == stated
@@ -90,7 +90,7 @@ def test_the_only_key_names_in_lua_are_made_in_one_file() -> None:
             assert "prefix" not in re.sub(r"--.*", "", text)
 
 
-@pytest.mark.parametrize("name", TRANSITIONS + LOOKS + BY_HAND)
+@pytest.mark.parametrize("name", TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS)
 def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
     """ARGV[1] to ARGV[n] are all used, where n names stand after ARGS; names of locals agree."""
     code = re.sub(r"--.*", "", LUA[name])
@@ -192,7 +192,7 @@ def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
     assert re.sub(r"\W+", " ", lines[0]).startswith(f" {opening} ")
 
 
-@pytest.mark.parametrize("name", [*TRANSITIONS, *MOVES, "finish"])
+@pytest.mark.parametrize("name", [*TRANSITIONS, *AFTERWARDS, *MOVES, "finish"])
 def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> None:
     """Each file that moves something states its promise."""
     for word in ("RETURNS", "COST", "CRASH"):
@@ -201,5 +201,6 @@ def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> N
 
 def test_every_lua_file_is_part_of_a_script() -> None:
     """No dead Lua."""
-    everything = "\n".join(source(name, order) for name in TRANSITIONS + LOOKS + BY_HAND for order in Order)
+    names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
+    everything = "\n".join(source(name, order) for name in names for order in Order)
     assert [name for name, text in LUA.items() if text not in everything] == []

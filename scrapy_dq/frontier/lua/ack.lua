@@ -8,6 +8,7 @@ local function ack(worker_id, ids)
   if state.limited or state.claimed > 0 or holds_suspect then
     for _, id in ipairs(ids) do
       local lease = take_lease(worker_id, id)
+      moving = nil
       -- A claim only becomes requests: these are what is done.
       if lease and lease.partition ~= CLAIMED then state.done = state.done + 1 end
     end

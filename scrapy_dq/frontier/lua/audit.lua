@@ -42,47 +42,33 @@ for _, id in ipairs(worker_ids) do
       if redis.call('HEXISTS', worker_key(id), 'last_seq') == 0 then
         redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 0, 'fenced', 1, 'identity', '{}')
       end
-      redis.call('HSETNX', key.beats, id, 0)
-      redis.call('SADD', key.members, id)
+      redis.call('SADD', key.members, id) -- beat.lua gives it a beat again
     end
   end
 end
 local gone, seen_gone = 0, 0
 if last then
-  local waiting, in_flight = redis.call('ZCARD', key.returned) + redis.call('ZCARD', key.quarantine), 0
-  local function count(partition, band)
-    if #band ~= 8 then return end -- untrusted: no band
-    local size = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
-    if type(size) ~= 'number' then return end
-    waiting = waiting + size
-    if size > 0 then look_at(partition) end
-  end
-  local best = redis.call('HGETALL', key.bands)
-  for i = 1, #best, 2 do count(best[i], best[i + 1]) end
-  for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do
-    if string.find(member, '\0', 1, true) then count(split(member, 1)) end
-  end
-  for _, set in ipairs({ key.returned, key.quarantine }) do
-    for _, partition in ipairs(partitions_of(set)) do look_at(partition) end
-  end
-  local members = redis.call('SMEMBERS', key.members)
-  for _, id in ipairs(members) do
-    in_flight = in_flight + redis.call('HLEN', in_flight_key(id))
-    if repair then redis.call('HSETNX', key.beats, id, 0) end
-  end
-  local delayed = redis.call('ZCARD', key.delayed)
-  gone = math.max(0, state.waiting + state.in_flight + state.delayed - waiting - in_flight - delayed)
-  if state.seen > 0 and there.seen == 0 then seen_gone = 1 end
+  local counted, found = state.waiting + state.in_flight + state.delayed, {}
   if repair then
-    state.waiting, state.in_flight, state.delayed, state.members = waiting, in_flight, delayed, #members
-    if gone + seen_gone > 0 then
-      state.gone = state.gone + gone + seen_gone
-      redis.call('HSET', key.meta, 'gone', state.gone)
+    recount_waiting(found)
+    for partition in pairs(found) do look_at(partition) end
+    recount()
+  else
+    state.waiting, state.in_flight = recount_waiting(found, true), 0
+    for partition in pairs(found) do look_at(partition) end
+    for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
+      state.in_flight = state.in_flight + redis.call('HLEN', in_flight_key(id))
     end
+    state.delayed = redis.call('ZCARD', key.delayed)
+  end
+  gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)
+  if state.seen > 0 and there.seen == 0 then seen_gone = 1 end
+  if repair and gone + seen_gone > 0 then
+    state.gone = state.gone + gone + seen_gone
+    redis.call('HSET', key.meta, 'gone', state.gone)
   end
 end
 if repair then
-  polite = true -- look into each place where a partition may be
   classify_touched(0)
   save_partitions()
   save_state()

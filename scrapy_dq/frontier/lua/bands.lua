@@ -19,25 +19,16 @@ local function first_of(set, partition)
     'LIMIT', 0, 1)[1]
   return member and string.sub(member, #partition + 2)
 end
--- The partitions of such a ZSET, each once.
-local function partitions_of(set)
-  local found, from = {}, '-'
-  while true do
-    local member = redis.call('ZRANGEBYLEX', set, from, '+', 'LIMIT', 0, 1)[1]
-    local stop = member and string.find(member, '\0', 1, true)
-    if not stop then return found end
-    found[#found + 1] = string.sub(member, 1, stop - 1)
-    from = '(' .. string.sub(member, 1, stop - 1) .. '\1'
-  end
-end
 -- A list has begun, or is used up: most partitions have one, which costs no search.
 local function add_band(partition, rank)
   local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
   if not best or rank < unpack_rank(best) then
+    -- The former best first: if this is stopped between the two, it is not forgotten.
+    if best then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. best) end
     redis.call('HSET', key.bands, partition, band)
-    band = best
+  else
+    redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. band)
   end
-  if band then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. band) end
 end
 local function remove_best_band(partition)
   local next_best = first_of(key.more_bands, partition)

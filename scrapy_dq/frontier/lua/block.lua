@@ -6,7 +6,7 @@
 local function block(partition, wait_ms)
   local until_ms = now_ms() + wait_ms
   if until_ms <= tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) then return end
-  redis.call('ZADD', key.blocked, until_ms, partition)
   set_earliest(partition, math.max(until_ms, earliest_of(partition)))
+  redis.call('ZADD', key.blocked, until_ms, partition)
   touched[partition] = true
 end

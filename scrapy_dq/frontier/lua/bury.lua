@@ -8,6 +8,7 @@ local function bury_lease(worker_id, id, lease, reason)
   redis.call('HSET', key.dead, id, cmsgpack.pack({
     reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
   }))
+  moving = nil
 end
 local function bury(worker_id, id, reason)
   local lease = take_lease(worker_id, id)

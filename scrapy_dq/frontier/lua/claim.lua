@@ -14,14 +14,17 @@ local function claim(want, kind, mark, id_stem)
       local popped = redis.pcall(POP[kind], name)
       if type(popped) == 'table' and popped.err then
         -- Only now: most exchanges find them as they should be.
-        wrong_lists = is_wrong(name, kind) or wrong_lists
+        local wrong = is_wrong(name, kind)
+        if not wrong then error(popped.err, 0) end
+        wrong_lists = wrong
         break
       end
       local payload = popped
       if type(popped) == 'table' then payload = popped[1] end
       if not payload then break end
       state.sequence = state.sequence + 1
-      local id = id_stem .. struct.pack('>I4', claimed)
+      -- By sequence: a repeat of an exchange that was stopped half-way has the same stem.
+      local id = id_stem .. struct.pack('>I4', state.sequence % 4294967296)
       grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. mark .. payload)
       claimed = claimed + 1
     end

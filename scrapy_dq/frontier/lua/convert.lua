@@ -29,7 +29,9 @@ if not converting then
   if taken ~= 'none' then return { 'WRONG_TYPE', key.converting, taken, 'key of a conversion' } end
   redis.call('RENAME', key.seen, key.converting)
   state.seen_kind = from .. '>' .. to
+  midway.seen_kind = state.seen_kind
   redis.call('HSET', key.meta, 'seen_kind', state.seen_kind)
+  midway.seen_kind = nil
   opened = nil
   if seen().prepare then seen().prepare(tokens_in(converting, key.converting)) end
 end

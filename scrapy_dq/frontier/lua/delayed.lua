@@ -11,6 +11,7 @@ local function promote(limit, max_bytes)
         passed = passed + 1
       else
         redis.call('ZREM', key.delayed, member)
+        falling_due = member -- until it is in a list
         state.delayed = state.delayed - 1
         append(id, rank, partition, payload)
       end

@@ -65,6 +65,8 @@ local function take_lease(worker_id, id)
   if #id ~= 12 or not string.find(record, '\0', 10, true) then return false end -- a stranger's, and no lease
   local lease = read_record(record)
   lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
+  lease.id, lease.worker = id, worker_id
+  moving = lease -- until it is somewhere else
   if lease.quarantined then
     redis.call('HSET', worker_key(worker_id), 'quarantined', '')
     holds_suspect = false
@@ -76,6 +78,7 @@ end
 local function come_back(set, id, lease)
   redis.call('ZADD', key[set], 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
+  moving = nil
   now_there(set)
   if lease.partition == CLAIMED then state.claimed = 1 end -- a retry brings it into a run that has claimed nothing
   state.waiting = state.waiting + 1

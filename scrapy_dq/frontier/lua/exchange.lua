@@ -11,9 +11,9 @@
 --          the counts; empty: none) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, what this script is not for
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
--- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same
---          seq get the same answer; worker dead: its leases are reclaimed, its outbox dies with it, and
---          the parents of what was in there are still in flight
+-- CRASH    before, or stopped half-way (salvage.lua): the worker sends the same bytes again; after, reply lost: the
+--          same bytes with the same seq get the same answer; worker dead: its leases are reclaimed, its outbox dies
+--          with it, and the parents of what was in there are still in flight
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
@@ -28,19 +28,18 @@ local last_seq = tonumber(me[1])
 
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
+  if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
   repeat_grants(worker_id, me[5])
   local leases, waits = granted()
-  return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, me[4], census(), leases, waits, next_due_ms(), {},
-    {}, words(), '' }
+  local status = state.phase == 'finished' and 'FINISHED' or 'OK'
+  return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '' }
 end
 
 moves = cmsgpack.unpack(moves)
 local ahead, most, here, notes, claims, forgotten = unpack(cmsgpack.unpack(terms))
 if state.phase == 'finished' then
   if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
-  local puts = false
-  for _, move in ipairs(moves) do puts = puts or move[1] == PUT end
-  if not puts then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' } end
+  if not has_put(moves) then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' } end
 end
 if not last_seq or me[2] == '1' or seq ~= last_seq + 1 then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
@@ -48,7 +47,8 @@ if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
 if wrong_put then return wrong_put end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
-if held ~= there.in_flight then return { 'RESYNC' } end
+if held ~= there.in_flight and not is_mended(worker_id, seq) then return { 'RESYNC' } end
+midway.worker, midway.seq = worker_id, seq
 look_for_damage()
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
@@ -80,8 +80,8 @@ end
 if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
+start_done(worker_id, seeding, me[7]) -- before it is remembered: a repeat does it
 remember(worker_id, me, seq, seeding, dropped, settled)
-start_done(worker_id, seeding, me[7])
 local others_seeding, incomplete = finish_if_done()
 save_partitions()
 save_state()

@@ -6,13 +6,14 @@
 local function fail(worker_id, id, reason, label, keep)
   local lease = take_lease(worker_id, id)
   if not lease then return false end
-  state.failed = state.failed + 1
   if keep > 0 then
     redis.call('LPUSH', key.failed, cmsgpack.pack({
       id, label, reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload,
       lease.partition,
     }))
-    redis.call('LTRIM', key.failed, 0, keep - 1)
   end
+  moving = nil
+  state.failed = state.failed + 1
+  if keep > 0 then redis.call('LTRIM', key.failed, 0, keep - 1) end
   return true
 end

@@ -2,7 +2,10 @@
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
 -- ids, and by position: the record that in-flight has; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 }
-local function begin_grants(worker_id, max_bytes) grants.worker_id, grants.max_bytes = worker_id, max_bytes end
+local function begin_grants(worker_id, max_bytes)
+  grants.worker_id, grants.max_bytes = worker_id, max_bytes
+  midway.grants = grants
+end
 local function write_grants()
   if #grants.ids == grants.written then return end
   local fields = {}
@@ -43,6 +46,10 @@ local function remember_grants()
   end
   return table.concat(records)
 end
+-- Whether this exchange was stopped half-way, and what it left is what is in flight now (mend.lua).
+local function is_mended(worker_id, seq)
+  return redis.call('HGET', worker_key(worker_id), 'mended') == string.format('%.0f %.0f', seq, there.in_flight)
+end
 -- Writes into the worker's record what has changed of it; *was* as exchange.lua reads it.
 local function remember(worker_id, was, seq, seeding, dropped, settled)
   local changed = { 'last_seq', seq }
@@ -57,6 +64,7 @@ local function remember(worker_id, was, seq, seeding, dropped, settled)
   set('leases', was[5], remember_grants())
   if settled > 0 then set('done', nil, (tonumber(was[6]) or 0) + settled) end
   redis.call('HSET', worker_key(worker_id), unpack(changed))
+  midway.remembered = true
 end
 local function repeat_grants(worker_id, remembered)
   local timed = string.sub(remembered, 1, 1) == 't'

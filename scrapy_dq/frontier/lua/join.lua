@@ -7,7 +7,8 @@
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are there), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1)
---          DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
+--          DENIED, what Redis says, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
+--          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
 --          changed
 -- COST     O(1); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
@@ -17,6 +18,8 @@ local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerpri
 local spider_args, run_name, keep_seen = ARGV[9], ARGV[10], ARGV[11]
 local seen_ttl_ms, limits, starts, restart_ms = tonumber(ARGV[13]), ARGV[14], ARGV[15], tonumber(ARGV[16])
 
+local refused, words_of_redis = refused_commands()
+if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 local wrong = wrong_type() or unfit()
 if wrong then return wrong end
 -- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
@@ -38,31 +41,26 @@ local function describe()
   for _, field in ipairs(redis.call('EXISTS', key.seen) == 1 and { 'fingerprinter', 'seen_kind' } or {}) do
     if ours[field] == '' then ours[field] = redis.call('HGET', key.meta, field) or '' end
   end
-  redis.call('HSET', key.meta, 'run_name', run_name, 'schema', ours.schema, 'order', ours.order,
-    'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter, 'spider', ours.spider,
-    'partition_by', ours.partition_by, 'spider_args', spider_args,
-    'seen_since', seen_ttl_ms > 0 and now_ms() - seen_ttl_ms or 0)
   if keep_seen ~= '' then redis.call('HSET', key.meta, 'keep_seen', keep_seen) end
   if limits ~= '' then set_limits(limits) end
+  -- In one step, as the last: before it there is no crawl, or the run before.
+  redis.call('HSET', key.meta, 'epoch', state.epoch, 'run', state.run, 'phase', state.phase,
+    'run_name', run_name, 'schema', ours.schema, 'order', ours.order,
+    'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter, 'spider', ours.spider,
+    'partition_by', ours.partition_by, 'spider_args', spider_args,
+    'seen_since', seen_ttl_ms > 0 and now_ms() - seen_ttl_ms or 0, 'cleared', 0)
 end
 local resumed, limits_changed = 0, 0
 if not state.epoch then
   -- Keys without their meta belong to nobody: it was deleted, or evicted.
   clear_run(false)
   redis.call('UNLINK', key.stats)
-  redis.call('HSET', key.meta, 'epoch', new_epoch, 'run', 0)
+  state.epoch, state.run, state.phase = new_epoch, 0, 'open'
   describe()
-  state.epoch, state.phase = new_epoch, 'open'
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  local over = { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0, words(), -1 }
-  local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
-  if run_name ~= '' and run_name == was[1] then return over end
-  -- A supervisor starts again what has just ended, well or by a kill: the run that it was in is over.
-  local ago_ms = wall_ms() - (tonumber(was[5]) or 0)
-  if run_name == '' and ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and state.gone == 0
-    and ours.spider == was[2] and spider_args == was[3] then
-    over[10] = ago_ms
-    return over
+  local ended_ms = over_for(run_name, ours.spider, spider_args, restart_ms)
+  if ended_ms then
+    return { 'FINISHED', state.epoch, state.run, 1, census(), spider_args, 0, 0, words(), ended_ms }
   end
   next_run(keeps_seen(keep_seen))
   describe()

@@ -32,6 +32,7 @@ local key = {
   dead = prefix .. 'dead',
   failed = prefix .. 'failed',
   stats = prefix .. 'stats',
+  torn = prefix .. 'torn',
 }
 local start_keys = { unpack(KEYS, 2) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end

@@ -17,6 +17,7 @@ end
 local function begin_to_limit()
   if state.limited then return end
   state.limited = true
+  redis.call('UNLINK', key.busy) -- of one that was stopped here
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
       if string.find(record, '\0', 10, true) then count_busy(partition_of(record), 1) end -- else a stranger's
@@ -36,9 +37,9 @@ local function set_limits(packed)
   state.delay_ms, state.concurrency = delay_ms, concurrency
   save_limiting()
   redis.call('UNLINK', key.limits)
-  redis.call('HSET', key.meta, 'limits_set', packed)
   for i = 1, #own, 3 do
     set_own_limits(own[i], own[i + 1], own[i + 2])
   end
   free_saturated()
+  redis.call('HSET', key.meta, 'limits_set', packed) -- last: from then on nobody sets them again
 end

@@ -1,18 +1,23 @@
 -- member: register and remove workers; clear what a run leaves behind.
 -- One that rejoins brings from its old record since when it works (ms, Redis's clock), and how much it has done.
--- *starts* names its start(): see starts.lua.
-local function register(id, identity, starts, since, done)
+-- *starts* names its start(): see starts.lua. *came_from*: the last exchange under the id from which it rejoins.
+local function register(id, identity, starts, since, done, suspect, came_from)
+  midway.registering = id
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 1, 'fenced', 0, 'identity', identity,
-    'quarantined', '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0,
+    'quarantined', suspect or '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0,
     'starts', starts)
-  state.members = state.members + redis.call('SADD', key.members, id)
-  if state.members > 1 then redis.call('HSET', key.meta, 'shared', 1) end
+  if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
+  if state.members > 0 then redis.call('HSET', key.meta, 'shared', 1) end
   redis.call('HSET', key.beats, id, 0)
+  state.members = state.members + redis.call('SADD', key.members, id) -- last: a member has all of these
+  midway.registering = nil
 end
 local function remove_member(id)
+  midway.removing = id -- all that it had is elsewhere
   state.members = state.members - redis.call('SREM', key.members, id)
   redis.call('HDEL', key.beats, id)
   redis.call('UNLINK', worker_key(id), in_flight_key(id))
+  midway.removing = nil
 end
 -- Every key of the run, named one by one: nothing is found by a pattern.
 local function clear_run(keep_seen, keep_admitted)
@@ -49,14 +54,24 @@ end
 -- of it again.
 local function end_run(keep_seen)
   local kept = redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
-  clear_run(keep_seen or kept, kept)
   redis.call('HSET', key.meta, 'seen_for', kept and not keep_seen and 'retry' or '', 'cleared', kept and 0 or 1)
+  clear_run(keep_seen or kept, kept)
 end
 -- Whether a run that is begun now knows what the finished one has seen.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
+-- Whether the finished run is that of who joins now: by its name (returns -1), or because a supervisor starts again
+-- what has just ended, well or by a kill (returns how long ago it ended).
+local function over_for(run_name, spider, spider_args, restart_ms)
+  local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
+  if run_name ~= '' then return run_name == was[1] and -1 end
+  local ago_ms = wall_ms() - (tonumber(was[5]) or 0)
+  return ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and state.gone == 0 and spider == was[2]
+    and spider_args == was[3] and ago_ms
+end
+-- Who calls it writes run and phase, in one step: until then the last one is finished.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
-  redis.call('HDEL', key.meta, 'seen_for', 'cleared', 'shared', 'ended', 'starts', 'gone')
+  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone')
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed, state.hold, state.gone = 0, '', 0
@@ -64,5 +79,4 @@ local function next_run(keep_seen)
   -- Nothing is in flight: what limits there are can be counted from here on.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1
   save_limiting()
-  redis.call('HSET', key.meta, 'run', state.run)
 end

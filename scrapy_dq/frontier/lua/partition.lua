@@ -5,13 +5,12 @@
 --   saturated  not before something of it is settled or sent
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
+  -- In first, then out: if this is stopped between the two, it stands in both, and its next turn puts that right.
+  if where then redis.call('ZADD', key[where], unpack(score)) end
   for _, name in ipairs(PLACES) do
     if name ~= where and (polite or name == 'rotation') then redis.call('ZREM', key[name], partition) end
   end
-  if where then
-    polite = polite or where ~= 'rotation'
-    redis.call('ZADD', key[where], unpack(score))
-  end
+  polite = polite or where and where ~= 'rotation'
 end
 local function next_turn()
   state.turn = state.turn + 1

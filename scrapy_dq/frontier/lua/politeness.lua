@@ -35,8 +35,8 @@ end
 -- The worker that leased last from a partition with a delay has sent all of it, *age* ms ago.
 local function end_stint(partition, id, age)
   if redis.call('HGET', key.unsent, partition) ~= id then return end
-  redis.call('HDEL', key.unsent, partition)
   set_earliest(partition, now_ms() - age + limits_of(partition))
+  redis.call('HDEL', key.unsent, partition)
 end
 -- A lease is over, however: it counts no more, and if it was not sent, it is taken for sent just now.
 local function lease_ended(partition, id)

@@ -23,7 +23,10 @@ local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
   state.waiting = state.waiting + 1
   local element = turn_bytes(rank, state.sequence) .. id .. payload
-  if redis.call('RPUSH', list_of(rank, partition), element) == 1 then
+  opening, opening_rank = partition, rank
+  local length = redis.call('RPUSH', list_of(rank, partition), element)
+  adding, falling_due = nil, nil
+  if length == 1 then
     add_band(partition, rank)
     touched[partition] = true
   end
@@ -42,15 +45,17 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
     return redis.call('SISMEMBER', key.admitted, token) == 1 and KNOWN or FULL
   end
   if not admit[admission](token) then return KNOWN end
+  adding, adding_to = token, admission -- until the entry is somewhere
   state.phase = 'open'
   if reason then
     local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)
     redis.call('HSET', key.dead, id,
       cmsgpack.pack({ reason, wall_ms(), '', 0, place, payload, partition }))
+    adding = nil
     now_there('dead')
   elseif delayed then
     redis.call('ZADD', key.delayed, due_ms, delayed)
-    state.delayed = state.delayed + 1
+    state.delayed, adding = state.delayed + 1, nil
     now_there('delayed')
   else
     append(id, rank, partition, payload)
@@ -61,6 +66,11 @@ local function forget(tokens)
   local admitted = {}
   for i = 1, #tokens, 12 do admitted[#admitted + 1] = string.sub(tokens, i, i + 11) end
   if admitted[1] then redis.call('SREM', key.admitted, unpack(admitted)) end
+end
+local function has_put(moves)
+  for _, move in ipairs(moves) do
+    if move[1] == PUT then return true end
+  end
 end
 -- Returns, by position, the rank of each put; or nil, and the list that is none.
 local function rank_puts(moves)

@@ -20,6 +20,7 @@ if state.phase == 'finished' then
   if state.run < run then
     -- A Redis that came back older than the start of this run.
     next_run(keeps_seen(keep_seen))
+    redis.call('HSET', key.meta, 'run', state.run, 'phase', state.phase, 'cleared', 0)
   elseif parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
     -- What makes a put known is there still: puts that were stored drop out. Without it they would start the run anew.
     state.phase = 'open'
@@ -31,10 +32,8 @@ end
 local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq')
 -- Not there, nor taken for dead: Redis does not know that it ever registered.
 local last_seq = old[4] or redis.call('HGET', key.absent, old_id) or -1
-redis.call('HDEL', key.absent, old_id)
-register(new_id, identity, starts, old[2], old[3])
-redis.call('HSET', worker_key(new_id), 'came_from', last_seq)
-local owned = {}
+local owned, suspect = {}, ''
+midway.registering = new_id
 if old[1] == '0' then
   local mine = {}
   for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
@@ -42,17 +41,20 @@ if old[1] == '0' then
   for i = 1, #leases, 2 do
     if mine[leases[i]] then
       redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
-      if string.byte(leases[i + 1], 9) >= 128 then
-        redis.call('HSET', worker_key(new_id), 'quarantined', leases[i])
-      end
+      if string.byte(leases[i + 1], 9) >= 128 then suspect = leases[i] end
       owned[#owned + 1] = leases[i]
     else
       release(old_id, leases[i])
     end
   end
+  -- Not before: the repeat of one that is stopped has to do it all.
+  register(new_id, identity, starts, old[2], old[3], suspect, last_seq)
   remove_member(old_id)
   classify_touched(0)
   save_partitions()
+else
+  register(new_id, identity, starts, old[2], old[3], '', last_seq)
 end
+redis.call('HDEL', key.absent, old_id)
 save_state()
 return { 'OK', state.run, table.concat(owned), tonumber(last_seq) }

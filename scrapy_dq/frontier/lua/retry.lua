@@ -36,8 +36,9 @@ failed = cmsgpack.unpack(failed)
 for i = 1, #failed, 2 do
   local fields, lease = read(failed[i], 7)
   if lease and text(fields[1], 12) and take_out(failed[i], failed[i + 1]) then
-    come_back('returned', fields[1], lease)
     state.failed = math.max(0, state.failed - 1)
+    lease.id, moving = fields[1], lease
+    come_back('returned', fields[1], lease)
     from_failed = from_failed + 1
   end
 end
@@ -46,6 +47,7 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   local record = text(id, 12) and redis.call('HGET', key.dead, id)
   local _, lease = read(record or '', 5)
   if lease and redis.call('HDEL', key.dead, id) == 1 then
+    lease.id, moving = id, lease
     come_back('returned', id, lease)
     from_dead = from_dead + 1
   end

@@ -31,12 +31,18 @@ function KINDS.compact()
     local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
     local members = redis.pcall('SMEMBERS', whole)
     local moving = is_refused(members, whole) and {} or to_the_last(members, buckets, rounds)
+    -- In first, then out: if this is stopped, each is where it is looked for, at worst elsewhere, too.
+    for i = 1, #moving, PART do
+      local stop = math.min(i + PART - 1, #moving)
+      if is_refused(redis.pcall('SADD', last, unpack(moving, i, stop)), last) then
+        moving = {}
+        break
+      end
+    end
     buckets = buckets + 1
     rounds = rounds_of(buckets)
     for i = 1, #moving, PART do
-      local stop = math.min(i + PART - 1, #moving)
-      if is_refused(redis.pcall('SADD', last, unpack(moving, i, stop)), last) then return end
-      redis.call('SREM', whole, unpack(moving, i, stop))
+      redis.call('SREM', whole, unpack(moving, i, math.min(i + PART - 1, #moving)))
     end
   end
   local function change(command, token, by)
@@ -75,5 +81,6 @@ function KINDS.compact()
     generation = nil -- to be looked at again, after key.seen is gone
   end
   kind.prepare = begin
+  midway.seen = function() return changed and { generation, buckets, count } end
   return kind
 end

@@ -2,23 +2,28 @@
 -- Returns how many were granted, and whether there are more; nothing if the list is none.
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)
-  local popped, taken = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK)), 0
-  if not popped then damaged('backlog') end -- something else has deleted the list
-  popped = popped or {}
-  if popped.err then
-    wrong_list(rank, partition)
+  local elements = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK))
+  if not elements then damaged('backlog') end -- something else has deleted the list
+  elements = elements or {}
+  if elements.err then
+    if not wrong_list(rank, partition) then error(elements.err, 0) end
     return
   end
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
-  while taken < #popped and grants.bytes < grants.max_bytes do
+  local size, taken = #elements, 0
+  popped, popped_head, popped_taken = elements, head, 0
+  while taken < size and grants.bytes < grants.max_bytes do
     taken = taken + 1
-    local element = whole(popped[taken], ELEMENT)
+    popped_taken = taken
+    local element = whole(elements[taken], ELEMENT)
     grant(string.sub(element, 9, 20), head .. element)
   end
-  for i = #popped, taken + 1, -1 do
-    redis.call(newest and 'RPUSH' or 'LPUSH', list, popped[i])
+  for i = size, taken + 1, -1 do
+    redis.call(newest and 'RPUSH' or 'LPUSH', list, elements[i])
+    elements[i] = nil
   end
-  local more = #popped > taken or #popped == math.min(count, CHUNK) and redis.call('EXISTS', list) == 1
+  popped = nil
+  local more = size > taken or size == math.min(count, CHUNK) and redis.call('EXISTS', list) == 1
   if not more then remove_best_band(partition) end
   return taken, more
 end

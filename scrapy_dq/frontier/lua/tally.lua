@@ -13,19 +13,5 @@ if answer then return { answer } end
 local told = 'told:' .. source
 if (tonumber(redis.call('HGET', key.stats, told) or 0) or 0) >= number then return { 'OK', 0 } end
 redis.call('HSET', key.stats, told, number)
-local deltas = cmsgpack.unpack(ARGV[5])
-for i = 1, #deltas, 3 do
-  local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
-  if kind == 'sum' then
-    -- A value that is no number, or would be too large for one, stays as it is: it spoils this stat alone.
-    local sum = redis.pcall('HINCRBY', key.stats, field, delta)
-    if type(sum) == 'table' then redis.pcall('HINCRBYFLOAT', key.stats, field, delta) end
-  else
-    local stored = redis.call('HGET', key.stats, field)
-    local old, new = tonumber(stored), tonumber(delta)
-    if not stored or (old and ((kind == 'max' and new > old) or (kind == 'min' and new < old))) then
-      redis.call('HSET', key.stats, field, delta)
-    end
-  end
-end
+add_up(cmsgpack.unpack(ARGV[5]), 1)
 return { 'OK', 1 }

@@ -4,13 +4,17 @@ local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
   if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
 end
+local only_looks -- at what is stored, or mends it: what a script left half-done (salvage.lua) is no hindrance
+local TORN_TYPES = { set = true, hash = true, zset = true, list = true } -- by which command was allowed
 local polite -- whether any key of politeness is there, as far as this script knows
 local SIZE = { set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', list = 'LLEN' }
 -- Returns how much a key holds; or nil, and what is wrong. Cheaper than to ask for its type.
 local function size_of(name, expected)
   local size = redis.pcall(SIZE[expected], name)
   if type(size) == 'number' then return size end
-  return nil, is_wrong(name, expected)
+  local wrong = is_wrong(name, expected)
+  if not wrong then error(size.err, 0) end
+  return nil, wrong
 end
 local function wrong_among(types)
   for name, expected in pairs(types) do
@@ -30,7 +34,10 @@ local function wrong_type(worker_id)
   wrong = wrong_among(key_types)
   if wrong then return wrong end
   if redis.call('EXISTS', key.absent, key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
-    key.quarantine, key.delayed, key.stats, key.discarded) > 0 then
+    key.quarantine, key.delayed, key.stats, key.discarded, key.torn) > 0 then
+    local torn = redis.call('TYPE', key.torn).ok
+    if torn ~= 'none' and not TORN_TYPES[torn] then return { 'WRONG_TYPE', key.torn, torn, 'set' } end
+    if torn ~= 'none' and not only_looks then return { 'TORN' } end
     wrong = wrong_among(rare_types)
     if wrong then return wrong end
   end

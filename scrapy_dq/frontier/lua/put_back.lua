@@ -1,0 +1,33 @@
+-- put back: what a script had in its hands when it was stopped goes where it came from.
+local function put_back(id, lease)
+  come_back(lease.quarantined and 'quarantine' or 'returned', id, lease)
+end
+-- It was granted to this worker, which has not heard of it.
+local function put_back_record(record, worker_id)
+  local lease = read_record(record)
+  lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
+  local _, element = split(record, 10)
+  if lease.quarantined then redis.call('HSET', worker_key(worker_id), 'quarantined', '') end
+  put_back(string.sub(whole(element, ELEMENT), 9, 20), lease)
+end
+-- It was taken from a worker that has it again, to settle it once more; one that is gone does not come for it.
+local function give_back(lease)
+  if not lease.worker or redis.call('SISMEMBER', key.members, lease.worker) == 0 then
+    return put_back(lease.id, lease)
+  end
+  redis.call('HSET', in_flight_key(lease.worker), lease.id, string.sub(lease.place, 1, 8) .. string.char(lease.flags)
+    .. lease.partition .. '\0' .. string.sub(lease.place, 9, 16) .. lease.id .. lease.payload)
+  if lease.quarantined then redis.call('HSET', worker_key(lease.worker), 'quarantined', lease.id) end
+end
+local function remove_token(admission, token)
+  local remove = ({ seen().remove, 'SREM', 'SREM' })[admission]
+  if type(remove) == 'function' then return remove(token) end
+  redis.call(remove, ({ key.seen, key.seeds, key.admitted })[admission], token)
+end
+-- A list that has begun may have no band yet: nobody would find it.
+local function note_band(partition, rank)
+  local band = rank_bytes(rank)
+  if redis.call('EXISTS', list_of(rank, partition)) == 0 then return end
+  if redis.call('HGET', key.bands, partition) == band then return end
+  if not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then add_band(partition, rank) end
+end

@@ -1,0 +1,49 @@
+-- rights: which commands this user may call. One that is refused in mid-script would stop it half-way.
+-- Whether an error says that a user may not; Redis 6.2 has other words for it than 7.
+local function is_denied(text)
+  return string.find(text or '', 'NOPERM', 1, true) or string.find(text or '', "can't run this command", 1, true)
+    or string.find(text or '', "can't access at least one", 1, true)
+    or string.find(text or '', 'nknown Redis command', 1, true) -- rename-command
+end
+-- Returns the commands of all scripts that are refused, and what Redis says of the first; nothing stays written.
+local function refused_commands()
+  local scratch, refused, words = worker_key('rights'), {}, ''
+  local function try(...)
+    local reply = redis.pcall(...)
+    local denied = type(reply) == 'table' and is_denied(reply.err)
+    if denied then
+      if not refused[1] then words = reply.err end
+      refused[#refused + 1] = (...)
+    end
+    return not denied
+  end
+  -- Of a key that is not there; those that would write end with another error, or change nothing.
+  try('TIME')
+  for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'RPOP', 'SCARD', 'SMEMBERS', 'SPOP',
+    'SRANDMEMBER', 'TYPE', 'ZCARD', 'ZPOPMAX' }) do try(command, scratch) end
+  for _, command in ipairs({ 'HDEL', 'HEXISTS', 'HGET', 'HMGET', 'SISMEMBER', 'ZMSCORE', 'ZREM', 'ZSCORE' }) do
+    try(command, scratch, '')
+  end
+  for _, command in ipairs({ 'HRANDFIELD', 'HSCAN', 'LINDEX' }) do try(command, scratch, 0) end
+  for _, command in ipairs({ 'LREM', 'LSET', 'LTRIM', 'ZRANGE', 'ZREVRANGE' }) do try(command, scratch, 0, 0) end
+  for _, command in ipairs({ 'ZRANGEBYLEX', 'ZRANGEBYSCORE' }) do try(command, scratch, '-', '+') end
+  for _, command in ipairs({ 'HINCRBY', 'HINCRBYFLOAT' }) do try(command, scratch, '', 'no number') end
+  try('HSET', scratch, '', '', 'of these the number is even')
+  try('RENAME', scratch, scratch)
+  try('ZADD', scratch, 'XX', 0, '')
+  try('ZUNIONSTORE', scratch, 1, scratch)
+  -- These write whatever they are given.
+  try('UNLINK', scratch)
+  if try('SREM', scratch, '') then
+    try('SADD', scratch, '')
+    redis.pcall('SREM', scratch, '')
+  end
+  if try('LPOP', scratch) then
+    for _, command in ipairs({ 'LPUSH', 'RPUSH' }) do
+      try(command, scratch, '')
+      redis.pcall('LPOP', scratch)
+    end
+  end
+  redis.pcall('UNLINK', scratch)
+  return refused, words
+end

@@ -1,0 +1,47 @@
+-- salvage: after an error. What is midway, and how the counts stand, is noted in `torn`, by whichever command is
+-- allowed: in mid-script no right changes. The next script finds it there, and mend.lua comes before it.
+local torn, found = {}, false
+local function note(name, value)
+  if value then torn[name], found = value, true end
+end
+note('token', adding and { adding_to, adding })
+note('lease', moving)
+note('due', falling_due)
+note('list', opening and { opening, opening_rank })
+local granted, pending, grants = {}, {}, not midway.remembered and midway.grants
+for i, id in ipairs(grants and grants.ids or {}) do
+  if i <= grants.written then granted[#granted + 1] = id else pending[#pending + 1] = grants.records[i] end
+end
+for i = popped and popped_taken + 1 or 1, #(popped or {}) do pending[#pending + 1] = popped_head .. popped[i] end
+note('granted', granted[1] and granted)
+note('pending', pending[1] and pending)
+note('seen', midway.seen and midway.seen())
+note('deltas', midway.deltas)
+for _, name in ipairs({ 'seen_kind', 'registering', 'removing', 'remembered', 'at' }) do note(name, midway[name]) end
+local partitions = {}
+for partition in pairs(touched) do partitions[#partitions + 1] = partition end
+note('partitions', partitions[1] and partitions)
+local mine = state
+if mine then
+  -- Of an error before the first write nothing is to be mended.
+  if not pcall(load_state) then found = true end
+  for name, value in pairs(mine) do
+    -- The time passes, and damage is seen, whether or not anything was written.
+    if name ~= 'clock' and name ~= 'offset' and name ~= 'damage' and state[name] ~= value then found = true end
+  end
+end
+if found then
+  torn.state, torn.worker, torn.seq = mine, midway.worker, midway.seq
+  local packed = cmsgpack.pack(torn)
+  local noted
+  for _, write in ipairs({ { 'SADD', packed }, { 'HSET', '', packed }, { 'ZADD', 0, packed }, { 'RPUSH', packed },
+    { 'LPUSH', packed } }) do
+    noted = redis.pcall(write[1], key.torn, unpack(write, 2))
+    if type(noted) == 'number' then break end
+  end
+  if type(noted) ~= 'number' and (pending[1] or moving or falling_due) then
+    local lost = ' (and no command is allowed by which the requests in its hands could be noted: they are lost)'
+    if type(reply) == 'table' then reply.err = reply.err .. lost else reply = tostring(reply) .. lost end
+  end
+end
+error(reply, 0)

@@ -1,0 +1,23 @@
+-- sums: what workers have counted, over all of them.
+-- Adds *deltas* (flat: kind, stat, decimal number), those from *first* on.
+local function add_up(deltas, first)
+  for i = first, #deltas, 3 do
+    midway.deltas, midway.at = deltas, i
+    local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
+    if kind == 'sum' then
+      -- A value that is no number, or would be too large for one, stays as it is: it spoils this stat alone.
+      local sum = redis.pcall('HINCRBY', key.stats, field, delta)
+      if type(sum) == 'table' and not is_denied(sum.err) then
+        sum = redis.pcall('HINCRBYFLOAT', key.stats, field, delta)
+      end
+      if type(sum) == 'table' and is_denied(sum.err) then error(sum.err, 0) end
+    else
+      local stored = redis.call('HGET', key.stats, field)
+      local old, new = tonumber(stored), tonumber(delta)
+      if not stored or (old and ((kind == 'max' and new > old) or (kind == 'min' and new < old))) then
+        redis.call('HSET', key.stats, field, delta)
+      end
+    end
+  end
+  midway.deltas, midway.at = nil, nil
+end

@@ -1,0 +1,53 @@
+"""A right of the Redis user is taken away in mid-crawl and given back: the crawl pauses and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support import outages
+from support.fault_crawl import FaultCrawl
+from support.fault_spiders import GATHERED, start_together
+from support.redis_server import KINDS, Kind, RedisServer, find_binary
+from support.waiting import wait_until
+
+# Those that every crawl uses, whatever becomes of its pages; tests/frontier/test_torn.py has all.
+COMMANDS = [
+    "rpush",
+    "hset",
+    *(pytest.param(each, marks=pytest.mark.soak) for each in ("zadd", "hdel", "sadd", "hget")),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crawl_waits_until_it_has_its_rights_again(
+    command: str, kind: Kind, start_redis: Callable[..., RedisServer], fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """Each of two workers warns once; every page is done, and the run finishes."""
+    if find_binary(kind) is None:
+        pytest.skip(f"no redis-server of kind {kind}")
+    server = start_redis(kind, appendonly=True)
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "crawler", "on", ">password", "~*", "+@all")
+        crawl = fault_crawl(
+            server,
+            through=server.url.replace("redis://", "redis://crawler:password@"),
+            site={"pages": 300, "latency_s": 0.04},
+            settings={"CONCURRENT_REQUESTS": 4},
+            spider=GATHERED,
+        )
+        workers = start_together(crawl)
+        crawl.wait_for_part(0.2)
+        admin.execute_command("ACL", "SETUSER", "crawler", f"-{command}")
+        for worker in workers:
+            wait_until(lambda w=worker: w.text.count(outages.WARNING) == 1, "a warning")
+        admin.execute_command("ACL", "SETUSER", "crawler", f"+{command}")
+        verdict = crawl.end()
+
+    assert not verdict.lost
+    assert set(verdict.reasons) == {"finished"}
+    assert verdict.leases_left == 0
+    outages.assert_told(workers, 1, "denies access")
+    assert all("dq/rejoins" not in worker.stats for worker in workers)
