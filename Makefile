@@ -22,8 +22,10 @@ load:
 	for _ in $$(seq $(BUSY)); do $(PYTHON) -c "import itertools, time; end = time.monotonic() + $(SECONDS); \
 	any(time.monotonic() > end for _ in itertools.count())" & done; wait
 
+# The long forms of the fault tests; and what depends on the version of Redis, the Lua, on every one that is here.
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak --every-redis --durations=0
+	$(RUN) -m pytest -m "not soak" --every-redis -n 2 tests/frontier tests/open
 
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)

@@ -22,8 +22,6 @@ from support.tree_site import TreeSite
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ON_EVERY_KIND = ("frontier", "open")
-"""Folders whose tests run on every kind of Redis: what depends on its version is the Lua."""
 LONGEST_FIRST = ("faults", "frontier", "open", "crawl", "crew", "scrapy", "commands", "program", "embedded")
 """Folders by how long their longest file takes; all others come after them."""
 
@@ -31,7 +29,7 @@ LONGEST_FIRST = ("faults", "frontier", "open", "crawl", "crew", "scrapy", "comma
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-redis", action="store_true",
-        help="run all tests, not those of the frontier alone, on every kind of redis-server that is here",
+        help="run on every kind of redis-server that is here, not on the first one alone",
     )  # fmt: skip
 
 
@@ -54,10 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "redis_server" in metafunc.fixturenames:
         found = [kind for kind in KINDS if find_binary(kind)] or list(KINDS)
-        every = (
-            metafunc.config.getoption("--every-redis")
-            or metafunc.definition.path.parent.name in ON_EVERY_KIND
-        )
+        every = metafunc.config.getoption("--every-redis")
         metafunc.parametrize("redis_server", found if every else found[:1], indirect=True, scope="session")
 
 

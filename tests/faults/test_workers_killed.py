@@ -25,7 +25,7 @@ def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random) -> None:
         live += crawl.start()
 
 
-@pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.soak)])
 def test_no_page_is_lost_however_often_workers_are_killed(
     kills: int,
     fault_redis: RedisServer,
