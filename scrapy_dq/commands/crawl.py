@@ -147,7 +147,8 @@ class Crawl(Subcommand):
             stops.most = stops.count + 1  # whoever reads what is printed may have stopped reading
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
-        return DONE if crew.finished and not unjoined else FAILED
+        damaged = lookout.overview is not None and lookout.overview.census.gone > 0
+        return DONE if crew.finished and not (unjoined or damaged) else FAILED
 
 
 def _owed(feeds: list[Joining], lookout: Lookout) -> Run | None:
