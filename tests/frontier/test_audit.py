@@ -185,3 +185,17 @@ def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: Hand
     assert mend(live, worker) == Audited()
     live.redis.delete(*(keys.prefix(live.crawl + each) + "backlog:0:a" for each in "*x"))
 
+
+
+def test_who_seeds_is_not_forgotten_with_the_members(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Nobody knows any more that its start() goes on: that is damage, and no end of the run."""
+    other.exchange(seeding=1)
+    live.redis.delete(live.key("members"))
+    receipt = worker.exchange()
+    assert (receipt.status, receipt.damage) == (Status.OK, "members")
+    assert mend(live, worker).members == 2
+    assert worker.exchange().census.seeding == 1
+    other.exchange()
+    assert worker.exchange().status is Status.FINISHED
