@@ -62,7 +62,7 @@ if last then
     state.delayed = redis.call('ZCARD', key.delayed)
   end
   gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)
-  if state.seen > 0 and there.seen == 0 then seen_gone = 1 end
+  if state.seen < 0 then seen_gone, state.seen = 1, 0 end
   if repair and gone + seen_gone > 0 then
     state.gone = state.gone + gone + seen_gone
     redis.call('HSET', key.meta, 'gone', state.gone)
