@@ -143,6 +143,31 @@ def test_seen_that_is_gone_is_noted(
     assert told(Audited(seen_gone=True)) == "what was seen is gone: pages are crawled again"
 
 
+@pytest.mark.parametrize("seeding", [1, 2, 3])
+def test_who_listens_does_not_wait_for_what_is_gone(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker, seeding: int
+) -> None:
+    """Leases that nobody has are found missing, though somebody keeps the run open."""
+    worker.exchange(put(1), want=1, seeding=seeding)
+    live.redis.delete(live.key("in-flight:worker"))
+    assert worker.exchange(seeding=seeding).status is Status.RESYNC
+    worker.rejoin("worker-2")
+    assert worker.exchange(seeding=seeding).damage == other.exchange().damage == "entries"
+    assert mend(live, worker).gone == 1
+    receipt = worker.exchange(seeding=seeding)
+    assert (receipt.status, receipt.damage, receipt.census.in_flight) == (Status.OK, "", 0)
+    worker.exchange()
+    assert other.exchange().status is Status.FINISHED
+
+
+def test_who_has_left_is_not_missing(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """An audit may have found its keys just before."""
+    other.leave()
+    before = live.dump()
+    assert live.call("audit", worker.epoch, worker.run, [], [b"other"]) == Audited()
+    assert live.dump() == before
+
+
 def test_what_was_forgotten_on_purpose_is_no_damage(live: LiveFrontier, worker: HandWorker) -> None:
     """`scrapy dq forget` may empty what was seen."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
