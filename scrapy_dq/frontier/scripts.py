@@ -21,7 +21,7 @@ _SEEN = {
 }
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits", "rights"),
-    "rejoin": ("release", "member"),
+    "rejoin": ("release", "member", "starts"),
     "exchange": (
         "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
         "serve", "lease", "claim", "starts", "finish",

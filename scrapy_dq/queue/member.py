@@ -164,6 +164,8 @@ class Member:
 
     async def _flush(self, asked: Flush) -> None:
         async def verify() -> None:
+            if self._broken:
+                raise FrontierLost(self._broken)  # nobody would answer
             look = Look()
             self._callers.add(look)
             try:

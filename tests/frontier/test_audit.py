@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from scrapy_dq.frontier import forget, keys
 from scrapy_dq.frontier.audit import audit, told
-from scrapy_dq.frontier.model import Admission, Audited, FrontierRefused, Receipt, Status
+from scrapy_dq.frontier.model import Admission, Audited, FrontierRefused, Move, Receipt, Status
 from support.live_frontier import (
     HandWorker,
     LiveFrontier,
@@ -109,14 +111,61 @@ def test_entries_that_wait_nowhere_keep_the_run_open(live: LiveFrontier, worker:
     assert worker.exchange().status is Status.FINISHED
 
 
-def test_seen_that_is_gone_is_noted(live: LiveFrontier, worker: HandWorker) -> None:
-    """Pages will be crawled again; no request is missing."""
+@pytest.mark.parametrize(
+    ("moves_before", "held_up"),
+    [
+        ([], None),
+        ([[]], None),
+        ([[put(2, admission=Admission.SEEN)]], None),
+        ([[put(2, admission=Admission.SEEN)], []], None),
+        ([], lambda live: live.limit(b"a", concurrency=2)),
+    ],
+)
+def test_seen_that_is_gone_is_noted(
+    live: LiveFrontier,
+    worker: HandWorker,
+    moves_before: list[list[Move]],
+    held_up: Callable[[LiveFrontier], object] | None,
+) -> None:
+    """Pages will be crawled again, no request is missing; the run does not end before that is noted."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.delete(live.key("seen"))
-    assert worker.exchange(put(2, admission=Admission.SEEN)).damage == "seen"
-    found = mend(live, worker)
-    assert found == Audited() or found.seen_gone
+    for moves in moves_before:
+        assert worker.exchange(*moves).damage == "seen"
+    if held_up:
+        held_up(live)
+    receipt = worker.exchange(*(ack(int(i)) for i in sorted(worker.held)))
+    assert (receipt.status, receipt.damage) == (Status.OK, "seen")
+    assert mend(live, worker) == Audited(seen_gone=True)
+    worker.exchange(*(ack(n) for n in worker.take(9)))
+    receipt = worker.exchange()
+    assert (receipt.status, receipt.damage, receipt.census.gone) == (Status.FINISHED, "", 1)
     assert told(Audited(seen_gone=True)) == "what was seen is gone: pages are crawled again"
+
+
+@pytest.mark.parametrize("seeding", [1, 2, 3])
+def test_who_listens_does_not_wait_for_what_is_gone(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker, seeding: int
+) -> None:
+    """Leases that nobody has are found missing, though somebody keeps the run open."""
+    worker.exchange(put(1), want=1, seeding=seeding)
+    live.redis.delete(live.key("in-flight:worker"))
+    assert worker.exchange(seeding=seeding).status is Status.RESYNC
+    worker.rejoin("worker-2")
+    assert worker.exchange(seeding=seeding).damage == other.exchange().damage == "entries"
+    assert mend(live, worker).gone == 1
+    receipt = worker.exchange(seeding=seeding)
+    assert (receipt.status, receipt.damage, receipt.census.in_flight) == (Status.OK, "", 0)
+    worker.exchange()
+    assert other.exchange().status is Status.FINISHED
+
+
+def test_who_has_left_is_not_missing(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """An audit may have found its keys just before."""
+    other.leave()
+    before = live.dump()
+    assert live.call("audit", worker.epoch, worker.run, [], [b"other"]) == Audited()
+    assert live.dump() == before
 
 
 def test_what_was_forgotten_on_purpose_is_no_damage(live: LiveFrontier, worker: HandWorker) -> None:
@@ -124,6 +173,26 @@ def test_what_was_forgotten_on_purpose_is_no_damage(live: LiveFrontier, worker: 
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     assert forget(live.redis, live.crawl, [(entry_id(1), b"")]) == 1
     assert worker.exchange(ack(1)).damage == ""
+
+
+@pytest.mark.parametrize("due_in", [0.0, 1000.0])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_put_that_was_forgotten_and_comes_twice(
+    live: LiveFrontier, worker: HandWorker, due_in: float, together: bool
+) -> None:
+    """A log may put again what `scrapy dq forget` has made new while it waits: the counts are exact."""
+    twice = put(1, admission=Admission.SEEN, due_in=due_in)
+    worker.exchange(twice)
+    if not together:
+        worker.take(1)
+    assert forget(live.redis, live.crawl, [(entry_id(1), b"")]) == 1
+    worker.exchange(twice)
+    live.advance(2000)
+    worker.take(2)
+    receipt = worker.exchange(*(ack(int(i)) for i in sorted(worker.held)))
+    worker.exchange(*(ack(n) for n in worker.take(2)))
+    receipt = worker.exchange()
+    assert (receipt.status, receipt.damage) == (Status.FINISHED, "")
 
 
 def test_a_worker_whose_record_is_gone(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:

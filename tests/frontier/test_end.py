@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Census, Parentless, Receipt, Status, Words
+from scrapy_dq.frontier.model import LISTENING, Admission, Census, Parentless, Receipt, Status, Words
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -295,7 +295,7 @@ def test_a_name_matters_only_at_the_end(live: LiveFrontier, worker: HandWorker) 
 
 # A worker that is started again just after the end
 
-ARGS = replace(IDENTITY, restart_window_s=60.0)
+ARGS = replace(IDENTITY, restart_window_s=60.0, starts="{}")
 
 
 def shared_run(live: LiveFrontier, crawl: Identity = ARGS) -> None:
@@ -346,6 +346,24 @@ def test_a_run_of_one_worker_has_no_window(live: LiveFrontier) -> None:
     """Whoever crawled alone and begins again means it."""
     alone = HandWorker(live, "alone", ARGS)
     alone.exchange()
+    alone.leave()
+    assert HandWorker(live, "again", ARGS).run == 1
+
+
+@pytest.mark.parametrize("with_", ["itself", "a program", "one that is dead"])
+def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None:
+    """Not with its former self, a program or a command, nor with one that was found dead before it came."""
+    if with_ == "a program":
+        HandWorker(live, "program", IDENTITY).exchange(seeding=LISTENING)
+    elif with_ == "one that is dead":
+        HandWorker(live, "dead", ARGS).fence("dead", gone=True)
+    alone = HandWorker(live, "alone", ARGS)
+    if with_ == "itself":
+        alone.rejoin("alone again")
+    alone.drain("dead")
+    live.call("leave", "program", alone.epoch, alone.run, False)
+    alone.exchange(put(1), want=1)
+    assert alone.exchange(ack(1)).status is FINISHED
     alone.leave()
     assert HandWorker(live, "again", ARGS).run == 1
 

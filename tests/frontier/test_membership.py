@@ -123,6 +123,25 @@ def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: Hand
     assert first == Rejoined(Status.OK, 0, frozenset({entry_id(1), entry_id(2)}), last_seq=1)
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_repeated_rejoin_of_one_that_was_taken_for_dead_meanwhile(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
+) -> None:
+    """It still hears which exchange is stored, and does not take Redis for one that was rolled back."""
+    worker.exchange(put(1))
+    worker.exchange(put(2))
+    if fenced:
+        other.fence("worker")
+        other.drain("worker")
+    args = ("worker-2", {}, "worker", worker.epoch, 0, [], False, False)
+    assert live.call("rejoin", *args).last_seq == 2
+    other.fence("worker-2")
+    other.drain("worker-2")
+    assert live.call("rejoin", *args).last_seq == 2
+    assert live.call("rejoin", *args).last_seq == 2
+    assert live.state()["absent"] == {}
+
+
 def test_a_fenced_worker_rejoins_with_nothing(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:

@@ -79,6 +79,22 @@ def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) 
     assert all_done(later).status is Status.FINISHED
 
 
+@pytest.mark.parametrize("drained", [False, True])
+def test_one_that_was_taken_for_dead_goes_on_with_its_own(live: LiveFrontier, drained: bool) -> None:
+    """DQ_SEED_ONCE = False: it is back, and completes what was taken for broken off."""
+    worker, by = HandWorker(live, "worker", OWN), HandWorker(live, "by", replace(IDENTITY, starts=""))
+    worker.exchange(put(1), seeding=1)
+    live.redis.hincrby(live.key("worker:worker"), "since", -5)
+    by.fence("worker")
+    if drained:
+        by.drain("worker")
+    worker.rejoin("worker again")
+    by.drain("worker")
+    worker.exchange()
+    by.exchange()
+    assert all_done(worker).status is Status.FINISHED
+
+
 def test_a_complete_start_is_not_broken_off_any_more(live: LiveFrontier) -> None:
     """Who dies, or leaves, after it had yielded everything leaves nothing open."""
     worker = HandWorker(live, "worker", ARGS)

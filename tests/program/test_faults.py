@@ -215,6 +215,21 @@ def test_a_redis_that_was_emptied(start_redis: Callable[..., RedisServer], crawl
         assert fresh.get() == "b"
 
 
+def test_a_redis_that_was_emptied_during_a_flush(
+    start_redis: Callable[..., RedisServer], crawl_name: str
+) -> None:
+    """flush() ends, however long it may wait."""
+    server = start_redis(appendonly=True)
+    q = Queue(crawl_name, url=server.url)
+    q.put("a")
+    flushing = Background(q.flush)
+    with server.client() as client:
+        client.flushall()
+    with pytest.raises(FrontierLost):
+        flushing.wait()
+    q.close()
+
+
 SLEEPER = """
 import sys
 from scrapy_dq import Queue

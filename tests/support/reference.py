@@ -146,8 +146,9 @@ class ReferenceFrontier(Partitions):
         self.phase, self.seen_for_retry = "open", False
         old = self.members.get(old_id)
         me = self.members[new_id] = Worker(identity, done=old.done if old else 0, starts=starts)
-        me.came_from = old.last_seq if old else self.absent.get(old_id, -1)
-        self.absent.pop(old_id, None)
+        me.came_from = old.last_seq if old else self.absent.get(old_id, self.absent.get(new_id, -1))
+        for each in (old_id, new_id):
+            self.absent.pop(each, None)
         if old and not old.fenced:
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
             self._remove(old_id)
@@ -161,7 +162,9 @@ class ReferenceFrontier(Partitions):
         worker = self.members[worker_id]
         broken = self._start_broken(worker)
         if not gone:
-            self.absent[worker_id] = worker.last_seq
+            # Its rejoin may be repeated, if it has made no exchange since.
+            came_from = worker.came_from if worker.last_seq == 0 else None
+            self.absent[worker_id] = worker.last_seq if came_from is None else came_from
         worker.fenced, worker.seeding = True, 0
         return "OK", broken
 

@@ -35,7 +35,9 @@ for i = 1, #lists, 2 do
   end
 end
 for _, id in ipairs(worker_ids) do
-  if redis.call('SISMEMBER', key.members, id) == 0 then
+  -- One that has left since it was found is not missing.
+  if redis.call('SISMEMBER', key.members, id) == 0
+    and redis.call('EXISTS', worker_key(id), in_flight_key(id)) > 0 then
     lost_members = lost_members + 1
     if repair then
       -- Without its record nobody can speak for it any more: what it holds goes back as a dead worker's.
@@ -62,7 +64,7 @@ if last then
     state.delayed = redis.call('ZCARD', key.delayed)
   end
   gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)
-  if state.seen > 0 and there.seen == 0 then seen_gone = 1 end
+  if state.seen < 0 then seen_gone, state.seen = 1, 0 end
   if repair and gone + seen_gone > 0 then
     state.gone = state.gone + gone + seen_gone
     redis.call('HSET', key.meta, 'gone', state.gone)

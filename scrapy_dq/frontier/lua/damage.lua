@@ -4,7 +4,7 @@ local function damaged(what) if state.damage == '' then state.damage = what end 
 -- Looked at by each exchange: how many members there are, and whether `seen` is there, is known by then.
 local function look_for_damage()
   if there.members ~= state.members then damaged('members') end
-  if there.seen == 0 and state.seen > 0 then damaged('seen') end
+  if state.seen < 0 then damaged('seen') end
 end
 -- Something waits, and no partition is anywhere: nobody would ever lease it.
 local function look_for_partitions()

@@ -12,7 +12,9 @@ if redis.call('SISMEMBER', key.members, worker_id) == 0 then return { 'ABSENT' }
 local broken = start_broken(worker_id)
 -- If it comes back: which of its exchanges are stored (rejoin.lua), and that it needs what makes a put known.
 if gone == '0' then
-  redis.call('HSET', key.absent, worker_id, redis.call('HGET', worker_key(worker_id), 'last_seq') or -1)
+  local worker = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'came_from')
+  -- Without an exchange it may not know that it has rejoined: its repeat asks for the one before.
+  redis.call('HSET', key.absent, worker_id, worker[1] == '0' and worker[2] or worker[1] or -1)
 end
 redis.call('HSET', worker_key(worker_id), 'fenced', 1, 'seeding', 0)
 return { 'OK', broken }

@@ -6,15 +6,17 @@
 -- CRASH    before: the next exchange of any worker finds the same; after: each worker learns it by its own
 local function finish_if_done()
   if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then return 0, 0 end
-  local seeding, busy = 0, false
+  local seeding, busy, held = 0, false, false
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     local level = redis.call('HGET', worker_key(id), 'seeding')
     if level == '1' then seeding = seeding + 1 end
-    if level ~= '0' or redis.call('HLEN', in_flight_key(id)) > 0 then busy = true end
+    busy = busy or level ~= '0'
+    held = held or redis.call('HLEN', in_flight_key(id)) > 0
   end
-  if busy or redis.call('EXISTS', key.delayed) == 1 then return seeding, 0 end
-  -- Entries are missing that nobody has settled: to finish would hide it.
-  if state.waiting > 0 or state.in_flight > 0 or state.delayed > 0 then damaged('entries') end
+  -- Entries are missing that nobody has settled: to finish would hide it, and who listens would wait for them.
+  if not held and (state.waiting > 0 or state.in_flight > 0) then damaged('entries') end
+  if busy or held or redis.call('EXISTS', key.delayed) == 1 then return seeding, 0 end
+  if state.delayed > 0 then damaged('entries') end
   local incomplete = incomplete_starts()
   if state.damage == '' and incomplete == 0 and state.phase ~= 'finished' then
     state.phase = 'finished'

@@ -10,7 +10,7 @@
 --          DENIED, what Redis says, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
 --          changed
--- COST     O(1); the start of a new run unlinks the keys of the last
+-- COST     O(programs + 2); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
 local worker_id, identity, new_epoch = ARGV[1], ARGV[2], ARGV[3]
 local ours = { schema = ARGV[4], order = ARGV[5], seen_kind = ARGV[6], fingerprinter = ARGV[7],
@@ -81,7 +81,10 @@ else
     limits_changed = 1
   end
 end
-if redis.call('SISMEMBER', key.members, worker_id) == 0 then register(worker_id, identity, starts) end
+if redis.call('SISMEMBER', key.members, worker_id) == 0 then
+  register(worker_id, identity, starts)
+  note_shared()
+end
 save_state()
 return { 'OK', state.epoch, state.run, resumed, census(), redis.call('HGET', key.meta, 'spider_args'),
   limits_changed, redis.call('EXISTS', key.adopted), words(), -1 }

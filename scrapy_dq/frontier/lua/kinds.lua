@@ -40,8 +40,9 @@ wrong_seen = function()
   local name, from = stored_kinds()
   local wrong
   there.seen, wrong = size_of(key.seen, TYPES[name])
-  if wrong or not from then return wrong end
-  return is_wrong(key.converting, TYPES[from])
+  if wrong then return wrong end
+  if from then return is_wrong(key.converting, TYPES[from]) end
+  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- not by any script
 end
 local function tokens_in(kind, name)
   return type(kind.size) == 'string' and redis.call(kind.size, name) or kind.size()
@@ -57,6 +58,7 @@ end
 local function drop_seen()
   if seen().drop then opened.drop() end
   redis.call('UNLINK', key.seen, key.converting)
+  state.seen = 0
 end
 -- Half of what was seen is here, half there: nobody may ask, or add, until it is one again. And an exchange that
 -- is for another kind is to come again, for the one that is stored.

@@ -7,10 +7,18 @@ local function register(id, identity, starts, since, done, suspect, came_from)
     'quarantined', suspect or '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0,
     'starts', starts)
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
-  if state.members > 0 then redis.call('HSET', key.meta, 'shared', 1) end
   redis.call('HSET', key.beats, id, 0)
   state.members = state.members + redis.call('SADD', key.members, id) -- last: a member has all of these
   midway.registering = nil
+end
+-- Several workers with a start() share this run: a program, a command, or one that rejoins is no other worker.
+local function note_shared()
+  local workers = 0
+  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
+    local worker = redis.call('HMGET', worker_key(id), 'starts', 'fenced')
+    if (worker[1] or '') ~= '' and worker[2] == '0' then workers = workers + 1 end
+    if workers > 1 then return redis.call('HSET', key.meta, 'shared', 1) end
+  end
 end
 local function remove_member(id)
   midway.removing = id -- all that it had is elsewhere
@@ -38,6 +46,7 @@ local function clear_run(keep_seen, keep_admitted)
     key.blocked)
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
+  state.seen = 0 -- what is kept is what is there now
   if not keep_seen then
     drop_seen()
     redis.call('UNLINK', key.adopted)
@@ -71,11 +80,10 @@ end
 -- Who calls it writes run and phase, in one step: until then the last one is finished.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
-  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone')
+  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'hold')
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed, state.hold, state.gone = 0, '', 0
-  redis.call('HDEL', key.meta, 'hold')
   -- Nothing is in flight: what limits there are can be counted from here on.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1
   save_limiting()

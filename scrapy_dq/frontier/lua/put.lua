@@ -54,8 +54,8 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
     adding = nil
     now_there('dead')
   elseif delayed then
-    redis.call('ZADD', key.delayed, due_ms, delayed)
-    state.delayed, adding = state.delayed + 1, nil
+    -- Forgotten (forget.lua) and put again by a log, it waits already.
+    state.delayed, adding = state.delayed + redis.call('ZADD', key.delayed, due_ms, delayed), nil
     now_there('delayed')
   else
     append(id, rank, partition, payload)

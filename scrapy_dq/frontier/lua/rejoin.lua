@@ -31,7 +31,8 @@ if state.phase == 'finished' then
 end
 local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq')
 -- Not there, nor taken for dead: Redis does not know that it ever registered.
-local last_seq = old[4] or redis.call('HGET', key.absent, old_id) or -1
+-- A repeat of one that was taken for dead meanwhile finds what the first one was told (fence.lua).
+local last_seq = old[4] or redis.call('HGET', key.absent, old_id) or redis.call('HGET', key.absent, new_id) or -1
 local owned, suspect = {}, ''
 midway.registering = new_id
 if old[1] == '0' then
@@ -55,6 +56,8 @@ if old[1] == '0' then
 else
   register(new_id, identity, starts, old[2], old[3], '', last_seq)
 end
-redis.call('HDEL', key.absent, old_id)
+redis.call('HDEL', key.absent, old_id, new_id)
+start_goes_on(starts, old_id)
+note_shared()
 save_state()
 return { 'OK', state.run, table.concat(owned), tonumber(last_seq) }

@@ -27,7 +27,9 @@ if mine then
   if not pcall(load_state) then found = true end
   for name, value in pairs(mine) do
     -- The time passes, and damage is seen, whether or not anything was written.
-    if name ~= 'clock' and name ~= 'offset' and name ~= 'damage' and state[name] ~= value then found = true end
+    if name ~= 'clock' and name ~= 'offset' and name ~= 'damage' and name ~= 'seen' and state[name] ~= value then
+      found = true
+    end
   end
 end
 if found then

@@ -34,6 +34,13 @@ local function start_broken(worker_id)
   save_starts(starts)
   return name
 end
+-- One that was taken for dead is back, and goes on with its own.
+local function start_goes_on(name, old_id)
+  local starts = is_own(name) and stored_starts() or {}
+  if type(starts[name]) ~= 'table' or starts[name][2] ~= old_id then return end
+  starts[name] = nil
+  save_starts(starts)
+end
 -- How many are broken off.
 local function incomplete_starts()
   local count = 0

@@ -24,7 +24,8 @@ local function load_state()
     clock = tonumber(clock or 0), offset = tonumber(offset or 0),
     claimed = tonumber(claimed or 0), -- 1: something was claimed in this run (claim.lua)
     delayed = tonumber(delayed or 0), members = tonumber(members or 0),
-    seen = tonumber(seen or 0), -- how many tokens `seen` had when this was written
+    -- How many tokens `seen` had when this was written; -1: it was deleted, or evicted, and no audit has noted that.
+    seen = tonumber(seen or 0),
     gone = tonumber(s[9] or 0) or 0, -- requests, and keys, of this run that are known to be gone (audit.lua)
     damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else nothing is counted by partition
@@ -39,7 +40,7 @@ local function save_state()
   -- Not %d: a long may have 32 bits.
   local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence,
     state.waiting, state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed,
-    state.delayed, state.members, seen_count())
+    state.delayed, state.members, state.seen < 0 and -1 or seen_count())
   if state.phase == state.stored_phase then
     redis.call('HSET', key.meta, 'counts', counts)
   else
