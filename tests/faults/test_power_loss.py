@@ -193,13 +193,15 @@ def test_a_roll_back_beyond_the_log_loses_nothing(
     workers = start_together(crawl)
     losses = Losses(fault_redis, crawl)
     crawl.wait_for_part(0.05)
+    crawl.site.set_latency(0.5)  # however long it takes to get there, the crawl is not over
 
     def several_horizons() -> None:
         until = time.monotonic() + 4
-        crawl.wait_for_part(0.3)
+        crawl.wait_for_part(0.2)
         time.sleep(max(0.0, until - time.monotonic()))
 
     losses.lose(several_horizons)
+    crawl.site.set_latency(0.03)
     verdict = crawl.end()
 
     figures(verdict, may_repeat=losses.may_repeat)

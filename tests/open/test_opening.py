@@ -285,5 +285,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     assert set(TRANSITIONS) == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "limit", "overview",
-        "tally", "adopt", "sweep",
+        "tally", "adopt", "sweep", "audit",
     }  # fmt: skip

@@ -161,7 +161,7 @@ CASES = {
     "evicting": Case(evicting, ("allkeys-lru", "CONFIG SET maxmemory-policy noeviction")),
     "too old": Case(too_old, ("version 5.0.14", "6.2 or newer")),
     "other schema": Case(
-        other_schema, ("schema version '0'", "has '3'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
+        other_schema, ("schema version '0'", "has '4'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
     ),
     "other fingerprinter": Case(
         lambda stage: stage.store(fingerprinter="other.Fingerprinter"),
