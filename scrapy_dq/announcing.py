@@ -100,9 +100,9 @@ def mention_end(crawl: str, reason: str, census: Census) -> None:
     if reason == "start_incomplete":
         logger.error(
             "Crawl %r: everything that was found is done, but %d start() did not come to its end (its worker "
-            "was killed or stopped, or it raised), and none with the same arguments has. The run stays open: "
-            "`scrapy crawl` with these arguments runs start() again, and crawls what is missing; `scrapy dq "
-            "complete --crawl %s` lets it end without",
+            "was killed or stopped, or it raised), and none with the same arguments as that has. The run "
+            "stays open: `scrapy crawl` with those arguments runs start() again, and crawls what is missing; "
+            "`scrapy dq complete --crawl %s` lets it end without",
             crawl, census.incomplete, shlex.quote(crawl),
         )  # fmt: skip
     if reason == "frontier_damaged":

@@ -103,7 +103,7 @@ class Auditor:
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
         self._task: asyncio.Task[None] | None = None
-        self._warned = False
+        self._warned = self._failed = False
 
     def observed(self, damage: str, epoch: str, run: int) -> None:
         """Note that an exchange has found keys that contradict the counts."""
@@ -119,7 +119,12 @@ class Auditor:
         try:
             found = await audit(self._frontier, epoch, run)
         except FrontierError as error:
-            logger.debug("An audit broke off and will be taken up again: %s", error)
+            level = logging.DEBUG if self._failed else logging.WARNING
+            logger.log(
+                level, "Keys of crawl %r contradict its counts (%s), and an audit of them broke off: %s. It is taken "
+                "up again", self._frontier.crawl, damage, error,
+            )  # fmt: skip
+            self._failed = True
         else:
             if found != Audited() or not self._warned:
                 self._warned = True

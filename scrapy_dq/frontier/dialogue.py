@@ -19,6 +19,7 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.identity import new_worker_id
 from scrapy_dq.frontier.leases import Leases
 from scrapy_dq.frontier.model import (
+    AGAIN,
     ENTRY_ID_BYTES,
     LISTENING,
     MAX_LEASES,
@@ -179,7 +180,8 @@ class Dialogue:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         if self.over:
             return False
-        broken = self.seeding == 2 or (self.seeding == 0 and self.census.incomplete and not self.damage)
+        others_broken = self.seeding == 0 and self.census.incomplete and not self.damage
+        broken = self.seeding in (2, AGAIN) or others_broken
         if broken and not self.outbox and not self.leases:
             # A start() failed, or died: the run stays open, so that the next crawl repeats it.
             return not self.census.empty
@@ -386,7 +388,7 @@ class Dialogue:
         )
         parentless = self.outbox.parentless > 0
         if parentless:
-            self.seeding = 2  # as if start() had failed: nobody may take the run for finished
+            self.seeding = AGAIN  # nobody may take the run for finished
         self.outbox.clear()
         self.leases.forfeit()
         self._listener.outbox_lost(parentless)
@@ -445,7 +447,7 @@ class Dialogue:
             else "",
         )
         if parentless:
-            self.seeding = 2  # as if start() had failed: nobody may take the run for finished
+            self.seeding = AGAIN  # nobody may take the run for finished
         self.leases.forfeit()
         self._listener.rolled_back(parentless)
         self._begin_rejoin()

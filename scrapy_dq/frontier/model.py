@@ -8,6 +8,8 @@ from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
 ENTRY_ID_BYTES = 12
+AGAIN = 4
+"""The level of seeding of a worker whose start requests are gone, though stored: start() has to run again."""
 LISTENING = 3
 """The level of seeding of a worker that waits for what is fed: it keeps the run open, and is not counted."""
 MAX_MOVES = 1_000

@@ -38,7 +38,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "forget": (),
     "convert": (),
     "sweep": (),
-    "audit": ("limits", "recount"),
+    "audit": ("starts", "limits", "recount"),
     "overview": ("starts",),
     "sizes": (),
     "upcoming": (),

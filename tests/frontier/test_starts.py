@@ -132,3 +132,29 @@ def test_what_somebody_else_has_written_there(live: LiveFrontier, stored: bytes)
     worker.exchange(put(1), seeding=1)
     worker.exchange(*(ack(n) for n in worker.take(1)), seeding=1)
     assert worker.exchange().status is Status.FINISHED
+
+
+@pytest.mark.parametrize("how", ["killed", "leave"])
+def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFrontier, how: str) -> None:
+    """What it had stored is gone (a roll-back): that another one was complete before does not help."""
+    complete = HandWorker(live, "complete", ARGS)
+    complete.exchange(put(9))
+    broken(live, how, seeding=4)
+    assert all_done(complete).census.incomplete == 1
+    later = HandWorker(live, "later", ARGS)
+    live.redis.hincrby(live.key("worker:later"), "since", 1)  # both may have come in one millisecond
+    assert all_done(later).status is Status.FINISHED
+
+
+def test_who_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
+    """Its record was deleted, or evicted: the run is open until one that begins later is complete."""
+    lost = HandWorker(live, "lost", OTHER)
+    lost.exchange(put(1), seeding=1)
+    worker = HandWorker(live, "worker", ARGS)
+    live.redis.delete(live.key("worker:lost"))
+    assert live.call("fence", "lost", worker.epoch, worker.run, True) == ("OK", "?")
+    worker.drain("lost")
+    assert all_done(worker).census.incomplete == 1
+    later = HandWorker(live, "later", ARGS)
+    live.redis.hincrby(live.key("worker:later"), "since", 1)
+    assert all_done(later).status is Status.FINISHED

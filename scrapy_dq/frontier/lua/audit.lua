@@ -42,6 +42,7 @@ for _, id in ipairs(worker_ids) do
     if repair then
       -- Without its record nobody can speak for it any more: what it holds goes back as a dead worker's.
       if redis.call('HEXISTS', worker_key(id), 'last_seq') == 0 then
+        note_broken(UNKNOWN, id)
         redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 0, 'fenced', 1, 'identity', '{}')
       end
       redis.call('SADD', key.members, id) -- beat.lua gives it a beat again

@@ -1,10 +1,10 @@
 -- exchange: apply a prefix of a worker's outbox, in order, and lease: one atomic step.
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it waits for what is
---          fed), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here {partition:
---          [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim: false, or
---          [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves (msgpack: [1,
---          admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason, known_as, most]
---          put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
+--          fed, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
+--          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
+--          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves (msgpack:
+--          [1, admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason, known_as,
+--          most] put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
 --          of here, wrong key (key, actual, expected; or nothing), words (steer.lua), damage (which keys contradict

@@ -14,7 +14,7 @@ local broken = start_broken(worker_id)
 if gone == '0' then
   local worker = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'came_from')
   -- Without an exchange it may not know that it has rejoined: its repeat asks for the one before.
-  redis.call('HSET', key.absent, worker_id, worker[1] == '0' and worker[2] or worker[1] or -1)
+  redis.call('HSET', key.absent, worker_id, worker[1] == '0' and worker[2] or worker[1] or 2 ^ 52)
 end
 redis.call('HSET', worker_key(worker_id), 'fenced', 1, 'seeding', 0)
 return { 'OK', broken }

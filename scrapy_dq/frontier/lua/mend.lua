@@ -15,10 +15,12 @@ if type(packed) == 'table' then packed = packed[1] end
 local understood, torn = pcall(cmsgpack.unpack, packed or '')
 if not understood or type(torn) ~= 'table' then torn = {} end -- a stranger's
 local was = torn.state or {}
+local counted = state.waiting + state.in_flight + state.delayed
 
 if state.epoch and was.epoch == state.epoch and was.run == state.run then
   local stored_phase = state.stored_phase
   for name, value in pairs(was) do state[name] = value end
+  counted = state.waiting + state.in_flight + state.delayed
   state.stored_phase = stored_phase
   if torn.seen_kind then
     state.seen_kind, opened = torn.seen_kind, nil
@@ -46,6 +48,8 @@ if state.epoch then
   redis.call('LREM', key.failed, 0, '') -- the places of records that a retry has taken out
   for _, partition in ipairs(torn.partitions or {}) do touched[partition] = true end
   recount()
+  -- More was counted than is there now: keys were deleted meanwhile. An audit finds out (damage.lua).
+  state.waiting = state.waiting + math.max(0, counted - state.waiting - state.in_flight - state.delayed)
   if torn.seq and redis.call('HEXISTS', worker_key(torn.worker), 'last_seq') == 1 then
     -- Its repeat fits, though some of what it settles is settled.
     redis.call('HSET', worker_key(torn.worker), 'mended',

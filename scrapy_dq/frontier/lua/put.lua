@@ -21,10 +21,10 @@ local function wrong_list(rank, partition)
 end
 local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
-  state.waiting = state.waiting + 1
   local element = turn_bytes(rank, state.sequence) .. id .. payload
   opening, opening_rank = partition, rank
   local length = redis.call('RPUSH', list_of(rank, partition), element)
+  state.waiting = state.waiting + 1 -- not before: what is counted is there (mend.lua)
   adding, falling_due = nil, nil
   if length == 1 then
     add_band(partition, rank)

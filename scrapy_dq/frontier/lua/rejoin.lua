@@ -30,7 +30,9 @@ if state.phase == 'finished' then
   end
 end
 local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq')
--- Not there, nor taken for dead: Redis does not know that it ever registered.
+-- Not there, nor taken for dead: Redis does not know that it ever registered. A member without a record was not
+-- forgotten: somebody has deleted the record.
+if not old[4] and redis.call('SISMEMBER', key.members, old_id) == 1 then old[4] = 2 ^ 52 end
 -- A repeat of one that was taken for dead meanwhile finds what the first one was told (fence.lua).
 local last_seq = old[4] or redis.call('HGET', key.absent, old_id) or redis.call('HGET', key.absent, new_id) or -1
 local owned, suspect = {}, ''

@@ -2,6 +2,8 @@
 -- stored. A run is not finished while one is broken off and no other has done the same: `meta.starts` has, by name,
 -- 'done' or { since when (ms), worker_id }. A name says what start() was called with (the spider's arguments); one that
 -- begins with '*' is each worker's own (DQ_SEED_ONCE = False); an empty one is no start() (a program, a command).
+-- '?' is that of a worker whose record is gone.
+local UNKNOWN, AGAIN = '?', '4' -- a seeding level: what it had stored is gone, so that a start() has to run again
 local function stored_starts()
   local unpacked, starts = pcall(cmsgpack.unpack, redis.call('HGET', key.meta, 'starts') or '')
   return unpacked and type(starts) == 'table' and starts or {}
@@ -15,24 +17,35 @@ local function start_done(worker_id, level, was_level)
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'since')
   local name = worker[1] or ''
   if name == '' then return end
-  local starts = stored_starts()
-  local was = starts[name]
-  if was == 'done' then return end
-  -- One of its own makes up for one that was broken off only if it began later.
-  if type(was) == 'table' and is_own(name) and (tonumber(worker[2]) or 0) <= (tonumber(was[1]) or 0) then return end
-  starts[name] = 'done'
+  local starts, since = stored_starts(), tonumber(worker[2]) or 0
+  local was, unknown = starts[name], starts[UNKNOWN]
+  if type(unknown) == 'table' and since > (tonumber(unknown[1]) or 0) then
+    starts[UNKNOWN] = nil
+  elseif was == 'done' then
+    return
+  end
+  -- One of its own, or that has to run again, is made up for only by one that began later.
+  local later = type(was) == 'table' and (is_own(name) or was[3])
+  if not later or since > (tonumber(was[1]) or 0) then starts[name] = 'done' end
   save_starts(starts)
+end
+local function note_broken(name, worker_id, again)
+  local starts = stored_starts()
+  if starts[name] == 'done' and not is_own(name) and not again then return '' end
+  starts[name] = { wall_ms(), worker_id, again or nil }
+  save_starts(starts)
+  return name
 end
 -- A worker is gone, or leaves; returns the name of its start() if that was broken off and nobody has done it, else ''.
 local function start_broken(worker_id)
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'seeding')
   local name, seeding = worker[1] or '', worker[2]
-  if name == '' or state.phase == 'finished' or (seeding ~= '1' and seeding ~= '2') then return '' end
-  local starts = stored_starts()
-  if starts[name] == 'done' and not is_own(name) then return '' end
-  starts[name] = { wall_ms(), worker_id }
-  save_starts(starts)
-  return name
+  if state.phase == 'finished' then return '' end
+  if not seeding and redis.call('SISMEMBER', key.members, worker_id) == 1 then
+    return note_broken(UNKNOWN, worker_id)
+  end
+  if name == '' or (seeding ~= '1' and seeding ~= '2' and seeding ~= AGAIN) then return '' end
+  return note_broken(name, worker_id, seeding == AGAIN)
 end
 -- One that was taken for dead is back, and goes on with its own.
 local function start_goes_on(name, old_id)
