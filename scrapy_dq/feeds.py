@@ -75,7 +75,6 @@ class _Whole(io.FileIO):
             return super().write(data)
         if self._syncing is None:
             self._syncing = _Syncing(self)
-        self._syncing.written = True
         end, done = self.seek(0, io.SEEK_END), 0
         whole = memoryview(data).cast("B")
         try:
@@ -85,6 +84,9 @@ class _Whole(io.FileIO):
             if self.seek(0, io.SEEK_END) == end + done:  # else somebody else writes to it, too
                 self.truncate(end)
             raise
+        finally:
+            # Not before: an fsync between the two would not bring it to the disk, and nobody would know.
+            self._syncing.written = True
         return done
 
     def close(self) -> None:

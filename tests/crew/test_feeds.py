@@ -27,7 +27,7 @@ from scrapy.exporters import CsvItemExporter, JsonItemExporter, JsonLinesItemExp
 from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.formats import JOINERS
 from scrapy_dq.crew.sources import Sources
-from scrapy_dq.feeds import UnbufferedFileFeedStorage
+from scrapy_dq.feeds import UnbufferedFileFeedStorage, _Whole
 from support.waiting import wait_until
 
 EXPORTERS = {"jsonlines": JsonLinesItemExporter, "json": JsonItemExporter, "csv": CsvItemExporter}
@@ -203,3 +203,21 @@ def test_columns_that_were_asked_for_stay_and_a_full_disk_adds_none(tmp_path: Pa
         exporter.export_item({"a": 1})
         exporter.export_item({"b": 1})
     assert "columns" not in (tmp_path / "own").read_text()
+
+
+class SyncedBefore(io.FileIO):
+    """A file whose thread makes an fsync just before each write."""
+
+    _syncing: Any = None
+
+    def write(self, data: Any) -> int:
+        self._syncing.written = False
+        return super().write(data)
+
+
+def test_a_write_just_after_an_fsync_is_brought_to_the_disk_too(tmp_path: Path) -> None:
+    """Whenever the thread was at work, it knows that something was written since."""
+    file = type("Synced", (_Whole, SyncedBefore), {})(str(tmp_path / "items"), "ab")
+    file.write(b"an item")
+    assert file._syncing.written
+    file.close()
