@@ -121,8 +121,8 @@ class Auditor:
         except FrontierError as error:
             level = logging.DEBUG if self._failed else logging.WARNING
             logger.log(
-                level, "Keys of crawl %r contradict its counts (%s), and an audit of them broke off: %s. It is "
-                "taken up again", self._frontier.crawl, damage, error,
+                level, "Keys of crawl %r contradict its counts (%s), and an audit of them broke off: %s. It "
+                "is taken up again", self._frontier.crawl, damage, error,
             )  # fmt: skip
             self._failed = True
         else:
