@@ -10,10 +10,10 @@ INSTALLED_BENCH := $(VENV)/.installed-bench
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
 
-# Most tests wait for processes and time-outs: three at once keep two cores busy. ruff and mypy run as tests:
-# tests/test_house.py.
+# Most tests wait for processes and time-outs: two at once take little more than half the time. ruff and mypy
+# run as tests: tests/test_house.py.
 test: $(INSTALLED)
-	$(RUN) -m pytest -m "not soak" -n 3 --dist loadfile --durations=15
+	$(RUN) -m pytest -m "not soak" -n 2 --dist loadfile --durations=15
 
 # A busy machine, for the tests beside it: `make load & make test`. The processes end by themselves.
 BUSY ?= 6
