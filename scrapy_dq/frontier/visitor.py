@@ -136,7 +136,12 @@ class Visitor:
         told = False
         while True:
             try:
-                return await call()
+                answer = await call()
+                # redis-py sends in asyncio.wait_for, which before Python 3.12 forgets a Ctrl-C that comes as
+                # the bytes are out. Python 3.10 does not cancel for it.
+                if getattr(asyncio.current_task(), "cancelling", int)():
+                    raise asyncio.CancelledError
+                return answer
             except FrontierUnavailable as error:
                 if time.monotonic() >= deadline:
                     raise

@@ -142,8 +142,6 @@ def test_a_push_that_is_interrupted_says_how_far_it_was(
     push.stdin.write("http://a.example/1\nhttp://a.example/2\nhttp://a.exam")
     push.stdin.flush()
     wait_until(lambda: look(project).census.waiting == 2, "two lines are pushed", 20)
-    beat = look(project).members[0].beat
-    wait_until(lambda: look(project).members[0].beat >= beat + 2, "it has heard so, and reads on", 20)
     os.kill(push.pid, signal.SIGINT)
     out, err = push.communicate(timeout=120)
     assert push.returncode == 1

@@ -1,0 +1,26 @@
+"""A member that only puts: what a Ctrl-C does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from scrapy_dq.frontier.visitor import Visitor
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Ctrl-C cancels nothing: it is raised at once")
+async def test_a_ctrl_c_that_comes_as_a_command_was_sent_is_not_forgotten() -> None:
+    """redis-py sends in asyncio.wait_for, which before Python 3.12 returns all the same."""
+    main = asyncio.current_task()
+    assert main is not None
+
+    async def send() -> str:
+        main.cancel()
+        return "sent"
+
+    visitor = Visitor.__new__(Visitor)  # what it is a member of does not matter
+    with pytest.raises(asyncio.CancelledError):
+        await visitor.patiently(lambda: asyncio.wait_for(send(), 10))
+    getattr(main, "uncancel", int)()
