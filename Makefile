@@ -10,10 +10,11 @@ INSTALLED_BENCH := $(VENV)/.installed-bench
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
 
-# Most tests wait for processes and time-outs: two at once take little more than half the time. ruff and mypy
-# run as tests: tests/test_house.py.
+# Most tests wait for processes and time-outs, so that two processors are enough for four at once. ruff and mypy
+# run as tests: tests/test_house.py. Compiled once: the processes that tests start write no bytecode.
 test: $(INSTALLED)
-	$(RUN) -m pytest -m "not soak" -n 2 --dist loadfile --durations=15
+	$(RUN) -m compileall -q scrapy_dq tests
+	$(RUN) -m pytest -m "not soak" -n 4 --dist loadfile --durations=15
 
 # A busy machine, for the tests beside it: `make load & make test`. The processes end by themselves.
 BUSY ?= 6
@@ -22,10 +23,9 @@ load:
 	for _ in $$(seq $(BUSY)); do $(PYTHON) -c "import itertools, time; end = time.monotonic() + $(SECONDS); \
 	any(time.monotonic() > end for _ in itertools.count())" & done; wait
 
-# The long forms of the fault tests; and what depends on the version of Redis, the Lua, on every one that is here.
+# The long forms of the fault tests; and all that needs a Redis on the other versions of it that are here.
 soak: $(INSTALLED)
-	$(RUN) -m pytest -m soak --every-redis --durations=0
-	$(RUN) -m pytest -m "not soak" --every-redis -n 2 tests/frontier tests/open
+	$(RUN) -m pytest -m soak --durations=50
 
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)

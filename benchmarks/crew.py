@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
-from support.conditions import conditions, redis_kind
+from support.conditions import conditions
 from support.redis_server import RedisServer
 from support.waiting import wait_until
 
@@ -68,7 +68,7 @@ def crawl(latency_s: float, workers: int, repetition: int) -> Crawl:
     """Crawl the shop with a new Redis."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        RedisServer(redis_kind(), appendonly=True) as redis,
+        RedisServer(appendonly=True) as redis,
     ):
         project, visits = Path(folder) / "project", Path(folder) / "visits.jsonl"
         shutil.copytree(ROOT / "example_project", project, ignore=shutil.ignore_patterns(".*", "items"))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cpu import CpuMeter
-from support.conditions import redis_kind
 from support.domain_site import Asked, DomainSite
 from support.project import PLAIN, Project
 from support.redis_server import RedisServer
@@ -107,7 +106,7 @@ def crawl(name: str, slow: bool, repetition: int, options: argparse.Namespace) -
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-domains-")))
         redis = None
         if contender.needs_redis:
-            redis = stack.enter_context(RedisServer(redis_kind(), appendonly=True))
+            redis = stack.enter_context(RedisServer(appendonly=True))
         project = Project(
             folder / "project",
             site.start_urls,

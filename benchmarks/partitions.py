@@ -24,7 +24,7 @@ from benchmarks.tables import markdown, ratios, spread, tell, write_json
 from scrapy_dq.frontier import Frontier, wire
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Ack, Admission, Limits, Move, Order, Put, Receipt
-from support.conditions import conditions, redis_kind
+from support.conditions import conditions
 from support.redis_server import RedisServer
 
 COUNTS = [10, 100, 1_000, 10_000, 100_000]
@@ -126,7 +126,7 @@ def batches(of: Iterator[T], size: int) -> Iterator[list[T]]:
 async def run(partitions: int, want: int, repetition: int, options: argparse.Namespace) -> Run:
     """Put everything, and lease and ack it block by block, on a new Redis."""
     result = Run(partitions, want, repetition)
-    with RedisServer(redis_kind(), appendonly=True, args=REDIS_ARGS) as server:
+    with RedisServer(appendonly=True, args=REDIS_ARGS) as server:
         worker = OneWorker(server, Limits(concurrency=options.concurrency))
         await worker.join()
         empty = worker.memory_bytes()

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq import Queue
-from support.conditions import conditions, redis_kind
+from support.conditions import conditions
 from support.redis_server import RedisServer
 
 ITEM = {"url": "http://localhost/" + "a" * 60, "meta": {"depth": 3}}
@@ -76,7 +76,7 @@ def measure(q: Any, threads: int, repetition: int, items: int) -> Iterator[Rate]
 def ours() -> Iterator[Queue]:
     """Yield a queue on a new Redis."""
     with (
-        RedisServer(redis_kind(), appendonly=True) as server,
+        RedisServer(appendonly=True) as server,
         Queue("benchmark", url=server.url) as q,
     ):
         q.qsize()

@@ -24,7 +24,7 @@ from scrapy_dq.commands.progress import read_status
 from scrapy_dq.frontier import limit
 from scrapy_dq.frontier.model import Limits, Put
 from scrapy_dq.settings import Config
-from support.conditions import conditions, redis_kind
+from support.conditions import conditions
 from support.redis_server import RedisServer
 
 BAR_S = 0.1
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write every single result there")
     options = parser.parse_args()
-    with RedisServer(redis_kind(), appendonly=True, args=REDIS_ARGS) as server:
+    with RedisServer(appendonly=True, args=REDIS_ARGS) as server:
         asyncio.run(fill(server, options))
         with opened(Config(CRAWL, redis_url=server.url)) as place:
             found, called = measure(place, options)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from support.fault_crawl import FIGURES
+from support.fork_server import ForkServer
 from support.project import Project
 from support.proxy import RedisProxy
-from support.redis_server import KINDS, RedisServer, find_binary
+from support.redis_server import KINDS, Kind, RedisServer, found_kinds
 from support.tree_site import TreeSite
 
 # A shell's background job, in which these tests may run, is born with SIGINT ignored, and so is each process
@@ -24,13 +25,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 LONGEST_FIRST = ("faults", "frontier", "open", "crawl", "crew", "scrapy", "commands", "program", "embedded")
 """Folders by how long their longest file takes; all others come after them."""
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--every-redis", action="store_true",
-        help="run on every kind of redis-server that is here, not on the first one alone",
-    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,10 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "redis_server" in metafunc.fixturenames:
-        found = [kind for kind in KINDS if find_binary(kind)] or list(KINDS)
-        every = metafunc.config.getoption("--every-redis")
-        metafunc.parametrize("redis_server", found if every else found[:1], indirect=True, scope="session")
+    """Run what takes `redis_server` or `redis_kind` on each kind of Redis; the first alone in `make test`."""
+    first, *others = found_kinds() or KINDS[:1]
+    kinds = [first, *(pytest.param(kind, marks=pytest.mark.soak) for kind in others)]
+    for name in {"redis_server", "redis_kind"}.intersection(metafunc.fixturenames):
+        metafunc.parametrize(name, kinds, indirect=name == "redis_server", scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -62,9 +57,8 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
     A test keeps to its own `crawl_name` and flushes nothing; to harm a server, take `start_redis`.
     """
-    if find_binary(request.param) is None:
-        pytest.skip(f"no redis-server of kind {request.param}")
-    with RedisServer(request.param, appendonly=True) as server:
+    kind: Kind = request.param
+    with RedisServer(kind, appendonly=True) as server:
         yield server
 
 
@@ -99,8 +93,19 @@ def start_site() -> Iterator[Callable[..., TreeSite]]:
         yield lambda **tree: sites.enter_context(TreeSite(**tree))
 
 
+@pytest.fixture(scope="session")
+def fork_server(pytestconfig: pytest.Config) -> Iterator[ForkServer | None]:
+    """Yield what starts the workers of `make_project`; in `make soak` each is started as a user starts it."""
+    if pytestconfig.getoption("markexpr") == "soak":
+        yield None
+        return
+    server = ForkServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def make_project(tmp_path: Path) -> Iterator[Callable[..., Project]]:
+def make_project(tmp_path: Path, fork_server: ForkServer | None) -> Iterator[Callable[..., Project]]:
     """Yield a function with Project's arguments (but for the folder) that writes a project.
 
     Its workers are killed at the end of the test.
@@ -111,7 +116,7 @@ def make_project(tmp_path: Path) -> Iterator[Callable[..., Project]]:
         def make(*args: Any, **options: Any) -> Project:
             nonlocal made
             made += 1
-            project = Project(tmp_path / f"project-{made}", *args, **options)
+            project = Project(tmp_path / f"project-{made}", *args, fork_server=fork_server, **options)
             projects.callback(project.close)
             return project
 

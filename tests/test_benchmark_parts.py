@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import peek
-from support.redis_server import KINDS, RedisServer, find_binary
+from support.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[1]
 
@@ -151,10 +151,7 @@ def test_what_was_measured_becomes_plots(tmp_path: Path) -> None:
 
 def test_a_scheduler_can_be_driven_without_a_crawl() -> None:
     """What the driver knows of our insides is there: nothing it puts or settles stays behind."""
-    kind = next((kind for kind in KINDS if find_binary(kind)), None)
-    if kind is None:
-        pytest.skip("no redis-server")
-    with RedisServer(kind) as server, server.client() as client:
+    with RedisServer() as server, server.client() as client:
         plan = {
             "scheduler": "scrapy_dq.Scheduler", "settings": {"REDIS_URL": server.url}, "requests": 100,
             "phases": ["new", "known", "taken"], "redis_url": server.url,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import redis
 
-from support.project import PLAIN, Project
+from support.project import PLAIN, SPIDER, Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.resp import Framer
@@ -218,3 +220,44 @@ def test_a_worker_can_be_killed_and_is_not_waited_for_in_vain(
     with pytest.raises(TimeoutError, match="Spider opened"):
         slow.wait(0.1)
     assert not slow.running
+
+
+LOOKS = (
+    SPIDER
+    + """
+import json, os, signal, sys, threading
+
+seen = {
+    "path": sys.path,
+    "argv": sys.argv,
+    "environ": dict(os.environ),
+    "folder": os.getcwd(),
+    "leads its session": os.getsid(0) == os.getpid(),
+    "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
+    "threads": threading.active_count(),
+    "files": len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else None,
+    "flags": [sys.dont_write_bytecode, sys.stdin.read(), sys.stdout.isatty()],
+}
+with open(f"seen-{os.getpid()}", "w") as file:
+    json.dump(seen, file)
+"""
+)
+
+
+def test_a_forked_worker_is_as_one_that_is_started(
+    make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
+) -> None:
+    """It sees the same, ends in the same way, and its end is told in the same way."""
+    site = start_site(pages=30, latency_s=0.05)
+    forked = make_project([site.start_url], settings=PLAIN, spider=LOOKS)
+    started = Project(forked.folder / "another", [site.start_url], settings=PLAIN, spider=LOOKS)
+    found = []
+    for project in (forked, started):
+        killed, ends = project.start_workers(2)
+        wait_until(partial(project.count, pids=[killed.pid]), "a page is done")
+        killed.kill()
+        assert not killed.running
+        assert (killed.wait(), ends.wait(), ends.close_reason) == (-9, 0, "finished")
+        text = (project.folder / f"seen-{ends.pid}").read_text()
+        found.append(text.replace(str(project.folder), "…").replace(project.name, "…"))
+    assert json.loads(found[0]) == json.loads(found[1])

@@ -406,7 +406,7 @@ class Dialogue:
         """Register under a new id, keep what is still ours, and queue the log again."""
         answer = await self._frontier.rejoin(
             rejoin.new_id, self._identity, self.id, self.epoch, self.run, rejoin.held, rejoin.parentless,
-            self._crawl.keep_seen, self._crawl.starts,
+            self._crawl,
         )  # fmt: skip
         self._rejoin = None
         self._listener.counted("rejoin", 1)
@@ -425,7 +425,7 @@ class Dialogue:
             if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
                 self._begin_rejoin()  # it came while this rejoin was under way, and opens the run again
             else:
-                self._close_run()
+                self._close_run(answer.forgotten)
             return
         logger.info("Worker %s goes on as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
         self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
@@ -452,7 +452,7 @@ class Dialogue:
         self._listener.rolled_back(parentless)
         self._begin_rejoin()
 
-    def _close_run(self) -> None:
+    def _close_run(self, forgotten: bool) -> None:
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
             logger.info(
@@ -465,6 +465,13 @@ class Dialogue:
                 "The run is over, finished by others while this worker was away: %d requests of start() or "
                 "engine.crawl() that it could not store are dropped; it closes with reason run_over",
                 dropped,
+            )
+            self._left_behind = True
+        elif forgotten:
+            logger.error(
+                "The run is over, finished by others while this worker was away, and Redis does not know of "
+                "this worker any more (rolled back?): requests of its start() or engine.crawl() may be "
+                "missing; it closes with reason run_over"
             )
             self._left_behind = True
         self.over = True

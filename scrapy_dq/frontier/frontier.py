@@ -127,8 +127,8 @@ class Frontier:
             "join", worker_id, json.dumps(identity), new_epoch, SCHEMA,
             self.order.value if crawl.order_given else "", self._seen.value if crawl.seen_given else "",
             crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
-            crawl.partition_by, ms(crawl.seen_ttl_s), pack_limits(crawl.limits) if crawl.limits else b"",
-            crawl.starts, ms(crawl.restart_window_s),
+            crawl.partition_by, ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts,
+            ms(crawl.restart_window_s),
         )  # fmt: skip
         status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms = reply
         return Joined(
@@ -153,8 +153,7 @@ class Frontier:
         run: int,
         held: Sequence[bytes],
         parentless: Parentless,
-        keep_seen: bool | None,
-        starts: str = "",
+        crawl: Identity,
     ) -> Rejoined:
         """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
 
@@ -165,11 +164,11 @@ class Frontier:
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            _said(keep_seen), starts,
+            _said(crawl.keep_seen), crawl.starts, crawl.run_name, crawl.spider_args, _packed(crawl.limits),
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is not Status.OK:
-            return Rejoined(status)
+            return Rejoined(status, forgotten=status is Status.FINISHED and reply[1:] == [1])
         owned = reply[2]
         ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
         return Rejoined(status, int(reply[1]), frozenset(ids), None if reply[3] < 0 else int(reply[3]))
@@ -382,6 +381,10 @@ class Frontier:
             raise FrontierUnavailable(explain(error)) from error
         refuse(reply)
         return reply
+
+
+def _packed(limits: Limits | None) -> bytes:
+    return pack_limits(limits) if limits else b""
 
 
 def _said(keep_seen: bool | None) -> int | str:

@@ -21,7 +21,7 @@ _SEEN = {
 }
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("member", "limits", "rights"),
-    "rejoin": ("release", "member", "starts"),
+    "rejoin": ("release", "member", "limits", "starts"),
     "exchange": (
         "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
         "serve", "lease", "claim", "starts", "finish",

@@ -87,9 +87,9 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
     make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
 ) -> None:
     """Paused, drained and stopped by commands, and resumed: each page is crawled once."""
-    site = start_site(pages=400, latency_s=0.3)
-    # So few at once that the pages last while commands start.
-    project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 2})
+    # So many pages, one by one, that they last while commands start: 150 s.
+    site = start_site(pages=1000, latency_s=0.3)
+    project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 1})
 
     def done() -> int:
         return len(project.count("done"))

@@ -93,12 +93,12 @@ def test_since_is_told_by_the_clock_of_redis(
     monkeypatch.setattr(time, "sleep", pytest.fail)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     HandWorker(live, "odd")
-    joined = live.redis.time()[0] - 7300
+    joined = live.redis.time()[0] - 7265
     live.redis.hset(live.key("worker:worker"), "since", joined * 1000)
     live.redis.hdel(live.key("worker:odd"), "since")
     odd, found = dq.found("workers", "--no-rate")
     assert (found["since"], odd["since"], odd["since_s"]) == (joined, None, None)
-    assert 7300 <= found["since_s"] < 7330
+    assert 7265 <= found["since_s"] < 7320
     assert found["pages_per_s"] is None
     assert "2 h 1 min" in dq.text("workers", "--no-rate")
 

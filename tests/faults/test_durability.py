@@ -16,7 +16,7 @@ from scrapy_dq.frontier import peek
 from scrapy_dq.queue import FrontierUnavailable, ShutDown
 from support.power_loss import PoweredRedis
 from support.project import Project
-from support.redis_server import KINDS, RedisServer
+from support.redis_server import Kind, RedisServer
 from support.scrapy_redis_crawl import run_dq
 from support.waiting import wait_until
 from worker.engine import Crawl, Engine
@@ -26,12 +26,12 @@ PATIENT = {"DQ_SHUTDOWN_GRACE": 60}
 DOUBT = "It is not certain that Redis keeps what was put last"
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def powered(
-    request: pytest.FixtureRequest, start_redis: Callable[..., RedisServer], tmp_path: Path, crawl_name: str
+    redis_kind: Kind, start_redis: Callable[..., RedisServer], tmp_path: Path, crawl_name: str
 ) -> PoweredRedis:
     """Return a Redis that has the crawl, with one item, on its disk."""
-    powered = PoweredRedis(start_redis, request.param, tmp_path)
+    powered = PoweredRedis(start_redis, redis_kind, tmp_path)
     with Queue(crawl_name, url=powered.url) as q:
         q.put("first")
     return powered

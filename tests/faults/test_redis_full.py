@@ -14,7 +14,7 @@ import redis
 from support import outages
 from support.fault_crawl import FaultCrawl, Verdict
 from support.fault_spiders import GATHERED, start_together
-from support.redis_server import KINDS, Kind, RedisServer, find_binary
+from support.redis_server import Kind, RedisServer, find_binary
 from support.small_disk import SmallDisk, small_disk
 from support.waiting import wait_until
 from support.worker import Worker
@@ -45,26 +45,16 @@ def assert_complete(crawl: FaultCrawl) -> Verdict:
     return verdict
 
 
-def binary_of(kind: Kind) -> str:
-    """Return the path of the server of *kind*; skip the test where there is none."""
-    binary = find_binary(kind)
-    if binary is None:
-        pytest.skip(f"no redis-server of kind {kind}")
-    return str(binary)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_a_crawl_waits_until_redis_has_memory_again(
     times: int,
-    kind: Kind,
+    redis_kind: Kind,
     start_redis: Callable[..., RedisServer],
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
     """Beyond maxmemory both workers pause with a warning that says so, and go on when it is raised."""
-    binary_of(kind)
-    server = start_redis(kind, appendonly=True)
+    server = start_redis(redis_kind, appendonly=True)
     crawl = fault_crawl(
         server,
         site={"pages": 150 + 150 * times, "latency_s": 0.04},
@@ -154,17 +144,16 @@ def mount() -> Iterator[Callable[[Path], SmallDisk]]:
         yield at
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
     times: int,
-    kind: Kind,
+    redis_kind: Kind,
     mount: Callable[[Path], SmallDisk],
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
     """With a full disk both workers pause with a warning that says so, and go on when there is room."""
-    binary = binary_of(kind)
+    binary = str(find_binary(redis_kind))
     crawl = fault_crawl(
         None,
         site={"pages": 150 + 150 * times, "latency_s": 0.04},

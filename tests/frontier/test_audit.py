@@ -47,6 +47,7 @@ def crawl_on(live: LiveFrontier, worker: HandWorker, rounds: int = 20) -> tuple[
     done: set[int] = set()
     found = Audited()
     for _ in range(rounds):
+        live.advance(100)
         held = {int(i) for i in worker.held}
         receipt = worker.exchange(*(ack(n) for n in sorted(held)), want=9)
         if receipt.status is Status.RESYNC:
@@ -160,6 +161,21 @@ def test_who_listens_does_not_wait_for_what_is_gone(
     assert (receipt.status, receipt.damage, receipt.census.in_flight) == (Status.OK, "", 0)
     worker.exchange()
     assert other.exchange().status is Status.FINISHED
+
+
+@pytest.mark.parametrize("limits", [{"concurrency": 1}, {"delay_s": 0.1}], ids=str)
+def test_leases_that_are_gone_hold_up_no_partition(live: LiveFrontier, limits: dict[str, float]) -> None:
+    """They are counted where a limit holds, and nobody would ever settle them: what waits there goes on."""
+    worker, other = (HandWorker(live, name, limited(**limits)) for name in ("worker", "other"))
+    worker.exchange(*(put(n, partition=b"slot") for n in range(3)), want=1)
+    live.redis.delete(live.key("in-flight:worker"))
+    assert worker.exchange().status is Status.RESYNC
+    worker.rejoin("worker-2")
+    worker.exchange()
+    live.advance(200)
+    assert (other.exchange(want=1).damage, mend(live, other).gone) == ("entries", 1)
+    done, receipt, _ = crawl_on(live, other)
+    assert (len(done), receipt.census.gone) == (2, 1)
 
 
 def test_who_has_left_is_not_missing(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:

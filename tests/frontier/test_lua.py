@@ -14,7 +14,7 @@ from scrapy_dq.frontier import Overview, forget, keys
 from scrapy_dq.frontier.converting import convert_some
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.look import names_beside, sizes, upcoming
-from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Seen
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Parentless, Seen
 from scrapy_dq.frontier.retrying import retry_records
 from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, source
 from scrapy_dq.frontier.steer import Word, steer
@@ -30,7 +30,7 @@ MOVES = ("put", "ack", "release", "bury", "fail", "sent", "block", "lease", "cla
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "join": ("id", {}, "epoch", Identity("", "", "")),
-    "rejoin": ("new", {}, "old", "epoch", 0, [], False, False),
+    "rejoin": ("new", {}, "old", "epoch", 0, [], Parentless.NONE, Identity("", "", "")),
     "exchange": ("id", "epoch", 0, 1, 0, 0, 0, b"\x90"),
     "fence": ("id", "epoch", 0),
     "drain": ("id", "epoch", 0, 1, 1),

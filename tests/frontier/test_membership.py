@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scrapy_dq.frontier import keys
@@ -14,6 +16,7 @@ from support.live_frontier import (
     bury,
     entry_id,
     fail,
+    limited,
     numbers,
     partition_of,
     put,
@@ -115,7 +118,7 @@ def test_a_rejoined_worker_counts_from_one_and_is_seeding(live: LiveFrontier, wo
 def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: HandWorker) -> None:
     """After a lost reply the same rejoin, by its new id, changes nothing and answers the same."""
     worker.exchange(*(put(n) for n in ALL), want=4)
-    args = ("worker-2", {}, "worker", worker.epoch, 0, [entry_id(1), entry_id(2)], False, False)
+    args = ("worker-2", {}, "worker", worker.epoch, 0, [entry_id(1), entry_id(2)], Parentless.NONE, IDENTITY)
     first = live.call("rejoin", *args)
     before = live.dump()
     assert live.call("rejoin", *args) == first
@@ -133,7 +136,7 @@ def test_a_repeated_rejoin_of_one_that_was_taken_for_dead_meanwhile(
     if fenced:
         other.fence("worker")
         other.drain("worker")
-    args = ("worker-2", {}, "worker", worker.epoch, 0, [], False, False)
+    args = ("worker-2", {}, "worker", worker.epoch, 0, [], Parentless.NONE, IDENTITY)
     assert live.call("rejoin", *args).last_seq == 2
     other.fence("worker-2")
     other.drain("worker-2")
@@ -210,7 +213,9 @@ def test_rejoin_with_logged_puts_opens_a_run_whose_keys_are_there(live: LiveFron
     other.leave()
     worker.leave()
     before = live.dump()
-    assert worker.rejoin("worker-3", parentless=Parentless.LOGGED) == Rejoined(Status.FINISHED)
+    assert worker.rejoin("worker-3", parentless=Parentless.LOGGED) == Rejoined(
+        Status.FINISHED, forgotten=True
+    )
     assert live.dump() == before
 
 
@@ -233,11 +238,60 @@ def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worke
     assert worker.exchange(put(1, admission=Admission.SEEN)).dropped == ()
 
 
-def test_rejoin_when_redis_forgot_the_end_of_the_last_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Redis came back open, in the run before: the worker goes on in that one."""
-    worker.exchange(put(1))
-    assert worker.rejoin("worker-2", run=1) == Rejoined(Status.OK, 0, frozenset(), last_seq=1)
-    assert numbers(worker.exchange(want=1)) == [1]
+def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """Redis came back open, in another run: that one was over, and hides nothing from this one.
+
+    Who has joined it since goes on in this one, and nothing that was stored there is lost.
+    """
+    since = HandWorker(live, "since")
+    since.exchange(*(put(n, admission=Admission.SEEN) for n in (1, 2, 3)), want=1)
+    since.exchange(put(4, admission=Admission.SEED), ack(1), want=1)
+    for name in ("worker", "another"):
+        worker.worker_id = f"{name} of run 3"
+        assert worker.rejoin(f"{name}-2", run=3) == Rejoined(Status.OK, 3, frozenset())
+    state = live.state()
+    assert (state["run"], state["phase"]) == (3, "open")
+    receipt = worker.exchange(put(11, admission=Admission.SEEN), put(1, admission=Admission.SEEN))
+    assert (receipt.dropped, receipt.census.waiting, receipt.census.in_flight) == ((), 4, 1)
+    assert since.exchange(want=9).status is Status.RESYNC
+    assert since.rejoin("since-2") == Rejoined(Status.OK, 3, frozenset(map(entry_id, [2])), last_seq=2)
+    assert {n for _ in range(4) for n in numbers(since.exchange(want=9))} == {3, 4, 11, 1}
+
+
+@pytest.mark.parametrize("phase", ["open", "finished"])
+@pytest.mark.parametrize(
+    ("kept_then", "keeps", "kept"), [(False, True, 0), (True, False, 0), (True, True, 1)]
+)
+def test_an_earlier_run_becomes_what_the_later_one_was(
+    live: LiveFrontier, phase: str, kept_then: bool, keeps: bool, kept: int
+) -> None:
+    """With its name, its arguments and its limits; what was seen stays if neither would have dropped it."""
+    earlier = HandWorker(live, "earlier", replace(IDENTITY, run_name="one", keep_seen=kept_then))
+    earlier.exchange(put(1, admission=Admission.SEEN), want=1)
+    live.redis.sadd(live.key("adopted"), b"seen by another scheduler")
+    if phase == "finished":
+        assert earlier.exchange(ack(1)).status is Status.FINISHED
+    later = HandWorker(live, "later", replace(IDENTITY, run_name="one"))
+    later.crawl = replace(limited(5.0, 2), run_name="two", spider_args="other", keep_seen=keeps)
+    assert later.rejoin("later-2", run=4).run == 4
+    assert later.exchange(put(2, admission=Admission.SEEN)).census.seen == kept + 1
+    assert live.redis.exists(live.key("adopted")) == kept
+    meta = live.redis.hgetall(live.key("meta"))
+    assert (meta[b"run_name"], meta[b"spider_args"], meta[b"limiting"]) == (b"two", b"other", b"5000 2")
+    joined = HandWorker(live, "joins", later.crawl).joined
+    assert (joined.status, joined.run, joined.resumed, joined.limits_changed) == (Status.OK, 4, True, False)
+
+
+def test_rejoin_when_redis_forgot_a_worker_and_the_run_is_cleared(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Nobody waited for it before what was seen went: it is told that what it alone knew may be missing."""
+    worker.leave()
+    other.exchange()
+    other.leave()
+    assert worker.rejoin("worker-2") == Rejoined(Status.FINISHED)
+    for parentless in (Parentless.LOGGED, Parentless.WAITING):
+        assert worker.rejoin("worker-3", parentless=parentless) == Rejoined(Status.FINISHED, forgotten=True)
 
 
 # fence and drain

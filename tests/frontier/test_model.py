@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -53,17 +53,19 @@ from support.reference import ReferenceFrontier
 from support.reference_partitions import UNIT_S, units
 from support.stored import Dump, State, crawl_keys, reference_state
 
-EXAMPLES = 250
+EXAMPLES = 120
 settings.register_profile(
     "frontier",
     max_examples=EXAMPLES,
     stateful_step_count=40,
     deadline=None,
     database=None,
+    # To explain a failure takes longer than a test may run.
+    phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=list(HealthCheck),
 )
 QUICK = settings.get_profile("frontier")
-SOAK = settings(QUICK, max_examples=10 * EXAMPLES)
+SOAK = settings(QUICK, max_examples=20 * EXAMPLES)
 
 # No strategy depends on the state, and no rule has a precondition: whatever the servers' hashes do,
 # the same choices stay possible, and an example replays.
@@ -113,11 +115,11 @@ class Actor:
     worker_id: str
     epoch: str
     run: int
+    crawl: Identity
     seq: int = 1
     held: list[bytes] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
     """Its exchange whose reply was lost; all that it may send is this again."""
-    starts: str = ""
     out_of_step: bool = False
     """It was answered RESYNC or, without its moves applied, FINISHED."""
 
@@ -172,7 +174,7 @@ class FrontierMachine(RuleBasedStateMachine):
         )  # fmt: skip
         joined = self.both("join", worker_id, {"host": worker_id}, self.new_name("epoch"), crawl)
         if joined.status is Status.OK:
-            actor = Actor(worker_id, joined.epoch, joined.run, starts=crawl.starts)
+            actor = Actor(worker_id, joined.epoch, joined.run, crawl)
             self.actors = [*self.actors, actor][-WORKERS:]
 
     @rule(
@@ -534,7 +536,7 @@ class FrontierMachine(RuleBasedStateMachine):
     ) -> None:
         new_id = self.new_name("worker")
         old = (actor.worker_id, actor.epoch, actor.run, actor.held)
-        args = (new_id, {"host": new_id}, *old, parentless, keep_seen, actor.starts)
+        args = (new_id, {"host": new_id}, *old, parentless, replace(actor.crawl, keep_seen=keep_seen))
         for _ in range(repeats + 1):
             rejoined = self.both("rejoin", *args)
         if rejoined.status is Status.OK:

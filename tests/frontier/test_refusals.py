@@ -18,6 +18,7 @@ from scrapy_dq.frontier.model import (
     FrontierRefused,
     FrontierUnavailable,
     Order,
+    Parentless,
     Seen,
     Status,
 )
@@ -30,7 +31,7 @@ PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name and key.name != "c
 
 CALLS = {
     "join": ("new", {}, "epoch", IDENTITY),
-    "rejoin": ("new", {}, "worker", "EPOCH", 0, [], False, False),
+    "rejoin": ("new", {}, "worker", "EPOCH", 0, [], Parentless.NONE, IDENTITY),
     "exchange": ("worker", "EPOCH", 0, 2, 1, 0, 1, pack_moves([put(9)])),
     "drain": ("dead", "EPOCH", 0, 10, 3),
     "leave": ("worker", "EPOCH", 0, False),

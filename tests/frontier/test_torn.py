@@ -316,12 +316,19 @@ def test_the_last_leave_stopped_at_any_write_ends_the_run(each_stop: Callable[..
 
 
 @IDENTITIES
-def test_a_rejoin_stopped_at_any_write_loses_nothing(each_stop: Callable[..., Any], identity: Any) -> None:
+@pytest.mark.parametrize("run", [0, 5], ids=["", "of a later run"])
+def test_a_rejoin_stopped_at_any_write_loses_nothing(
+    each_stop: Callable[..., Any], run: int, identity: Any
+) -> None:
+    """Nor one that gives an earlier run its own number, and its limits."""
     for live, stop in each_stop("rejoin"):
         worker, held = filled(live, identity=identity)
         kept = held[:3]
-        if stop(lambda w=worker, k=kept: w.rejoin("again", held=k)) is None:
-            worker.rejoin("again", held=kept)
+        if run:
+            worker.crawl = replace(HASTY if identity is IDENTITY else IDENTITY, run_name="later")
+        if stop(lambda w=worker, k=kept: w.rejoin("again", held=k, run=run)) is None:
+            worker.rejoin("again", held=kept, run=run)
+        assert worker.run == run
         assert {int(i) for i in worker.held} == set(kept)
         live.state()
         served = Counter(kept)

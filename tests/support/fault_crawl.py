@@ -97,12 +97,16 @@ class FaultCrawl:
 
     def kill(self, worker: Worker) -> None:
         """Kill *worker* with SIGKILL, and add what it held to `leases_at_kills`."""
+        if self.contender == "scrapy_dq":
+            # Frozen first: when this is counted, what it has sent is there, and nobody has found it dead and
+            # taken what it held.
+            worker.suspend()
+            wait_until(lambda: worker.suspended or not worker.running, "the worker has stopped")
+            time.sleep(0.05)
+            self.leases_of({worker.pid})  # Redis has read by then what it had sent
+            self.leases_at_kills += self.leases_of({worker.pid})
         worker.kill()
         self.killed.add(worker.pid)
-        if self.contender == "scrapy_dq":
-            # What it sent as it died may reach Redis after this process's own question.
-            time.sleep(0.05)
-            self.leases_at_kills += self.leases_of({worker.pid})
 
     def end(self, timeout_s: float = 60.0) -> Verdict:
         """Wait until every worker has ended by itself, within one deadline."""

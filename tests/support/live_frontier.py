@@ -244,7 +244,7 @@ class HandWorker:
         self.live = live
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": worker_id}, uuid4().hex, crawl)
-        self.epoch, self.run, self.starts = self.joined.epoch, self.joined.run, crawl.starts
+        self.epoch, self.run, self.crawl = self.joined.epoch, self.joined.run, crawl
         self.seq = 1
         self.held: set[bytes] = set()
         self.last: dict[str, Any] = {}
@@ -293,7 +293,7 @@ class HandWorker:
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]
         reply = self.live.call(
             "rejoin", new_id, {"host": new_id}, self.worker_id, self.epoch, self.run if run is None else run,
-            ids, parentless, False, self.starts,
+            ids, parentless, self.crawl,
         )  # fmt: skip
         if reply.status is Status.OK:
             self.worker_id, self.run, self.seq, self.held = new_id, reply.run, 1, set(reply.owned)

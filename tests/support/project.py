@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.fork_server import ForkServer
 from support.worker import Worker, wait_all
 
 TESTS = Path(__file__).parents[1]
@@ -64,6 +65,7 @@ class Project:
         settings: more settings, or others instead of SETTINGS; None as a value removes one.
         spider: the source of the module with the spider class, in place of SPIDER.
         name: the spider's name, hence the crawl's; random by default.
+        fork_server: starts the workers, but for those with an environment or a sitecustomize of their own.
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class Project:
         settings: Mapping[str, Any] | None = None,
         spider: str = SPIDER,
         name: str | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self.folder = folder
+        self._fork_server = fork_server
         self.name = name or f"tree-{secrets.token_hex(6)}"
         self.record = folder / "record.txt"
         self.workers: list[Worker] = []
@@ -110,7 +114,9 @@ class Project:
         options += [part for key, value in (args or {}).items() for part in ("-a", f"{key}={value}")]
         command = self.command("crawl", self.name, *options)
         log = self.folder / f"worker-{len(self.workers)}.log"
-        worker = Worker(command, self.folder, log, self.environ() | dict(environ or {}))
+        anew = environ or (self.folder / "sitecustomize.py").exists()  # both are read as Python starts
+        fork_server = None if anew else self._fork_server
+        worker = Worker(command, self.folder, log, self.environ() | dict(environ or {}), fork_server)
         self.workers.append(worker)
         return worker
 

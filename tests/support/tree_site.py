@@ -71,8 +71,8 @@ class TreeSite(SiteProcess):
         return Counter(json.loads(self.get("/__hits")))
 
     def log(self) -> list[Hit]:
-        """Return every request in the order of arrival."""
-        return [Hit(*row) for row in json.loads(self.get("/__log"))]
+        """Return every request in the order of arrival, which need not be that of the answers."""
+        return sorted((Hit(*row) for row in json.loads(self.get("/__log"))), key=lambda hit: hit.at_s)
 
     def set_latency(self, seconds: float) -> None:
         """Let each tree page that is asked for from now on take so long."""

@@ -11,17 +11,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from support.fork_server import Forked, ForkServer
 from support.waiting import SLACK, patience, wait_until
 
 LOG_TAIL = 4000
 
 
 class Worker:
-    """A running or ended worker; its output, standard error included, goes to the file *log*."""
+    """A running or ended worker; its output, standard error included, goes to the file *log*.
 
-    def __init__(self, command: Sequence[str], folder: Path, log: Path, environ: Mapping[str, str]) -> None:
+    Args:
+        command: with the interpreter; *fork_server*, if there is one, starts `scrapy` and what follows it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        log: Path,
+        environ: Mapping[str, str],
+        fork_server: ForkServer | None = None,
+    ) -> None:
         self.log = log
+        self._process: subprocess.Popen[bytes] | Forked
         with log.open("wb") as output:
+            if fork_server:
+                words = command[command.index("scrapy") + 1 :]
+                self._process = fork_server.start(words, folder, log, environ)
+                return
             # A session of its own: Ctrl-C in the terminal is for pytest, which then stops the workers.
             self._process = subprocess.Popen(
                 command,
@@ -102,6 +121,14 @@ class Worker:
     def suspend(self) -> None:
         """Freeze the process."""
         self._process.send_signal(signal.SIGSTOP)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it is frozen by now."""
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:
+            return False
 
     def resume(self) -> None:
         """Let a suspended process go on."""

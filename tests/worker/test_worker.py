@@ -21,7 +21,7 @@ from scrapy_dq.frontier.overview import peek
 from scrapy_dq.frontier.wire import NO_TERMS, pack_moves
 from support import stored
 from support.proxy import RedisProxy
-from support.redis_server import KINDS, RedisServer, find_binary
+from support.redis_server import Kind, RedisServer
 from support.waiting import Stopwatch
 from worker.engine import Crawl, Engine, entries, held_by, script, sha, until
 
@@ -303,9 +303,9 @@ async def test_a_tenth_of_all_replies_is_lost_and_each_entry_is_worked_at_once(
 # Out of step
 
 
-async def fence_and_drain(by: Engine, worker_id: str) -> None:
-    """Do what other workers do with one whose heartbeat stands still."""
-    assert (await by.frontier.fence(worker_id, by.worker.epoch, by.worker.run))[0] == "OK"
+async def fence_and_drain(by: Engine, worker_id: str, gone: bool = False) -> None:
+    """Do what other workers do with one whose heartbeat stands still, or whose process is gone."""
+    assert (await by.frontier.fence(worker_id, by.worker.epoch, by.worker.run, gone))[0] == "OK"
     await by.frontier.drain(worker_id, by.worker.epoch, by.worker.run, 100, 3)
 
 
@@ -425,6 +425,29 @@ async def test_a_worker_that_was_away_until_the_next_run_began_ends(
         assert away.worker.ending == ("finished" if late == "of a page" else "run_over")
     assert len(messages(caplog, logging.ERROR)) == (late == "of engine.crawl()")
     assert "1 requests" in next(line for line in caplog.messages if "The run is over" in line)
+
+
+async def test_a_worker_that_nobody_knows_any_more_does_not_say_finished(
+    crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others took it for gone, and cleared the run: whether all that it had put was done is not known."""
+    crawl.size = 1
+    async with Engine(crawl, url=proxy.url) as away:
+        away.may_end.clear()
+        away.seed()
+        running = asyncio.ensure_future(away.run())
+        await until(lambda: away.worker.census.in_flight == 1, "it works")
+        proxy.refuse()
+        async with Engine(crawl) as other:
+            await fence_and_drain(other, away.worker.id, gone=True)
+            other.seed([])
+            await other.run()
+        away.may_end.set()
+        proxy.pass_through()
+        await running
+        assert away.worker.ending == "run_over"
+    (error,) = messages(caplog, logging.ERROR)
+    assert "may be missing" in error
 
 
 async def test_a_worker_that_was_away_while_the_run_ended_stores_what_is_new(
@@ -567,14 +590,11 @@ async def test_a_lease_count_that_differs_is_found_and_mended(
         assert (state()["done"], engine.counts["rejoin"]) == (7, 1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_redis_that_comes_back_older_costs_repeats_and_no_entry(
-    start_redis: Callable[..., RedisServer], crawl_name: str, kind: str
+    start_redis: Callable[..., RedisServer], crawl_name: str, redis_kind: Kind
 ) -> None:
     """Rolled back by about half a second under two live workers: everything is processed, and it ends."""
-    if find_binary(kind) is None:
-        pytest.skip(f"no redis-server of kind {kind}")
-    server = start_redis(kind, appendonly=True)
+    server = start_redis(redis_kind, appendonly=True)
     crawl = Crawl(server.url, crawl_name, size=300)
     async with Engine(crawl, work_s=0.02) as a, Engine(crawl, work_s=0.02) as b:
         a.seed()

@@ -19,7 +19,7 @@ local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
 local SENT = 1
 load_state()
-local answer = stale(epoch, run)
+local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
 if answer then return answer end
 local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',

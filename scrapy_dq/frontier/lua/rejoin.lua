@@ -1,38 +1,57 @@
 -- rejoin: a live worker registers anew and keeps the leases that are still its own. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
---          2 logged), keep_seen, starts (as in join.lua)
--- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none is) | FINISHED
---          | LOST | CONVERTING, from>to (nothing changed)
+--          2 logged), keep_seen, starts, run_name, spider_args, limits (as in join.lua; the last three as this worker's
+--          run had them, where Redis knows an earlier one only)
+-- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none is)
+--          | FINISHED, forgotten (1: the run was cleared without waiting for this worker, and what it had put without a
+--          parent may be missing; left out: the run is an older one) | LOST | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, keep_seen, starts = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local run_name, spider_args, limits = ARGV[10], ARGV[11], ARGV[12]
 
 local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
-if redis.call('SISMEMBER', key.members, new_id) == 1 then
+if is_member(new_id) then
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) }
 end
-if state.run > run then return { 'FINISHED' } end
-if state.phase == 'finished' then
-  if state.run < run then
-    -- A Redis that came back older than the start of this run.
-    next_run(keeps_seen(keep_seen))
-    redis.call('HSET', key.meta, 'run', state.run, 'phase', state.phase, 'cleared', 0)
-  elseif parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
+if state.run > run and not is_member(old_id) then return { 'FINISHED' } end
+if state.run < run then
+  -- A Redis that came back older than the start of this run, to one that was over. If that is open here, others may
+  -- have joined it since: what waits stays, and has this number from now on. But what that one has seen and started
+  -- would hide what this one has yet to crawl; its end would have dropped it, unless both runs keep it.
+  local keep = keep_seen ~= '0' and keeps_seen('')
+  if state.phase == 'finished' then
+    next_run(keep)
+  else
+    if not keep or not seen_stays() then
+      drop_seen()
+      redis.call('UNLINK', key.adopted)
+    end
+    redis.call('UNLINK', key.seeds)
+    forget_done_starts()
+  end
+  if limits ~= '' and redis.call('HGET', key.meta, 'limits_set') ~= limits then set_limits(limits) end
+  if keep_seen ~= '' then redis.call('HSET', key.meta, 'keep_seen', keep_seen) end
+  state.run = run -- in one step, as the last: until then it is the run before
+  redis.call('HSET', key.meta, 'run', state.run, 'phase', state.phase, 'run_name', run_name,
+    'spider_args', spider_args, 'cleared', 0)
+elseif state.phase == 'finished' then
+  if parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
     -- What makes a put known is there still: puts that were stored drop out. Without it they would start the run anew.
     state.phase = 'open'
     redis.call('HDEL', key.meta, 'seen_for')
   else
-    return { 'FINISHED' }
+    return { 'FINISHED', parentless > 0 and 1 or 0 }
   end
 end
 local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq')
 -- Not there, nor taken for dead: Redis does not know that it ever registered. A member without a record was not
 -- forgotten: somebody has deleted the record.
-if not old[4] and redis.call('SISMEMBER', key.members, old_id) == 1 then old[4] = 2 ^ 52 end
+if not old[4] and is_member(old_id) then old[4] = 2 ^ 52 end
 -- A repeat of one that was taken for dead meanwhile finds what the first one was told (fence.lua).
 local last_seq = old[4] or redis.call('HGET', key.absent, old_id) or redis.call('HGET', key.absent, new_id) or -1
 local owned, suspect = {}, ''

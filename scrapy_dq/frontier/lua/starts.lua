@@ -8,7 +8,10 @@ local function stored_starts()
   local unpacked, starts = pcall(cmsgpack.unpack, redis.call('HGET', key.meta, 'starts') or '')
   return unpacked and type(starts) == 'table' and starts or {}
 end
-local function save_starts(starts) redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts)) end
+local function save_starts(starts)
+  if next(starts) == nil then return redis.call('HDEL', key.meta, 'starts') end
+  redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts))
+end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
 -- A worker whose seeding level falls has stored all that its start() yields: whichever with the same name was broken
 -- off, this one is as good.
@@ -46,6 +49,14 @@ local function start_broken(worker_id)
   end
   if name == '' or (seeding ~= '1' and seeding ~= '2' and seeding ~= AGAIN) then return '' end
   return note_broken(name, worker_id, seeding == AGAIN)
+end
+-- They were done in an earlier run (rejoin.lua); what was broken off may be of who joined it since.
+local function forget_done_starts()
+  local starts = stored_starts()
+  for name, was in pairs(starts) do
+    if was == 'done' then starts[name] = nil end
+  end
+  save_starts(starts)
 end
 -- One that was taken for dead is back, and goes on with its own.
 local function start_goes_on(name, old_id)

@@ -55,10 +55,12 @@ local function save_limiting()
   end
 end
 -- Every call carries (epoch, run): a worker that slept through the end of its run, or through the
--- loss of the frontier, must change nothing.
-local function stale(epoch, run)
+-- loss of the frontier, must change nothing. Who is a member all the same, joined a run that has a new number since
+-- (rejoin.lua).
+local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
+local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
-  if state.run < run then return 'RESYNC' end
+  if state.run < run or state.run > run and member and is_member(member) then return 'RESYNC' end
   if state.run > run then return 'FINISHED' end
 end
 local function census(seeding, incomplete)

@@ -1,0 +1,201 @@
+"""Processes of `scrapy`, forked from one that has imported it: most tests take less long than the import.
+
+Such a process does what `python -m scrapy` does in the same folder, but for the imports. Whoever sets what
+Python reads as it starts gets a new one, and so does everybody in `make soak`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import scrapy.__main__
+import scrapy.cmdline
+
+PACKAGES = ("scrapy", "scrapy_dq", "redis.asyncio")
+NOT_IMPORTED = ("test", "debug")
+"""Modules with this in their names: the latter installs signal handlers."""
+
+
+class ForkServer:
+    """The server's end that a test holds: starts processes, and knows which have ended, and how.
+
+    Not for several threads.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._read = b""
+        self._statuses: dict[int, int] = {}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.fork_server", str(theirs.fileno())],
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+
+    def start(self, words: Sequence[str], folder: Path, log: Path, environ: Mapping[str, str]) -> Forked:
+        """Start `scrapy *words` in *folder*, in a session of its own, its output to the file *log*."""
+        self._socket.sendall(json.dumps([list(words), str(folder), str(log), dict(environ)]).encode() + b"\n")
+        while (started := self._hear()) is None:
+            pass
+        return Forked(self, started)
+
+    def status(self, pid: int, timeout_s: float) -> int | None:
+        """Return how *pid* has ended, as subprocess tells it; None: it has not within *timeout_s*."""
+        deadline = time.monotonic() + timeout_s
+        while pid not in self._statuses:
+            left = max(0.0, deadline - time.monotonic())
+            if b"\n" not in self._read and not select.select([self._socket], [], [], left)[0]:
+                return None
+            self._hear()
+        return self._statuses[pid]
+
+    def _hear(self) -> int | None:
+        """Wait for a line of the server: return which process has started, or note how one has ended."""
+        while b"\n" not in self._read:
+            more = self._socket.recv(4096)
+            if not more:
+                raise RuntimeError("the fork server has ended")
+            self._read += more
+        line, _, self._read = self._read.partition(b"\n")
+        pid, status = json.loads(line)
+        if status is None:
+            return int(pid)
+        self._statuses[pid] = status
+        return None
+
+    def close(self) -> None:
+        """End the server; what it has started goes on."""
+        self._socket.close()
+        self._process.wait(60)
+
+
+class Forked:
+    """A process of a `ForkServer`, with what a Worker uses of subprocess.Popen."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server = server
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        return self._server.status(self.pid, 0)
+
+    def wait(self, timeout: float) -> int:
+        status = self._server.status(self.pid, timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired("scrapy", timeout)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def import_all() -> None:
+    """Import what a crawl may import; not the reactor, which each process chooses."""
+    for name in PACKAGES:
+        package = import_module(name)
+        for found in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda _: None):
+            if not any(part in found.name for part in NOT_IMPORTED):
+                # Of optional dependencies; of what is deprecated.
+                with suppress(ImportError), catch_warnings():
+                    simplefilter("ignore")
+                    import_module(found.name)
+    import_module("support.tree_spider")
+    if "twisted.internet.reactor" in sys.modules:
+        raise RuntimeError("a reactor has been installed, which each process has to choose itself")
+
+
+def serve(connection: socket.socket) -> list[Any] | None:
+    """Fork a process for each request, tell its pid, and later how it has ended.
+
+    Returns:
+        In each process that was forked, the request; in the server None, when the other side has closed.
+    """
+    requests = connection.makefile("rb")  # the other side waits for the answer to each
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        for ready in select.select([connection, woken], [], [])[0]:
+            if ready is woken:
+                os.read(woken, 4096)
+                for pid, status in ended_children():
+                    connection.sendall(json.dumps([pid, status]).encode() + b"\n")
+                continue
+            request = requests.readline()
+            if not request:
+                return None
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.close(woken)
+                os.close(wake)
+                requests.close()
+                connection.close()
+                asked: list[Any] = json.loads(request)
+                return asked
+            connection.sendall(json.dumps([pid, None]).encode() + b"\n")
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Reap whoever has ended; yield pid and exit code, negative for a signal."""
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            yield pid, os.waitstatus_to_exitcode(status)
+
+
+def become(words: list[str], folder: str, log: str, environ: dict[str, str]) -> None:
+    """Be `python -m scrapy *words`; it ends as that does, by SystemExit."""
+    os.setsid()
+    os.chdir(folder)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.dont_write_bytecode = True
+    # As the interpreter makes it: the folder, what PYTHONPATH names, and the rest.
+    named = environ["PYTHONPATH"].split(os.pathsep)
+    sys.path[:] = [folder, *named, *(path for path in sys.path[1:] if path not in named)]
+    sys.argv[:] = [scrapy.__main__.__file__, *words]
+    scrapy.cmdline.execute()
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    import_all()
+    gc.freeze()
+    if request := serve(connection):
+        become(*request)
+
+
+if __name__ == "__main__":
+    main()
