@@ -46,6 +46,7 @@ from scrapy_dq.frontier.spill import SpillLost
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 
 logger = logging.getLogger(__name__)
+_LEFT_BEHIND = "a crawl closes with reason run_over, a Queue puts its items into the next run"
 
 
 class Listener(Protocol):
@@ -157,6 +158,8 @@ class Dialogue:
         """The frontier is gone."""
         self.damage = ""
         """Keys that contradict the counts, as the last exchange has found: an audit is due; empty: none."""
+        self.left_over: list[Put] = []
+        """Puts without a parent that the run, now over, has perhaps not done: the next one may take them."""
         self._left_behind = False
 
     @property
@@ -463,18 +466,22 @@ class Dialogue:
         if dropped:
             logger.error(
                 "The run is over, finished by others while this worker was away: %d requests of start() or "
-                "engine.crawl() that it could not store are dropped; it closes with reason run_over",
+                "engine.crawl() that it could not store are dropped; %s",
                 dropped,
+                _LEFT_BEHIND,
             )
             self._left_behind = True
         elif forgotten:
             logger.error(
                 "The run is over, finished by others while this worker was away, and Redis does not know of "
                 "this worker any more (rolled back?): requests of its start() or engine.crawl() may be "
-                "missing; it closes with reason run_over"
+                "missing; %s",
+                _LEFT_BEHIND,
             )
             self._left_behind = True
         self.over = True
+        logged = self._log.take() if forgotten else []
+        self.left_over = [put for put in logged if put.parent is None] + self.outbox.parentless_in_memory()
         self.outbox.clear()
         self._finish()
 

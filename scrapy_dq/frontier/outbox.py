@@ -108,6 +108,10 @@ class Outbox:
         self._head_bytes, self._tail_bytes = _total(self._head), _total(self._tail)
         self._tail_due = (0, 0)
 
+    def parentless_in_memory(self) -> list[Put]:
+        """Return the puts that no lease stands for, but for those that wait on disk."""
+        return [move for move in (*self._head, *self._tail) if isinstance(move, Put) and move.parent is None]
+
     def clear(self) -> None:
         """Forget everything: the run is over, and nobody takes it; or the worker leaves."""
         self._head.clear()

@@ -109,6 +109,11 @@ class Worker:
         return self._dialogue.over
 
     @property
+    def left_over(self) -> list[Put]:
+        """Puts without a parent that the run, now over, has not done for certain."""
+        return self._dialogue.left_over
+
+    @property
     def lost(self) -> bool:
         """The frontier is gone; the crawl cannot go on."""
         return self._dialogue.lost

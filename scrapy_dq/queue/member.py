@@ -58,6 +58,8 @@ class Member:
         self._closing = asyncio.Event()
         self._broken = ""
         self._starting_over: asyncio.Task[None] | None = None
+        self._left_over: dict[bytes, Put] = {}
+        """Was confirmed by a run that is over, and may not be done: the next one has not taken it yet."""
         self._thread = LoopThread(self._live, self._end)
 
     # From any thread.
@@ -164,18 +166,28 @@ class Member:
 
     async def _flush(self, asked: Flush) -> None:
         async def verify() -> None:
-            if self._broken:
-                raise FrontierLost(self._broken)  # nobody would answer
-            look = Look()
-            self._callers.add(look)
-            try:
-                left = asked.deadline - time.monotonic()
-                await asyncio.wait_for(asyncio.wrap_future(look.future), left)
-            except asyncio.TimeoutError:
-                raise FrontierUnavailable(self.worker.outage or "Redis takes too long") from None
+            again = True
+            while again:
+                if self._broken:
+                    raise FrontierLost(self._broken)  # nobody would answer
+                look = Look()
+                self._callers.add(look)
+                try:
+                    left = asked.deadline - time.monotonic()
+                    await asyncio.wait_for(asyncio.wrap_future(look.future), left)
+                except asyncio.TimeoutError:
+                    raise FrontierUnavailable(self.worker.outage or "Redis takes too long") from None
+                again = self._callers.puts.replayed(self.worker)
 
         try:
-            doubt = await self.worker.wait_until_durable(verify, asked.deadline)
+            worker, doubt = None, ""
+            while worker is not self.worker:
+                if self._callers.puts.replayed(self.worker):
+                    await verify()  # the disk is waited for after that
+                worker = self.worker
+                doubt = await worker.wait_until_durable(verify, asked.deadline)
+                if self._starting_over is not None:
+                    await verify()  # the run is over; another worker answers, in the next one
             if doubt:
                 asked.fail(FrontierUnavailable(doubt))
             asked.answer()
@@ -185,7 +197,9 @@ class Member:
             asked.fail(ShutDown())  # cancelled: this process leaves
 
     def _start_over(self) -> None:
-        if self._starting_over is None and not self._closing.is_set():
+        left_over = self._callers.puts.without_sent(self.worker.left_over)
+        self._left_over.update((put.entry_id, put) for put in left_over)
+        if self._starting_over is None and (left_over or not self._closing.is_set()):
             self._starting_over = asyncio.get_running_loop().create_task(self._join_anew())
 
     async def _join_anew(self) -> None:
@@ -202,6 +216,12 @@ class Member:
                 return
         self._starting_over = None
         logger.info("What was not stored in the run that is over is put into this one")
+        if self._left_over:
+            logger.warning(
+                "%d items are put into it again: Redis has forgotten that it had them", len(self._left_over)
+            )
+            for put in self._left_over.values():
+                self.worker.put(put)
         self._callers.start_over()
 
     def _break(self, why: str) -> None:
@@ -209,12 +229,27 @@ class Member:
         self._callers.fail_all(lambda: FrontierLost(why))
 
     async def _leave(self) -> None:
-        if self._starting_over is not None:
-            self._starting_over.cancel()
-            await asyncio.wait([self._starting_over])
         self._callers.shut(immediate=True)
         grace_s = max(self._config.shutdown_grace_s, self._config.redis_timeout_s)
-        await self.worker.stop(grace_s, durable=self._durable and self._has_put)
+        deadline = time.monotonic() + grace_s
+        left = True
+        while left:
+            if (joining := self._starting_over) is not None:
+                left_s = max(0.0, deadline - time.monotonic()) if self._left_over else 0.0
+                await asyncio.wait([joining], timeout=left_s)
+                joining.cancel()
+                await asyncio.wait([joining])
+            failed = self._starting_over
+            left_s = max(0.0, deadline - time.monotonic())
+            await self.worker.stop(left_s, durable=self._durable and self._has_put)
+            left = self._starting_over is not failed  # the run was over, as it turned out
+        if self._left_over:
+            logger.error(
+                "%d items may be lost: Redis has forgotten that it had them, and could not be told again "
+                "within the %.0f s that closing may take",
+                len(self._left_over),
+                grace_s,
+            )
         why = self.worker.outage or "This process has left the crawl"
         self._callers.puts.fail_all(ShutDown, lambda: FrontierUnavailable(f"{why}. {PERHAPS_STORED}"))
 
@@ -272,5 +307,7 @@ class Member:
             return
         # Not before: an outbox that was given up is empty, too, and nothing of it is stored.
         self._callers.puts.confirm(self.worker)
+        if not self._callers.puts.replayed(self.worker):
+            self._left_over.clear()
         if not self._closing.is_set():
             self._callers.exchanged()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierUnavailable, Put
 from scrapy_dq.frontier.worker import Worker
@@ -65,6 +65,15 @@ class Puts:
             self._sent.append((asked, put))
             worker.put(put)
         return len(self._sent) > before
+
+    def replayed(self, worker: Worker) -> bool:
+        """Tell whether puts wait in the outbox that were confirmed once."""
+        return worker.unconfirmed_puts > len(self._sent)
+
+    def without_sent(self, puts: Iterable[Put]) -> list[Put]:
+        """Return those of *puts* for which no caller waits."""
+        sent = {put.entry_id for _, put in self._sent}
+        return [put for put in puts if put.entry_id not in sent]
 
     def refuse(self, put: Put) -> None:
         """Note that there was no room for *put*."""

@@ -341,3 +341,57 @@ def test_another_order_than_the_stored_one(make: Make) -> None:
         make(order="fifo").get()
     anyhow: Any = make()
     assert [anyhow.get() for _ in range(3)] == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("ends", ["flush", "close"])
+def test_a_process_that_redis_forgot_while_it_was_away(
+    make: Make,
+    start_redis: Callable[..., RedisServer],
+    start_proxy: StartProxy,
+    crawl_name: str,
+    ends: str,
+) -> None:
+    """Redis came back older than its puts, and the others finished the run: the items are in the next one."""
+    server = start_redis(appendonly=True)
+    live = LiveFrontier(server.url, crawl_name, Order.FIFO)
+    other = HandWorker(live, "other")
+    before = live.dump()
+    proxy = start_proxy(server.url)
+    q = make(url=proxy.url, settings={"DQ_SHUTDOWN_GRACE": 20})
+    q.put_all(range(3))
+    proxy.refuse()
+    live.roll_back(before)
+    assert other.exchange().status.value == "FINISHED"
+    other.leave()
+    ending = Background(getattr(q, ends))
+    proxy.pass_through()
+    ending.wait(60)
+    following = make(url=server.url)
+    assert [following.get(timeout=60) for _ in range(3)] == [0, 1, 2]
+    for each in (q, following):
+        each.close()
+    live.close()
+
+
+def test_a_flush_waits_for_all_that_is_stored_again(
+    make: Make,
+    start_redis: Callable[..., RedisServer],
+    start_proxy: StartProxy,
+    crawl_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What Redis forgot takes many exchanges: its disk is waited for after the last of them."""
+    server = start_redis(appendonly=True, args=["--appendfsync", "always"])
+    live = LiveFrontier(server.url, crawl_name, Order.FIFO)
+    other = HandWorker(live, "other")
+    before = live.dump()
+    proxy = start_proxy(server.url)
+    q = make(url=proxy.url)
+    q.put_all(range(60))
+    monkeypatch.setattr("scrapy_dq.frontier.outbox.MAX_MOVES", 2)
+    proxy.set_delay(0.02)
+    live.roll_back(before)
+    q.flush(60)
+    assert other.exchange().census.waiting == 60
+    q.close()
+    live.close()
