@@ -35,6 +35,8 @@ IN_OUTBOX = 20_000
 FULL_BUFFER = 1_000
 """Leases that are asked for by one exchange, at most; with CONCURRENT_REQUESTS as high they are all kept."""
 LONGEST_S = 120
+ROUND = 10_000
+"""Requests that are put, and then taken, at a time, in the phase `crawled`."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Plan:
     settings: dict[str, Any]
     requests: int
     phases: list[str]
-    """Some of new, known, taken, in this order; or held."""
+    """Some of new, known, taken, in this order; or held; or crawled."""
     redis_url: str = ""
     profile: bool = False
 
@@ -76,6 +78,7 @@ class Measured:
             "known": lambda: self._put(new=False),
             "taken": lambda: self._used(self._driver.take(plan.requests)),
             "held": self._held,
+            "crawled": self._crawled,
         }
 
     async def all_phases(self) -> dict[str, Any]:
@@ -113,6 +116,19 @@ class Measured:
             found["buffer"] = _rss()
         return found
 
+    async def _crawled(self) -> list[int]:
+        """Return the bytes of this process at the start and after each tenth of a crawl's requests."""
+        sizes = [_rss()]
+        for first in range(0, self._plan.requests, ROUND):
+            new = (request(n, self._spider) for n in range(first, first + ROUND))
+            await self._driver.put(new, new=True)
+            await self._driver.all_told()
+            await self._driver.take(ROUND)
+            await self._driver.all_told()
+            if (first + ROUND) % (self._plan.requests // 10) == 0:
+                sizes.append(_rss())
+        return sizes
+
     def _redis_seconds(self) -> float:
         return used_seconds(self._redis) if self._redis else 0.0
 
@@ -134,11 +150,11 @@ class DriveSpider(SampleSpider):
         yield
 
 
-def drive(plan: Plan) -> dict[str, Any]:
+def drive(plan: Plan, longest_s: float = LONGEST_S) -> dict[str, Any]:
     """Do what *plan* says in a process of its own, and return what each phase has used."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.drive", json.dumps(asdict(plan))],
-        cwd=ROOT, stdout=subprocess.PIPE, timeout=LONGEST_S, check=True,
+        cwd=ROOT, stdout=subprocess.PIPE, timeout=longest_s, check=True,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
     return found

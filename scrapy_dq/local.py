@@ -46,6 +46,11 @@ class LocalQueue:
         self._parents[request] = frozenset(parents)
         self._holds.update(self._parents[request])
 
+    @property
+    def parentless(self) -> bool:
+        """Tell whether one is among them, or at work, that no lease stands for: only this process has it."""
+        return not all(self._parents.values())
+
     def pop(self) -> Request | None:
         """Take the next one; it holds its parents until `done`."""
         if not self._parents:

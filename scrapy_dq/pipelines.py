@@ -74,6 +74,7 @@ class RedisPipeline:
             config.items_type,
             closing=lambda: is_closing(self.crawler),
             grace_s=config.shutdown_grace_s,
+            horizon_s=config.rollback_horizon_s,
             given_up=self._given_up,
             counted=self._counted,
         )

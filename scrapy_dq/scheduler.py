@@ -68,7 +68,6 @@ class Scheduler(BaseScheduler):
         self._count = crawler.stats.inc_value
         self._opened = False
         self._work = AtWork(self._settle)
-        self._asked_if_idle = False
         self._outgoing = Outgoing(crawler, self._sent_out)
 
     # Opening and closing.
@@ -103,10 +102,10 @@ class Scheduler(BaseScheduler):
         """Tell whether anything of the whole crawl, on any worker, is not done yet."""
         if not self._opened:
             return False
-        if not self._asked_if_idle:
-            # The engine asks only once start() is exhausted: this ends the worker's seeding.
-            self._asked_if_idle = True
-            self._session.worker.seeded(failed=self._session.settlement.start_failed)
+        settlement = self._session.settlement
+        if settlement.start_over and not self._work.local.parentless:
+            # This ends the worker's seeding: what start() yielded is known to others, or done.
+            self._session.worker.seeded(failed=settlement.start_failed)
         if len(self._work.local):
             return True
         listening = self._session.listening

@@ -60,6 +60,7 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
     "_slot.inprogress": lambda part: type(part) is set,
     "_slot.nextcall.schedule": callable,
     "_slot.closing": _any,
+    "_start": _any,
     "paused": _any,
     "close_spider": callable,
     "_handle_downloader_output": callable,
@@ -114,6 +115,11 @@ class Settlement:
     def paused(self) -> bool:
         """`engine.pause()` is in force."""
         return bool(self._engine.paused)
+
+    @property
+    def start_over(self) -> bool:
+        """Nothing more comes from `start()`."""
+        return self._engine._start is None
 
     @property
     def start_failed(self) -> bool:

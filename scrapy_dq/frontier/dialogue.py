@@ -428,7 +428,7 @@ class Dialogue:
             if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
                 self._begin_rejoin()  # it came while this rejoin was under way, and opens the run again
             else:
-                self._close_run(answer.forgotten)
+                self._close_run(answer.last_seq)
             return
         logger.info("Worker %s goes on as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
         self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
@@ -455,7 +455,9 @@ class Dialogue:
         self._listener.rolled_back(parentless)
         self._begin_rejoin()
 
-    def _close_run(self, forgotten: bool) -> None:
+    def _close_run(self, last_seq: int | None) -> None:
+        # What waits in the log was put again, if Redis knows of this worker.
+        forgotten = self._log.forgot(last_seq)[1] or (last_seq is None and self._log.parentless)
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
             logger.info(
@@ -473,9 +475,9 @@ class Dialogue:
             self._left_behind = True
         elif forgotten:
             logger.error(
-                "The run is over, finished by others while this worker was away, and Redis does not know of "
-                "this worker any more (rolled back?): requests of its start() or engine.crawl() may be "
-                "missing; %s",
+                "The run is over, finished by others while this worker was away, and Redis has forgotten "
+                "what this worker had stored (rolled back?): requests of its start() or engine.crawl() may "
+                "be missing; %s",
                 _LEFT_BEHIND,
             )
             self._left_behind = True

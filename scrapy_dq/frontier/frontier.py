@@ -124,11 +124,8 @@ class Frontier:
         Source: lua/join.lua
         """
         reply = await self._call(
-            "join", worker_id, json.dumps(identity), new_epoch, SCHEMA,
-            self.order.value if crawl.order_given else "", self._seen.value if crawl.seen_given else "",
-            crawl.fingerprinter, crawl.spider, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
-            crawl.partition_by, ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts,
-            ms(crawl.restart_window_s),
+            "join", worker_id, json.dumps(identity), new_epoch, ms(crawl.restart_window_s),
+            *self._said_of(crawl),
         )  # fmt: skip
         status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms = reply
         return Joined(
@@ -143,6 +140,15 @@ class Frontier:
             parse_words(words),
             None if ended_ms < 0 else ended_ms / 1000,
         )
+
+    def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
+        """Source: lua/described.lua"""
+        return (
+            SCHEMA, self.order.value if crawl.order_given else "",
+            self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
+            crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
+            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts,
+        )  # fmt: skip
 
     async def rejoin(
         self,
@@ -164,14 +170,17 @@ class Frontier:
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            _said(crawl.keep_seen), crawl.starts, crawl.run_name, crawl.spider_args, _packed(crawl.limits),
+            *self._said_of(crawl),
         )  # fmt: skip
         status = Status(reply[0].decode())
-        if status is not Status.OK:
-            return Rejoined(status, forgotten=status is Status.FINISHED and reply[1:] == [1])
+        if status is Status.LOST:
+            return Rejoined(status)
+        last_seq = None if reply[-1] < 0 else int(reply[-1])
+        if status is Status.FINISHED:
+            return Rejoined(status, last_seq=last_seq)
         owned = reply[2]
         ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
-        return Rejoined(status, int(reply[1]), frozenset(ids), None if reply[3] < 0 else int(reply[3]))
+        return Rejoined(status, int(reply[1]), frozenset(ids), last_seq)
 
     async def exchange(
         self,

@@ -383,8 +383,6 @@ class Rejoined:
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
     """The last exchange under the old id that Redis knows; None: it does not know the old id at all."""
-    forgotten: bool = False
-    """The run was finished and cleared as if this worker had never been: what it had put may be missing."""
 
 
 @dataclass(frozen=True, slots=True)

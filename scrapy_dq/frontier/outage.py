@@ -15,7 +15,9 @@ _MEANWHILE = (
 
 
 class Outage:
-    """One stretch of time without a usable answer from Redis: one warning, one line when it ends.
+    """One stretch of time without a usable answer from Redis: a warning, and one line when it ends.
+
+    A second warning if Redis answers meanwhile, but refuses: it will not do so by itself for ever.
 
     Args:
         meanwhile: a sentence for the warning: what goes on, and what is kept.
@@ -26,6 +28,7 @@ class Outage:
         self._meanwhile = meanwhile
         self._kept = kept
         self._since: float | None = None
+        self._warned: set[type[Exception]] = set()
         self.reason = ""
         """Of the newest try that failed; empty: there is no outage."""
         self._tries = 0
@@ -45,6 +48,8 @@ class Outage:
         self.reason = str(error)
         if self._since is None:
             self._since = time.monotonic()
+        if type(error) not in self._warned:
+            self._warned.add(type(error))
             logger.warning("%s. %s", error, self._meanwhile)
 
     def ended(self, kept: int) -> None:
@@ -58,3 +63,4 @@ class Outage:
                 self._kept,
             )
             self._since = None
+            self._warned.clear()

@@ -20,8 +20,8 @@ _SEEN = {
     Seen.COMPACT: ("buckets", "seen_compact"),
 }
 _PARTS: dict[str, tuple[str, ...]] = {
-    "join": ("member", "limits", "rights"),
-    "rejoin": ("release", "member", "limits", "starts"),
+    "join": ("member", "limits", "described", "rights"),
+    "rejoin": ("release", "member", "limits", "described", "starts"),
     "exchange": (
         "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
         "serve", "lease", "claim", "starts", "finish",

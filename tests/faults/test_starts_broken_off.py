@@ -10,6 +10,7 @@ from support.fault_crawl import FaultCrawl
 from support.fault_spiders import EXHAUSTED, GO
 from support.outages import lines
 from support.redis_server import RedisServer
+from support.waiting import wait_until
 from support.worker import Worker
 
 # With -a part=1 a worker yields the start requests; without, it yields none.
@@ -43,6 +44,22 @@ class FreezingSpider(GatheredSpider):
             os.kill(os.getpid(), signal.SIGSTOP)
         async for request in super().start():
             yield request
+"""
+# With -a part=1 the start request stays in its worker, and waits there.
+LOCAL = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class LocalSpider(TreeSpider):
+    name = SPIDER_NAME
+    part = ""
+
+    async def start(self):
+        if self.part:
+            yield scrapy.Request(self.start_urls[0], meta={"dq_local": True, "dq_delay": 600})
+        self.record("exhausted", self.part or "-")
 """
 PAGES = 200
 
@@ -91,6 +108,20 @@ def test_a_start_that_ends_too_early_leaves_the_run_open(
     assert not verdict.lost
     assert verdict.repeats <= parts.leases_at_kills
     assert parts.overview().run == 0
+
+
+def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """Nobody else has it: when its worker dies the others do not say that they have finished."""
+    crawl = fault_crawl(fault_redis, site={"pages": 5}, spider=LOCAL)
+    (waiting,) = crawl.start(args={"part": "1"})
+    wait_until(lambda: crawl.project.count("exhausted"), "start() is over", 30)
+    (other,) = crawl.start()
+    wait_until(lambda: crawl.project.count("exhausted").total() == 2, "the other's start() is over", 30)
+    waiting.kill()
+    other.wait(60)
+    assert other.close_reason == "start_incomplete"
 
 
 def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(

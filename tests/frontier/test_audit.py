@@ -102,6 +102,20 @@ def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None
     assert live.call("census").gone == missing
 
 
+def test_a_damaged_run_of_a_name_is_not_taken_for_done(live: LiveFrontier) -> None:
+    """The same command begins the next run, as it does without a name: the pages are missing."""
+    named = replace(IDENTITY, run_name="monday")
+    worker = HandWorker(live, "worker", named)
+    worker.exchange(*puts(b"a", 3))
+    for name in live.key_names():
+        if name.startswith("backlog:"):
+            live.redis.delete(live.key(name))
+    assert crawl_on(live, worker)[1].census.gone == 3
+    worker.leave()
+    joined = HandWorker(live, "again", named).joined
+    assert (joined.status, joined.run, joined.census.gone) == (Status.OK, 1, 0)
+
+
 def test_entries_that_wait_nowhere_keep_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
     """Everything is empty by the keys, and the counts say that something waits: damage, and no end."""
     worker.exchange(*puts(b"a", 3))

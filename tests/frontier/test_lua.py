@@ -47,6 +47,10 @@ CALLS: dict[str, tuple[Any, ...]] = {
 SCRIPT_OF = {"beats": "beat", "members": "overview"}
 
 
+SAID = "and those of described.lua"
+"""In a header: what `described.lua` reads from ARGV[n] on, as `described(n)`."""
+
+
 def stated_args(name: str) -> list[str]:
     """Return the names after ARGS in the header of a Lua file, without the remarks in brackets."""
     header = re.search(r"^-- ARGS +(.*?)^-- RETURNS", LUA[name], re.MULTILINE | re.DOTALL)
@@ -54,6 +58,10 @@ def stated_args(name: str) -> list[str]:
     text = re.sub(r"\n-- +", " ", header[1])
     while "(" in text:
         text = re.sub(r"\([^()]*\)", "", text)
+    if text.strip().endswith(SAID):
+        said = re.search(r"local SAID = {([^}]*)}", LUA["described"])
+        assert said
+        text = text.replace(SAID, ", ".join(re.findall(r"\w+", said[1])))
     return [] if text.strip() == "none" else [part.strip() for part in text.split(",")]
 
 
@@ -96,6 +104,8 @@ def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
     code = re.sub(r"--.*", "", LUA[name])
     used = {int(i) for i in re.findall(r"ARGV\[(\d+)\]", code)}
     args = stated_args(name)
+    for first in re.findall(r"described\((\d+)\)", code):
+        used |= set(range(int(first), len(args) + 1))
     assert used == set(range(1, len(args) + 1))
     for names, values in re.findall(r"^local ([\w, ]+) = ((?:[^=\n]*ARGV\[\d+\][^=\n]*,?\n?)+)", code, re.M):
         numbers = [int(i) for i in re.findall(r"ARGV\[(\d+)\]", values)]

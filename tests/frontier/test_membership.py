@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Admission, Census, Lease, Member, Parentless, Put, Rejoined, Status
+from scrapy_dq.frontier.model import (
+    Admission,
+    Census,
+    Lease,
+    Member,
+    Parentless,
+    Put,
+    Rejoined,
+    Seen,
+    Status,
+)
 from support.live_frontier import (
     IDENTITY,
+    PROGRAM,
     HandWorker,
     LiveFrontier,
     ack,
@@ -188,7 +200,7 @@ def test_rejoin_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> Non
     """The run of the worker is over, and it has nothing new: it learns so, and nothing changes."""
     worker.exchange()
     before = live.dump()
-    assert worker.rejoin("worker-2") == Rejoined(Status.FINISHED)
+    assert worker.rejoin("worker-2") == Rejoined(Status.FINISHED, last_seq=1)
     assert live.dump() == before
 
 
@@ -213,9 +225,7 @@ def test_rejoin_with_logged_puts_opens_a_run_whose_keys_are_there(live: LiveFron
     other.leave()
     worker.leave()
     before = live.dump()
-    assert worker.rejoin("worker-3", parentless=Parentless.LOGGED) == Rejoined(
-        Status.FINISHED, forgotten=True
-    )
+    assert worker.rejoin("worker-3", parentless=Parentless.LOGGED) == Rejoined(Status.FINISHED)
     assert live.dump() == before
 
 
@@ -224,7 +234,9 @@ def test_rejoin_of_an_older_run_is_told_that_it_is_over(live: LiveFrontier, work
     worker.exchange()
     HandWorker(live, "other")
     before = live.dump()
-    assert worker.rejoin("worker-2", parentless=Parentless.WAITING) == Rejoined(Status.FINISHED)
+    assert worker.rejoin("worker-2", parentless=Parentless.WAITING) == Rejoined(
+        Status.FINISHED, last_seq=2**52
+    )
     assert live.dump() == before
 
 
@@ -282,6 +294,30 @@ def test_an_earlier_run_becomes_what_the_later_one_was(
     assert (joined.status, joined.run, joined.resumed, joined.limits_changed) == (Status.OK, 4, True, False)
 
 
+@pytest.mark.parametrize("phase", ["open", "finished"])
+@pytest.mark.parametrize("first", ["a worker", "a program"])
+def test_an_earlier_run_is_crawled_as_the_later_one_is(
+    open_frontier: Callable[..., LiveFrontier], phase: str, first: str
+) -> None:
+    """What had expired when the later one began is not known, and who starts with its settings can join."""
+    live = open_frontier(seen=Seen.EXPIRING)
+    kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0)
+    then = replace(kept, partition_by="slot", run_name="one")
+    earlier = HandWorker(live, "earlier", then)
+    earlier.exchange(put(1, admission=Admission.SEEN), want=1)
+    if phase == "finished":
+        assert earlier.exchange(ack(1)).status is Status.FINISHED
+    live.advance(2000)
+    program, later = HandWorker(live, "program", then), HandWorker(live, "later", then)
+    program.crawl, later.crawl = PROGRAM, kept
+    if first == "a program":
+        assert program.rejoin("program-2", run=4).run == 4
+    assert later.rejoin("later-2", run=4).run == 4
+    assert later.exchange(put(1, admission=Admission.SEEN)).dropped == ()
+    joined = HandWorker(live, "joins", kept).joined
+    assert (joined.status, joined.run, joined.resumed) == (Status.OK, 4, True)
+
+
 def test_rejoin_when_redis_forgot_a_worker_and_the_run_is_cleared(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
@@ -289,9 +325,8 @@ def test_rejoin_when_redis_forgot_a_worker_and_the_run_is_cleared(
     worker.leave()
     other.exchange()
     other.leave()
-    assert worker.rejoin("worker-2") == Rejoined(Status.FINISHED)
-    for parentless in (Parentless.LOGGED, Parentless.WAITING):
-        assert worker.rejoin("worker-3", parentless=parentless) == Rejoined(Status.FINISHED, forgotten=True)
+    for parentless in Parentless:
+        assert worker.rejoin("worker-2", parentless=parentless) == Rejoined(Status.FINISHED, last_seq=None)
 
 
 # fence and drain

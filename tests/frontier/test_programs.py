@@ -7,14 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Seen, Terms
 from scrapy_dq.frontier.put_log import PutLog
-from support.live_frontier import IDENTITY, SLOW, HandWorker, LiveFrontier, ack, put
+from support.live_frontier import IDENTITY, PROGRAM, SLOW, HandWorker, LiveFrontier, ack, put
 
-PROGRAM = Identity(
-    "", "", "", keep_seen=None, partition_by="", limits=None, order_given=False, seen_given=False
-)
 NAMED = replace(IDENTITY, spider_args='{"a": 1}', run_name="job", partition_by="slot", keep_seen=True)
 OpenFrontier = Callable[..., LiveFrontier]
 

@@ -352,6 +352,7 @@ BROKEN_ENGINES = {
     "engine.scraper.handle_spider_error": {"scraper.handle_spider_error": ...},
     "engine.scraper.handle_spider_output_async": {"scraper.handle_spider_output_async": ...},
     "engine.scraper.call_spider_async": {"scraper.call_spider_async": ...},
+    "engine._start": {"_start": ...},
     "engine.close_spider": {"close_spider": ...},
     "engine._handle_downloader_output": {"_handle_downloader_output": ...},
 }
@@ -367,6 +368,7 @@ def make_engine() -> SimpleNamespace:
             handle_spider_error=call, handle_spider_output_async=call, call_spider_async=call
         ),
         paused=False,
+        _start=None,
         close_spider=call,
         _handle_downloader_output=call,
     )

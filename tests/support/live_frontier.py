@@ -40,6 +40,10 @@ from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support import stored, stored_counts
 
 IDENTITY = Identity("fingerprinter", "spider", "{}")
+PROGRAM = Identity(
+    "", "", "", keep_seen=None, partition_by="", limits=None, order_given=False, seen_given=False
+)
+"""A program without a spider, as a Queue."""
 NO_TERMS = Terms()
 
 

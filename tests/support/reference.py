@@ -141,9 +141,9 @@ class ReferenceFrontier(Partitions):
         reopens = parentless != Parentless.NONE and not self.cleared
         over = self.run > run and old_id not in self.members
         if over:
-            return Rejoined(Status.FINISHED)
+            return Rejoined(Status.FINISHED, last_seq=2**52)
         if self.phase == "finished" and self.run >= run and not reopens:
-            return Rejoined(Status.FINISHED, forgotten=parentless != Parentless.NONE)
+            return Rejoined(Status.FINISHED, last_seq=_known(self._last_seq(old_id, new_id)))
         if self.run < run:
             keep_seen = bool(crawl.keep_seen and self.crawl.keep_seen)
             if self.phase == "finished":
@@ -156,13 +156,17 @@ class ReferenceFrontier(Partitions):
         self.phase, self.seen_for_retry = "open", False
         old = self.members.get(old_id)
         me = self.members[new_id] = Worker(identity, done=old.done if old else 0, starts=crawl.starts)
-        me.came_from = old.last_seq if old else self.absent.get(old_id, self.absent.get(new_id, -1))
+        me.came_from = self._last_seq(old_id, new_id)
         for each in (old_id, new_id):
             self.absent.pop(each, None)
         if old and not old.fenced:
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
             self._remove(old_id)
         return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
+
+    def _last_seq(self, old_id: str, new_id: str) -> int:
+        old = self.members.get(old_id)
+        return old.last_seq if old else self.absent.get(old_id, self.absent.get(new_id, -1))
 
     def fence(self, worker_id: str, epoch: str, run: int, gone: bool = False) -> tuple[str, str]:
         if stale := self._stale(epoch, run):

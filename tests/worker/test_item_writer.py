@@ -35,6 +35,7 @@ class Writer(ItemWriter):
             kind,
             closing=lambda: self.is_closing,
             grace_s=grace_s,
+            horizon_s=10,
             given_up=self._note_given_up,
             counted=lambda stored, failed: self.counts.update(stored=stored, failed=failed),
         )
@@ -95,7 +96,8 @@ async def test_items_are_stored_in_their_order_in_few_trips(
         await asyncio.gather(*write(writer, key, *names(MAX_ITEMS * 2 + 1)))
         assert stored() == names(MAX_ITEMS * 2 + 1)
         assert writer.counts == {"stored": MAX_ITEMS * 2 + 1, "failed": 0}
-    assert proxy.commands["RPUSH"] + proxy.commands["EVAL"] == 3
+    marks = 4  # one a trip, and one at the end
+    assert proxy.commands["RPUSH"] + proxy.commands["EVAL"] == 3 + marks
 
 
 async def test_items_that_come_one_by_one_wait_a_moment_for_each_other(proxy: RedisProxy, key: str) -> None:
@@ -315,3 +317,76 @@ async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
             assert "ZeroDivisionError" in str(outcome)
         await asyncio.gather(*write(writer, key, "c"))
     assert stored() == ["c"]
+
+
+@pytest.mark.parametrize("ends", ["by the next item", "by itself", "as it closes"])
+async def test_what_redis_has_forgotten_is_written_again(
+    client: redis.Redis,
+    proxy: RedisProxy,
+    key: str,
+    stored: Stored,
+    caplog: pytest.LogCaptureFixture,
+    ends: str,
+) -> None:
+    """It came back older, and the page of an item may be done: the item is there all the same, once."""
+    async with writing(proxy.url) as writer:
+        await asyncio.gather(*write(writer, key, "a", "b"))
+        mark = mark_of(client)
+        older = (client.dump(key), client.dump(mark))
+        await asyncio.gather(*write(writer, key, "c"))
+        await asyncio.gather(*write(writer, key, "d"))
+        for name, dump in zip((key, mark), older, strict=True):
+            client.restore(name, 0, dump, replace=True)
+        if ends == "by the next item":
+            await asyncio.gather(*write(writer, key, "e"))
+        if ends != "as it closes":
+            await until(lambda: "d" in stored(), "it is written again")
+    assert sorted(stored()) == [*"abcd", *("e" if ends == "by the next item" else "")]
+    assert stored()[-2:] == ["c", "d"]
+    assert messages(caplog) == ["Redis came back older than it was: 2 items that it had are written again"]
+    assert writer.counts["stored"] == len(stored())
+    assert not client.exists(mark), "nothing is left behind"
+
+
+async def test_a_lost_reply_does_not_hide_what_redis_has_forgotten(
+    client: redis.Redis, proxy: RedisProxy, key: str, stored: Stored
+) -> None:
+    """The first trip after a roll-back is applied, and its answer is lost."""
+    async with writing(proxy.url, grace_s=20) as writer:
+        await asyncio.gather(*write(writer, key, "a"))
+        older = client.dump(mark := mark_of(client))
+        await asyncio.gather(*write(writer, key, "b"))
+        client.lrem(key, 0, "b")
+        client.restore(mark, 0, older, replace=True)
+        proxy.set_loss(1.0)
+        (last,) = write(writer, key, "c")
+        await writer.until_tried(2)
+        proxy.set_loss(0)
+        await last
+    assert set(stored()) == set("abc")
+
+
+async def test_a_user_that_may_not_keep_the_mark_stores_items(
+    client: redis.Redis, redis_server: RedisServer, key: str, stored: Stored, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once what is not known then."""
+    client.acl_setuser("items", enabled=True, passwords=["+pw"], keys=[key], commands=["+@all"])
+    try:
+        url = redis_server.url.replace("redis://", "redis://items:pw@")
+        async with writing(url) as writer:
+            await asyncio.gather(*write(writer, key, "a"))
+            await asyncio.gather(*write(writer, key, "b"))
+        assert stored() == ["a", "b"]
+        (warning,) = messages(caplog)
+        assert "needs EVAL, GET and SET for dq:items-mark:*" in warning
+    finally:
+        client.acl_deluser("items")
+
+
+def mark_of(client: redis.Redis) -> bytes:
+    (mark,) = client.keys("dq:items-mark:*")
+    return bytes(mark)
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

@@ -427,16 +427,19 @@ async def test_a_worker_that_was_away_until_the_next_run_began_ends(
     assert "1 requests" in next(line for line in caplog.messages if "The run is over" in line)
 
 
+@pytest.mark.parametrize("horizon_s", [60, 0.001])
 async def test_a_worker_that_nobody_knows_any_more_does_not_say_finished(
-    crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
+    crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, horizon_s: float
 ) -> None:
     """The others took it for gone, and cleared the run: whether all that it had put was done is not known."""
     crawl.size = 1
-    async with Engine(crawl, url=proxy.url) as away:
+    async with Engine(crawl, url=proxy.url, rollback_horizon_s=horizon_s) as away:
         away.may_end.clear()
         away.seed()
         running = asyncio.ensure_future(away.run())
         await until(lambda: away.worker.census.in_flight == 1, "it works")
+        while horizon_s < 1 and away.worker._dialogue.vouches:
+            await next_exchange(away)
         proxy.refuse()
         async with Engine(crawl) as other:
             await fence_and_drain(other, away.worker.id, gone=True)

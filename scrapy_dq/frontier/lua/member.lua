@@ -70,12 +70,12 @@ end
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
 -- Whether the finished run is that of who joins now: by its name (returns -1), or because a supervisor starts again
 -- what has just ended, well or by a kill (returns how long ago it ended).
-local function over_for(run_name, spider, spider_args, restart_ms)
+local function over_for(ours, restart_ms)
   local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
-  if run_name ~= '' then return run_name == was[1] and -1 end
+  if ours.run_name ~= '' then return ours.run_name == was[1] and state.gone == 0 and -1 end
   local ago_ms = wall_ms() - (tonumber(was[5]) or 0)
-  return ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and state.gone == 0 and spider == was[2]
-    and spider_args == was[3] and ago_ms
+  return ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and state.gone == 0 and ours.spider == was[2]
+    and ours.spider_args == was[3] and ago_ms
 end
 -- Who calls it writes run and phase, in one step: until then the last one is finished.
 local function next_run(keep_seen)

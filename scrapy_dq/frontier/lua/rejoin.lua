@@ -1,15 +1,13 @@
 -- rejoin: a live worker registers anew and keeps the leases that are still its own. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
---          2 logged), keep_seen, starts, run_name, spider_args, limits (as in join.lua; the last three as this worker's
---          run had them, where Redis knows an earlier one only)
+--          2 logged), and those of described.lua (which count if Redis knows an earlier run only)
 -- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none is)
---          | FINISHED, forgotten (1: the run was cleared without waiting for this worker, and what it had put without a
---          parent may be missing; left out: the run is an older one) | LOST | CONVERTING, from>to (nothing changed)
+--          | FINISHED, last_seq (2^52 if the run is an older one: what it knew of this worker is gone) | LOST
+--          | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local held, parentless, keep_seen, starts = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local run_name, spider_args, limits = ARGV[10], ARGV[11], ARGV[12]
+local held, parentless, ours = ARGV[6], tonumber(ARGV[7]), described(8)
 
 local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
@@ -18,12 +16,15 @@ if is_member(new_id) then
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) }
 end
-if state.run > run and not is_member(old_id) then return { 'FINISHED' } end
+if state.run > run and not is_member(old_id) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
   -- A Redis that came back older than the start of this run, to one that was over. If that is open here, others may
   -- have joined it since: what waits stays, and has this number from now on. But what that one has seen and started
   -- would hide what this one has yet to crawl; its end would have dropped it, unless both runs keep it.
-  local keep = keep_seen ~= '0' and keeps_seen('')
+  local keep = ours.keep_seen ~= '0' and keeps_seen('')
+  for _, field in ipairs({ 'fingerprinter', 'seen_kind' }) do
+    if ours[field] ~= '' and stored_field(field) ~= ours[field] then keep = false end -- converted since, and forgotten
+  end
   if state.phase == 'finished' then
     next_run(keep)
   else
@@ -34,26 +35,28 @@ if state.run < run then
     redis.call('UNLINK', key.seeds)
     forget_done_starts()
   end
-  if limits ~= '' and redis.call('HGET', key.meta, 'limits_set') ~= limits then set_limits(limits) end
-  if keep_seen ~= '' then redis.call('HSET', key.meta, 'keep_seen', keep_seen) end
-  state.run = run -- in one step, as the last: until then it is the run before
-  redis.call('HSET', key.meta, 'run', state.run, 'phase', state.phase, 'run_name', run_name,
-    'spider_args', spider_args, 'cleared', 0)
-elseif state.phase == 'finished' then
-  if parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
-    -- What makes a put known is there still: puts that were stored drop out. Without it they would start the run anew.
-    state.phase = 'open'
-    redis.call('HDEL', key.meta, 'seen_for')
-  else
-    return { 'FINISHED', parentless > 0 and 1 or 0 }
-  end
+  if ours.limits == stored_field('limits_set') then ours.limits = '' end
+  state.run = run
+  describe(ours)
 end
 local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq')
 -- Not there, nor taken for dead: Redis does not know that it ever registered. A member without a record was not
 -- forgotten: somebody has deleted the record.
 if not old[4] and is_member(old_id) then old[4] = 2 ^ 52 end
 -- A repeat of one that was taken for dead meanwhile finds what the first one was told (fence.lua).
-local last_seq = old[4] or redis.call('HGET', key.absent, old_id) or redis.call('HGET', key.absent, new_id) or -1
+local last_seq = tonumber(old[4] or redis.call('HGET', key.absent, old_id) or redis.call('HGET', key.absent, new_id)
+  or -1)
+if state.phase == 'finished' then
+  if parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
+    -- What makes a put known is there still: puts that were stored drop out. Without it they would start the run anew.
+    state.phase = 'open'
+    redis.call('HDEL', key.meta, 'seen_for')
+  else
+    return { 'FINISHED', last_seq }
+  end
+elseif ours.spider ~= '' and stored_field('spider') == '' then
+  describe(ours) -- a program came back first, which does not know what the run is
+end
 local owned, suspect = {}, ''
 midway.registering = new_id
 if old[1] == '0' then
@@ -70,15 +73,15 @@ if old[1] == '0' then
     end
   end
   -- Not before: the repeat of one that is stopped has to do it all.
-  register(new_id, identity, starts, old[2], old[3], suspect, last_seq)
+  register(new_id, identity, ours.starts, old[2], old[3], suspect, last_seq)
   remove_member(old_id)
   classify_touched(0)
   save_partitions()
 else
-  register(new_id, identity, starts, old[2], old[3], '', last_seq)
+  register(new_id, identity, ours.starts, old[2], old[3], '', last_seq)
 end
 redis.call('HDEL', key.absent, old_id, new_id)
-start_goes_on(starts, old_id)
+start_goes_on(ours.starts, old_id)
 note_shared()
 save_state()
-return { 'OK', state.run, table.concat(owned), tonumber(last_seq) }
+return { 'OK', state.run, table.concat(owned), last_seq }

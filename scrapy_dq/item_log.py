@@ -1,0 +1,78 @@
+"""The log of items that Redis has stored, for a Redis that comes back older."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from typing import Any
+
+from scrapy_dq.frontier.keys import PREFIX
+
+MARK_PREFIX = f"{PREFIX}items-mark:"
+LOG_LIMIT_BYTES = 64 * 1024 * 1024
+MARK_TTL_S = 3600
+"""A killed process leaves its mark behind. One that has expired counts as forgotten: what is in the log
+then, mostly nothing, is written again."""
+# Not set by a Redis that has forgotten the last one: else a lost reply would hide that.
+_MARK = """
+local was = tonumber(redis.call('GET', KEYS[1]) or 0)
+if was >= tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
+return was
+"""
+
+
+class ItemLog:
+    """Items whose storing Redis has confirmed, and the number of the newest trip, kept beside them in Redis.
+
+    Each trip reads that mark. It is older than the last confirmed trip if Redis came back older: then what
+    was confirmed since is written again. An item retires once a trip that began *horizon_s* after its
+    confirmation has found the mark.
+    """
+
+    def __init__(self, horizon_s: float) -> None:
+        self._horizon_s = horizon_s
+        self._key = f"{MARK_PREFIX}{secrets.token_hex(8)}"
+        self._items: deque[tuple[float, int, str | bytes, bytes]] = deque()
+        self._bytes = 0
+        self._trip = self._marked = 0
+        self.off = False
+        """Redis refuses the mark: nothing is known of what it forgets."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def begin(self, pipe: Any) -> None:
+        """Have the trip that *pipe* is read the mark and set it, after its items."""
+        self._trip += 1
+        self._began = time.monotonic()
+        pipe.eval(_MARK, 1, self._key, self._marked, self._trip, MARK_TTL_S)
+
+    def add(self, key: str | bytes, item: bytes) -> None:
+        """Take in an item that this trip has stored."""
+        if self.off:
+            return
+        self._items.append((time.monotonic(), self._trip, key, item))
+        self._bytes += len(item)
+        while self._bytes > LOG_LIMIT_BYTES:
+            self._drop()
+
+    def found(self, mark: int) -> list[tuple[str | bytes, bytes]]:
+        """Note the mark that this trip has found; return the items that Redis has forgotten, oldest first."""
+        if mark >= self._marked:
+            self._marked = self._trip
+            while self._items and self._items[0][0] + self._horizon_s <= self._began:
+                self._drop()
+            return []
+        self._marked = mark
+        forgotten = [(key, item) for _, trip, key, item in self._items if mark < trip < self._trip]
+        self._items = deque(each for each in self._items if not mark < each[1] < self._trip)
+        self._bytes = sum(len(item) for *_, item in self._items)
+        return forgotten
+
+    async def remove(self, client: Any) -> None:
+        """Remove the mark: this process ends."""
+        await client.delete(self._key)
+
+    def _drop(self) -> None:
+        self._bytes -= len(self._items.popleft()[3])
