@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq.codec import BadSerializer, Codec, Serializer
+from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
 from scrapy_dq.frontier.speaker import WorkerOptions
@@ -94,18 +95,17 @@ def _serializer(config: Config) -> Serializer | None:
         serializer = Serializer(config.serializer)
     except BadSerializer as error:
         raise ConfigError(f"SCHEDULER_SERIALIZER = {name}: {error}") from error
-    danger = serializer.runs_code
-    if danger and not config.trust_pickle:
+    if not serializer.safe and not config.trust_pickle:
         raise ConfigError(
-            f"SCHEDULER_SERIALIZER = {name}: {danger}, so whoever can write to this Redis could run code in "
-            f"every worker. Leave the setting out: scrapy_dq stores requests without it. Or, if you trust "
-            f"all who can write there, set DQ_TRUST_PICKLE = True"
+            f"SCHEDULER_SERIALIZER = {name}: its loads() is none of those that are known to run no code "
+            f"({', '.join(SAFE_MODULES)}). If it reads pickles, whoever can write to this Redis could run "
+            f"code in every worker. Leave the setting out: scrapy_dq stores requests without it. Or, if you "
+            f"know what it does, or trust all who can write there, set DQ_TRUST_PICKLE = True"
         )
-    if danger:
+    if not serializer.safe:
         logger.warning(
-            "SCHEDULER_SERIALIZER = %s: %s. DQ_TRUST_PICKLE is set: whoever can write to this Redis can run "
-            "code in this worker",
+            "SCHEDULER_SERIALIZER = %s: DQ_TRUST_PICKLE is set. If its loads() reads pickles, whoever can "
+            "write to this Redis can run code in this worker",
             name,
-            danger,
         )
     return serializer

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
 import pickletools
+import sys
 from typing import Any
 
 from scrapy import Request
 
 from scrapy_dq.text import printable
 
+SAFE_MODULES = ("json", "orjson", "ujson", "simplejson", "rapidjson", "msgpack")
+"""Whose own `loads` builds data only."""
+
 
 class BadSerializer(Exception):
     """Requests cannot be stored with this serializer; the message tells a person why."""
-
-
-class _Probe:
-    """An instance that comes back shows that what is read may name any class."""
 
 
 class Serializer:
@@ -56,18 +55,17 @@ class Serializer:
         return self._loads(dumped)
 
     @property
-    def runs_code(self) -> str:
-        """Why bytes from Redis could run code in `loads`, as tried; empty: no sign of it."""
-        harmless = {"scrapy_dq": 1}
-        # Protocol 0 begins like data of others: marshal would make room for 170 million members.
-        if _quietly(self._loads, pickle.dumps(harmless, 2)) == harmless:
-            return "its loads() reads pickles"
-        if is_pickle(self.dumps(harmless)):
-            return "its dumps() writes pickles"
-        again = _quietly(lambda: self.loads(self.dumps({"probe": _Probe()})))
-        if isinstance(again, dict) and isinstance(again.get("probe"), _Probe):
-            return "its loads() makes instances of any class that the bytes name"
-        return ""
+    def safe(self) -> bool:
+        """Whether its `loads` is known to build data only, whatever the bytes are.
+
+        What another one does cannot be tried: it may read pickles, too, of which the trial has none.
+        """
+        return any(self._loads is getattr(sys.modules.get(name), "loads", None) for name in SAFE_MODULES)
+
+    @property
+    def writes_pickles(self) -> bool:
+        """Whether its `dumps` writes plain pickles, as scrapy-redis does."""
+        return _is_pickle(self.dumps({"scrapy_dq": 1}))
 
     def _try(self, sample: dict[str, Any]) -> None:
         again = self.loads(self.dumps(sample))
@@ -75,7 +73,7 @@ class Serializer:
             raise TypeError(f"loads() returned {again!r:.200}")
 
 
-def is_pickle(dumped: bytes) -> bool:
+def _is_pickle(dumped: bytes) -> bool:
     """Tell whether *dumped* is a whole pickle, without reading it as one."""
     try:
         last = 0
@@ -84,13 +82,6 @@ def is_pickle(dumped: bytes) -> bool:
     except Exception:
         return False
     return last + 1 == len(dumped)
-
-
-def _quietly(call: Any, *args: Any) -> Any:
-    try:
-        return call(*args)
-    except Exception:
-        return None
 
 
 def _as_text(values: dict[str, Any]) -> dict[str, Any]:

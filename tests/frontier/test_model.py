@@ -579,7 +579,8 @@ class FrontierMachine(RuleBasedStateMachine):
             self.puts.append(put)
             return put
         if kind == "again":
-            return self.pick(self.puts, which)
+            put = self.pick(self.puts, which)
+            return None if put and self.reference.would_be_twice(put) else put
         foreign = [put.entry_id for put in self.puts]
         entry_id = self.pick(foreign if kind.startswith("foreign") else actor.held, which)
         if not entry_id:

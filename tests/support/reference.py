@@ -359,6 +359,14 @@ class ReferenceFrontier(Partitions):
             self._append(put)
         return True
 
+    def would_be_twice(self, put: Put) -> bool:
+        """Tell whether *put* is somewhere though its token was forgotten: a set of entries holds it once."""
+        leased = any(put.entry_id in worker.leases for worker in self.members.values())
+        somewhere = leased or any(
+            put.entry_id in place for place in (self.backlog, self.delayed, self.dead, self.ended)
+        )
+        return somewhere and put.token not in self.tokens[put.admission]
+
     def _append(self, put: Put) -> None:
         self.turn += 1
         entry = Entry(self._place(put), put.payload, put.partition)

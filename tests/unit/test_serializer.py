@@ -68,8 +68,10 @@ def either(data: bytes) -> Any:
 
 
 SAMPLE = Request("http://localhost/", headers={"Accept": "*/*"}, body=b"x").to_dict()
-SAFE = {"json": json, "own json": OWN_JSON, "marshal": marshal}
-UNPICKLING = {
+SAFE = {"json": json, "own json": OWN_JSON}
+UNKNOWN = {
+    "marshal": marshal,
+    "own loads": serializer(as_json, lambda data: json.loads(data)),
     "pickle": pickle, "picklecompat": picklecompat, "zipped": ZIPPED_PICKLE, "text": TEXT_PICKLE,
     "read only": serializer(as_json, either),
     "write only": serializer(pickle.dumps, lambda data: SAMPLE),
@@ -88,7 +90,7 @@ def stored(values: Any) -> bytes:
 @pytest.mark.parametrize("name", [*SAFE, "pickle", "zipped"])
 def test_a_request_comes_back_from_its_serializer(name: str) -> None:
     """Bytes as bytes, callbacks as methods; the entry is one byte, and what the serializer made."""
-    chosen = (SAFE | UNPICKLING)[name]
+    chosen = (SAFE | UNKNOWN)[name]
     spider = BookSpider()
     request = Request(
         URL, spider.parse_book, "PUT", {"A": ["é", "c"]}, "body é", {"k": "v"}, {"depth": 2}, "latin-1", 7,
@@ -238,31 +240,22 @@ def test_a_serializer_that_loses_requests_is_refused(dumps: Any, loads: Any) -> 
         Serializer(serializer(dumps, loads))
 
 
-@pytest.mark.parametrize("name", UNPICKLING)
-def test_a_serializer_that_unpickles_is_recognised(name: str) -> None:
-    """By what it does, whatever it is called."""
-    assert Serializer(UNPICKLING[name]).runs_code
-
-
-@pytest.mark.parametrize("name", SAFE)
-def test_a_serializer_of_data_is_not_taken_for_one_that_unpickles(name: str) -> None:
-    assert not Serializer(SAFE[name]).runs_code
-
-
 def made(**settings: Any) -> Codec:
     crawler = Crawler(BookSpider, Settings(settings))
     crawler.spider = BookSpider.from_crawler(crawler)
     return codec_of(config_of(crawler), crawler)
 
 
-BY_PATH = {"pickle": "pickle", "picklecompat": "scrapy_redis.picklecompat"}
+BY_PATH = {"pickle": "pickle", "picklecompat": "scrapy_redis.picklecompat", "marshal": "marshal"}
 """Scrapy copies settings, and no module can be copied."""
 
 
-@pytest.mark.parametrize("name", UNPICKLING)
-def test_pickle_is_refused_unless_it_is_trusted(name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_to_be_safe_is_refused_unless_it_is_trusted(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The line names the setting and the reason; with DQ_TRUST_PICKLE it goes on, with one warning."""
-    given = BY_PATH.get(name, UNPICKLING[name])
+    given = BY_PATH.get(name, UNKNOWN[name])
     with pytest.raises(ConfigError, match=r"^SCHEDULER_SERIALIZER = .*run code.*DQ_TRUST_PICKLE = True"):
         made(SCHEDULER_SERIALIZER=given)
     with caplog.at_level(logging.WARNING):
