@@ -9,13 +9,14 @@ import time
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.heartbeat import Observer
 from scrapy_dq.frontier.identity import certainly_dead, own_identity
+from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 
 
 async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[str]) -> str:
-    """Return the id of a worker that lives; empty: all that are registered are dead.
+    """Return the id of a worker that lives, for a person to read; empty: all that are registered are dead.
 
     Waits up to *ttl_s* if workers of other machines are registered, to see whether they beat.
 
@@ -33,7 +34,7 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[s
         unsure = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
         moving = [i for i, beat in unsure.items() if i in beats and beats[i] != beat]
         if moving or not unsure:
-            return moving[0] if moving else ""
+            return printable(moving[0]) if moving else ""
         if not told:
             logger.info(
                 "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,

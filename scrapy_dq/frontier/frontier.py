@@ -46,6 +46,7 @@ from scrapy_dq.frontier.wire import (
     pack_limits,
     parse_audit,
     parse_beats,
+    parse_epoch,
     parse_limit,
     parse_members,
     parse_receipt,
@@ -130,7 +131,7 @@ class Frontier:
         status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms = reply
         return Joined(
             Status(status.decode()),
-            epoch.decode(),
+            parse_epoch(epoch),
             int(run),
             bool(resumed),
             Census(*counts),

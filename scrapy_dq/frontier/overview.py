@@ -15,7 +15,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import parse_members, parse_words, refuse
+from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, refuse
 
 PART = 200
 """So many records are read at once."""
@@ -205,7 +205,7 @@ def peek(client: Any, crawl: str) -> Overview:
     """
     reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl))
     refuse(reply)
-    phase, epoch = (part.decode("utf-8", "replace") for part in reply[:2])
+    phase, epoch = reply[0].decode("utf-8", "replace"), parse_epoch(reply[1])
     # The Lua takes a phase that it does not know, as a stranger writes it, for an open one.
     phase = phase if phase in ("absent", "finished") else "open"
     words = parse_words(reply[5])

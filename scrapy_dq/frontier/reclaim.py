@@ -11,6 +11,7 @@ from typing import Any
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.identity import certainly_dead
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
@@ -63,12 +64,13 @@ class Reclaimer:
             )
             moved += step_moved
             buried += step_buried
-        logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried)
+        shown = printable(worker_id)  # a stranger may have registered it
+        logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", shown, why, moved, buried)
         if broken_start:
             logger.info(
                 "Worker %s died before its start() came to its end: the run is finished when a worker with "
                 "the same arguments (%s) has completed its own",
-                worker_id,
+                shown,
                 names_of_arguments(broken_start),
             )
         self._reclaimed(moved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from math import ceil, floor
@@ -33,6 +34,10 @@ from scrapy_dq.frontier.model import (
     Words,
     clamped,
 )
+
+MAX_IDENTITY_BYTES = 4096
+MAX_PID = 2**31 - 1
+_EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 
 def pack_moves(moves: Sequence[Move]) -> bytes:
@@ -184,14 +189,28 @@ def parse_members(flat: list[Any]) -> list[Member]:
     """Read the members of lua/overview.lua's answer."""
     found = []
     for id_, said, fenced, in_flight, beat, since, done in zip(*[iter(flat)] * 7, strict=True):
-        try:
-            identity = json.loads(said)
-        except ValueError:
-            identity = None
-        identity = identity if isinstance(identity, dict) else {}  # a stranger may have written it
         counts = (in_flight, beat, _number(since) / 1000, _number(done))
-        found.append(Member(id_text(id_), identity, fenced == b"1", *counts))
+        found.append(Member(id_text(id_), _identity(said), fenced == b"1", *counts))
     return found
+
+
+def _identity(said: bytes) -> dict[str, Any]:
+    """Read what identity.py writes; empty: a stranger wrote it, and nothing is known of that worker."""
+    try:
+        found = json.loads(said) if len(said) <= MAX_IDENTITY_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return {}
+    texts = ("host", "boot", "pid_namespace", "pid_start")
+    pid = found.get("pid", 1)
+    fits = type(pid) is int and 0 < pid <= MAX_PID and all(type(found.get(name, "")) is str for name in texts)
+    return found if fits else {}
+
+
+def parse_epoch(stored: bytes) -> str:
+    """Return the epoch of a crawl, by which files are named; empty: a stranger wrote it (lua/join.lua)."""
+    return stored.decode("ascii") if _EPOCH.fullmatch(stored) else ""
 
 
 def id_text(stored: bytes) -> str:
@@ -234,6 +253,11 @@ def refuse(reply: Any) -> None:
         raise FrontierRefused(denied(refused_commands(reply)))
     if reply[0] == b"WRONG_TYPE":
         raise FrontierRefused(_wrong_type(reply))
+    if reply[0] == b"STRANGE":
+        raise FrontierRefused(
+            f"the stored crawl has an epoch that no worker wrote ({reply[1][:40]!r}). Look who else writes "
+            f"to this Redis; `scrapy dq clear` deletes the crawl, DQ_CRAWL names another one"
+        )
     if reply[0] == b"CONVERTING":
         from_, _, to = reply[1].decode("utf-8", "replace").partition(">")
         raise FrontierRefused(

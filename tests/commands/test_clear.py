@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
 import time
@@ -156,3 +157,40 @@ def test_nobody_is_asked_under_force_either(
     with pytest.raises(CommandError, match="--yes"):
         dq.text("clear", "--force")
     assert live.members() == {"worker"}
+
+
+STRANGE_RECORDS = {
+    "deep": b"[" * 100_000,
+    "a huge pid": json.dumps(own_identity() | {"pid": 2**40}).encode(),
+    "a list": b'{"host": ["h"], "pid": 1}',
+    "no pid": b'{"pid": null}',
+}
+
+
+@pytest.mark.parametrize("record", STRANGE_RECORDS.values(), ids=list(STRANGE_RECORDS))
+def test_what_a_stranger_says_of_a_worker_stops_nobody(
+    dq: Any, live: LiveFrontier, worker: HandWorker, record: bytes
+) -> None:
+    """The others are shown and start as ever; it can be cleared with the rest."""
+    live.call("join", "stranger", {}, "epoch", IDENTITY)
+    live.redis.hset(live.key("worker:stranger"), "identity", record)
+    assert HandWorker(live, "next").joined.status is Status.OK
+    assert {member.worker_id for member in live.call("members")} == {"stranger", "worker", "next"}
+    assert {found["id"] for found in dq.found("workers", "--no-rate")} == {"stranger", "worker", "next"}
+    assert dq.found("status", "--no-rate")["workers"] == 3
+    live.redis.hdel(live.key("meta"), "spider_args")
+    assert HandWorker(live, "last").joined.spider_args == ""
+    dq.found("clear", "--yes", **TTL)
+    assert not live.key_names()
+
+
+@pytest.mark.parametrize("epoch", [b"../../outside", b"", b"a" * 65, b"a.b", b"\xff"])
+def test_an_epoch_that_no_worker_wrote(dq: Any, live: LiveFrontier, worker: HandWorker, epoch: bytes) -> None:
+    """Parts of feeds are named by it: nobody joins such a crawl, and it can be cleared."""
+    live.redis.hset(live.key("meta"), "epoch", epoch)
+    before = live.dump()
+    with pytest.raises(FrontierRefused, match=r"an epoch that no worker wrote.*scrapy dq clear"):
+        HandWorker(live, "next")
+    assert live.dump() == before
+    dq.found("clear", "--yes", **TTL)
+    assert not live.key_names()

@@ -5,7 +5,7 @@
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are there), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1)
 --          DENIED, what Redis says, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
---          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to: nothing was
+--          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it): nothing was
 --          changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
@@ -16,6 +16,10 @@ local refused, words_of_redis = refused_commands()
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 local wrong = wrong_type() or unfit()
 if wrong then return wrong end
+-- Workers name files by it.
+if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$')) then
+  return { 'STRANGE', state.epoch }
+end
 -- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
 -- the keys that may have stayed.
 local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind' }
