@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import encodings
+import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from encodings.aliases import aliases
+from functools import cache
 from typing import Any
 
 from scrapy_dq.codec.classes import Unfit
@@ -54,6 +58,13 @@ WRITTEN = {
 """What those that hold others may be where a person or a program writes them down."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f]").search
+_USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
+MAX_ENCODING = 40
+_NO_WORD = re.compile(r"[^a-z0-9]+")
+_NO_TEXT = {
+    "aliases", "base64_codec", "bz2_codec", "charmap", "hex_codec", "quopri_codec", "rot_13", "undefined",
+    "uu_codec", "zlib_codec",
+}  # fmt: skip
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
@@ -110,8 +121,19 @@ def headers(value: Any) -> dict[bytes, list[bytes]]:
 def encoding(value: Any) -> str:
     if type(value) is not str:
         raise Unfit("an encoding is a str")
-    "".encode(value)  # LookupError, unless it is a text encoding that Python knows
+    if value not in _USUAL_ENCODINGS:
+        # Not by asking Python: it keeps each name that it was asked for, and a stranger has many, long ones.
+        name = _NO_WORD.sub("_", value.lower()).strip("_") if len(value) <= MAX_ENCODING else ""
+        if name not in _encodings():
+            raise Unfit(f"{value!a:.50} is no text encoding of Python")
     return value
+
+
+@cache
+def _encodings() -> frozenset[str]:
+    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
+    names = {alias for alias, module in aliases.items() if module not in _NO_TEXT}
+    return frozenset(names | modules - _NO_TEXT)
 
 
 def body(value: Any) -> Any:

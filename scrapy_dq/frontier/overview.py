@@ -19,6 +19,8 @@ from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, ref
 
 PART = 200
 """So many records are read at once."""
+MAX_AT_MS = 253_402_300_800_000
+"""The year 10000."""
 _NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
 
 
@@ -72,8 +74,18 @@ def parse_failed(record: bytes) -> Failed:
     """Read what lua/fail.lua has written; raise anything if it has not."""
     fields = msgpack.unpackb(record, raw=True)
     entry_id, label, reason, at_ms, worker_id, attempts, _, payload, *_ = fields
+    _check(at_ms, attempts, entry_id, label, reason, worker_id, payload)
     texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
-    return Failed(bytes(entry_id), texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), bytes(payload))
+    return Failed(entry_id, texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), payload)
+
+
+def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
+    """Raise ValueError for what no Lua of ours writes: bytes(10**10) takes memory, a far date has no name."""
+    numbers = type(at_ms) in (int, float) and type(attempts) in (int, float)
+    if not (numbers and 0 <= at_ms < MAX_AT_MS and 0 <= attempts < 2**31):
+        raise ValueError("a number or a date is out of range")
+    if not all(type(string) is bytes for string in strings):
+        raise ValueError("bytes should stand where something else does")
 
 
 def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
@@ -143,8 +155,9 @@ def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
 def parse_dead(entry_id: bytes, record: bytes) -> Dead:
     """Read what lua/bury.lua or lua/put.lua has written; raise anything if it has not."""
     reason, at_ms, worker_id, attempts, _, payload, *_ = msgpack.unpackb(record, raw=True)
+    _check(at_ms, attempts, entry_id, reason, worker_id, payload)
     texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
-    return Dead(bytes(entry_id), texts[0], at_ms / 1000, texts[1], int(attempts), bytes(payload))
+    return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload)
 
 
 def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:

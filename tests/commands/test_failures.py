@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgpack
 import pytest
 
 from scrapy_dq.commands.subcommand import CommandError
@@ -102,6 +103,36 @@ def test_dead_letters_are_bounded_and_those_of_strangers_left_out(
     assert len({letter.entry_id for letter in everything}) == 500
     assert [letter.at for letter in everything] == sorted((letter.at for letter in everything), reverse=True)
     live.redis.hdel(live.key("dead"), "x", "y")
+
+
+STRANGE_FIELDS = {
+    "a number for bytes": (6, 6_000_000_000),
+    "a far date": (2, 1e300),
+    "no date": (2, float("nan")),
+    "a date before all": (2, -1),
+    "a text that is a list": (1, [b"x"]),
+    "many attempts": (4, 2**40),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), STRANGE_FIELDS.values(), ids=list(STRANGE_FIELDS))
+def test_a_record_of_a_stranger_hides_no_other(
+    dq: Any, live: LiveFrontier, worker: HandWorker, field: int, value: Any
+) -> None:
+    """Nor does it take the memory that it asks for: it is left out."""
+    end_badly(worker, 2)
+    shown = {name: dq.found(name) for name in ("dead", "failed")}
+    assert len(shown["dead"]) == len(shown["failed"]) == 2
+    #            reason, at_ms, worker_id, attempts, place, payload, partition
+    dead_record = [b"r", 10**12, b"w", 1, b"", b"p", b""]
+    dead_record[field - 1] = value
+    live.redis.hset(live.key("dead"), b"\0" * 12, msgpack.packb(dead_record))
+    live.redis.lpush(live.key("failed"), msgpack.packb([b"\1" * 12, b"label", *dead_record]))
+    for name, found in shown.items():
+        assert dq.found(name) == found
+        assert dq.text(name)
+    live.redis.hdel(live.key("dead"), b"\0" * 12)
+    live.redis.lpop(live.key("failed"))
 
 
 def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWorker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings
 import importlib.util
 import json
 import pickle
@@ -427,6 +428,7 @@ def test_a_method_is_a_token(method: Any, codec: Codec) -> None:
         {1: URL, META: extension(TUPLE, [])},
         {1: URL, 9: "no-such-encoding"},
         {1: URL, 9: "hex"},
+        {1: URL, 9: "utf" + "-" * 40 + "8"},
         {1: URL, 9: "undefined"},
         {1: URL, 9: 8},
         {1: URL, 10: "5"},
@@ -746,3 +748,13 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
             assert isinstance(codec.decode(payload), Request)
         except CannotDecode:
             continue
+
+
+def test_names_of_encodings_are_not_kept(codec: Codec) -> None:
+    """Python remembers each name that it is asked for: 300 long ones took 300 MB."""
+    before = len(encodings._cache)  # type: ignore[attr-defined]
+    for n in range(50):
+        for name in (f"utf{n}x", "x" * 1000 + str(n)):
+            with pytest.raises(CannotDecode, match="is no text encoding of Python"):
+                codec.decode(bytes((FORMAT,)) + msgpack.packb({1: URL, 9: name}))
+    assert len(encodings._cache) == before  # type: ignore[attr-defined]
