@@ -188,6 +188,47 @@ def test_a_run_whose_start_redis_forgot_is_started_again(
         outages.assert_quiet(worker)
 
 
+# Its page goes on for as long as the test wants, after its item is stored.
+ITEMS = """\
+import asyncio, os
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def parse(self, response):
+        self.record("start", page_path(response))
+        while not os.path.exists("item"):
+            await asyncio.sleep(0.01)
+        yield {"path": page_path(response)}
+        while not os.path.exists("end"):
+            await asyncio.sleep(0.01)
+        self.record("done", page_path(response))
+"""
+
+
+def test_an_item_that_redis_forgot_is_written_again(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """Redis has the lease still, so that the page is not crawled again, and its item is gone."""
+    settings = {"ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300}}
+    crawl = fault_crawl(fault_redis, site={"pages": 1}, settings=settings, spider=ITEMS)
+    (worker,) = crawl.start()
+    key = f"{crawl.project.name}:items"
+    with fault_redis.client() as client:
+        wait_until(lambda: crawl.project.count("start"), "the page is at work", 30)
+        wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "its lease is written", 30)
+        snapshot = fault_redis.snapshot()
+        (crawl.project.folder / "item").touch()
+        wait_until(lambda: client.llen(key) == 1, "its item is stored", 30)
+        fault_redis.roll_back(snapshot)
+        (crawl.project.folder / "end").touch()
+        verdict = crawl.end()
+        assert (verdict.reasons, verdict.repeats, client.llen(key)) == (("finished",), 0, 1)
+    assert worker.stats["dq/items/stored"] == 1
+
+
 DEEP = {"CONCURRENT_REQUESTS": 8, "DQ_ROLLBACK_HORIZON": 1, "DQ_ORDER": "priority-fifo"}
 """A log that reaches back no further than a second."""
 
