@@ -152,7 +152,8 @@ class ItemWriter:
             if error is None:
                 self._outage.ended(kept)
                 return
-            self._outage.began(ItemNotStored(explain(error)))
+            if batch or self._waiting:  # else nothing waits for it: it was only asked what it has
+                self._outage.began(ItemNotStored(explain(error)))
             if self._client is not None:
                 self._connection.missed()
             try:

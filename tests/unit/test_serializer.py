@@ -74,6 +74,10 @@ UNKNOWN = {
     "own loads": serializer(as_json, lambda data: json.loads(data)),
     "pickle": pickle, "picklecompat": picklecompat, "zipped": ZIPPED_PICKLE, "text": TEXT_PICKLE,
     "read only": serializer(as_json, either),
+    # Of what it was shown in a trial it reads nothing but JSON.
+    "protocol 5 alone": serializer(
+        as_json, lambda data: pickle.loads(data) if data[:2] == b"\x80\x05" else json.loads(data)
+    ),
     "write only": serializer(pickle.dumps, lambda data: SAMPLE),
 }  # fmt: skip
 
