@@ -9,7 +9,6 @@ import time
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.heartbeat import Observer
 from scrapy_dq.frontier.identity import certainly_dead, own_identity
-from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -34,7 +33,7 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[s
         unsure = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
         moving = [i for i, beat in unsure.items() if i in beats and beats[i] != beat]
         if moving or not unsure:
-            return printable(moving[0]) if moving else ""
+            return ascii(moving[0])[1:-1] if moving else ""
         if not told:
             logger.info(
                 "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,

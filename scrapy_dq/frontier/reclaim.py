@@ -11,7 +11,6 @@ from typing import Any
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.identity import certainly_dead
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.text import printable
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
@@ -64,7 +63,7 @@ class Reclaimer:
             )
             moved += step_moved
             buried += step_buried
-        shown = printable(worker_id)  # a stranger may have registered it
+        shown = ascii(worker_id)[1:-1]  # a stranger may have registered it
         logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", shown, why, moved, buried)
         if broken_start:
             logger.info(

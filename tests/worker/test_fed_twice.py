@@ -29,7 +29,7 @@ async def worker(url: str, crawl: str) -> AsyncIterator[tuple[Dialogue, redis.as
     frontier = Frontier(client, crawl, Order.FIFO, start_keys=keys)
     dialogue = Dialogue(frontier, IDENTITY, own_identity(), Mock(), HORIZON_S)
     dialogue.listening, dialogue.seeding = True, 0
-    await dialogue.join("an epoch")
+    await dialogue.join("an-epoch")
     yield dialogue, client
     await client.aclose()
 
