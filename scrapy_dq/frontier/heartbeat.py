@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier
@@ -14,6 +15,7 @@ from scrapy_dq.frontier.model import FrontierUnavailable
 
 logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
+TICK_S = 0.1
 BLOCKED_S = 0.4
 """An event loop that is so much late was blocked: timeouts that end then say nothing about Redis."""
 LONGEST_INTERVAL_S = 1.0
@@ -92,15 +94,21 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._worker = ("", "")
-        # When the event loop was asked for a sign of life that it has not given yet.
-        self._asked_at: float | None = None
+        # Of the event loop: when it is to tick, how often it did, when it was late.
+        self._tick_at = 0.0
+        self._ticks = 0
         self._blocked_at = 0.0
+        # Of the thread: the ticks it has seen, and for how many of its own rounds there was no more.
+        self._seen_ticks = 0
+        self._rounds_without = 0
 
     def start(self, worker_id: str, epoch: str) -> None:
         """Beat for *worker_id* from now on; called again after a rejoin."""
         self._worker = (worker_id, epoch)
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
+            self._tick_at = time.monotonic()
+            self._tick()
             self._thread = threading.Thread(target=self._run, name="scrapy-dq-heartbeat", daemon=True)
             self._thread.start()
 
@@ -112,29 +120,35 @@ class Heartbeat:
         """Stop beating, without waiting for the thread: it may be in the middle of a timeout."""
         self._stop.set()
 
+    def _tick(self) -> None:
+        # A timer, because the loop runs what is late in the order in which it was due: this comes before
+        # the timeout of a read that was under way. A thread may learn of a freeze only after that.
+        now = time.monotonic()
+        if now - self._tick_at > BLOCKED_S:
+            self._blocked_at = now
+        self._ticks += 1
+        self._tick_at = now + TICK_S
+        if not self._stop.is_set():
+            self._loop.call_later(TICK_S, self._tick)
+
     def _run(self) -> None:
         client = self._connect()
         try:
-            while not self._stop.wait(self._interval_s):
-                if self._asked_at is None:
-                    self._asked_at = time.monotonic()
-                    try:
-                        self._loop.call_soon_threadsafe(self._give_sign)
-                    except RuntimeError:  # the loop was closed without close() being called
-                        return
+            while not self._stop.wait(self._interval_s) and not self._loop.is_closed():
                 self._beat(client)
         finally:
             client.close()
 
-    def _give_sign(self) -> None:
-        now = time.monotonic()
-        if self._asked_at is not None and now - self._asked_at > BLOCKED_S:
-            self._blocked_at = now
-        self._asked_at = None
+    def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):  # the loop was closed without stop() being called
+            self._loop.call_soon_threadsafe(callback, *args)
 
     def _beat(self, client: Any) -> None:
-        asked_at = self._asked_at  # the loop may answer at any moment
-        stalled_s = time.monotonic() - asked_at if asked_at is not None else 0.0
+        ticks = self._ticks
+        self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
+        self._seen_ticks = ticks
+        # By rounds and not by the clock: while the process was frozen, nothing was blocked.
+        stalled_s = self._rounds_without * self._interval_s
         if stalled_s > self._stall_timeout_s:
             if not self._stalled:
                 logger.warning(
@@ -162,6 +176,6 @@ class Heartbeat:
         if self._stop.is_set():
             return
         # At each beat: an answer that was under way as it was said ends the call, and does not bring it.
-        self._loop.call_soon_threadsafe(self._told, words)
+        self._on_loop(self._told, words)
         if silent:
-            self._loop.call_soon_threadsafe(self._observed, silent, dead)
+            self._on_loop(self._observed, silent, dead)

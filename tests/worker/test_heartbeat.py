@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -186,6 +187,22 @@ async def test_it_stops_while_the_loop_is_blocked_for_too_long(
                 await until(lambda: beats_of("a") > stopped_at, "it beats again")  # noqa: B023
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert "DQ_STALL_TIMEOUT" in caplog.records[0].getMessage()
+
+
+async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
+    crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop finds the answer and the timeout at once, before the thread has looked again."""
+    monkeypatch.setattr("scrapy_dq.frontier.heartbeat.LONGEST_INTERVAL_S", 60.0)
+    proxy.set_delay(0.02)
+    async with Engine(crawl, url=proxy.url, ttl_s=600.0, timeout_s=2.0) as engine:
+        engine.put(0)
+        await until(lambda: engine.worker._dialogue.under_way, "an exchange is under way")
+        time.sleep(2.5)  # noqa: ASYNC251
+        engine.worker.seeded()
+        await engine.run()
+        assert engine.counts["error"] == 1
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_it_tells_of_others_and_never_of_itself(crawl: Crawl, beats_of: Callable[[str], int]) -> None:
