@@ -10,6 +10,8 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
+from scrapy_dq.codec.classes import Unfit
+from scrapy_dq.codec.hashes import Hashes
 from scrapy_dq.text import printable
 
 MAX_DEPTH = 64
@@ -41,6 +43,8 @@ def loads(pickled: bytes, max_bytes: int) -> Any:
         _measure(value, max_bytes)
     except NotPlain:
         raise
+    except Unfit as unfit:
+        raise NotPlain(str(unfit)) from unfit
     except Exception as error:  # MemoryError included
         reason = printable(f"{type(error).__name__}: {error}", 200)
         raise NotPlain(f"it is no whole pickle ({reason})") from error
@@ -97,6 +101,7 @@ class _Machine:
         self.stack: list[Any] = []
         self._room = room
         self._marks: list[int] = []
+        self._hashes: dict[int, tuple[Any, Hashes]] = {}
         self.memo: dict[int, Any] = {}
 
     def result(self) -> Any:
@@ -132,7 +137,8 @@ class _Machine:
     def set_items(self, flat: list[Any]) -> None:
         if len(flat) % 2:
             raise NotPlain("a key is without a value")
-        self.top(dict).update(zip(_keys(flat[::2]), flat[1::2], strict=True))
+        target = self.top(dict)
+        target.update(zip(self.hashed(flat[::2], target), flat[1::2], strict=True))
 
     def make_dict(self) -> None:
         flat = self.to_mark()
@@ -151,7 +157,24 @@ class _Machine:
         self.top(list).extend(parts)
 
     def add(self, parts: list[Any]) -> None:
-        self.top(set).update(_keys(parts))
+        target = self.top(set)
+        target.update(self.hashed(parts, target))
+
+    def hashed(self, keys: list[Any], target: Any = None) -> list[Any]:
+        """Return *keys*, which are about to become those of *target*, or members of a new set."""
+        self.take(_cost_of_keys(keys))
+        # With the target, so that no other gets its id meanwhile.
+        _, hashes = (
+            self._hashes.setdefault(id(target), (target, Hashes())) if target is not None else (0, Hashes())
+        )
+        hashes.add(keys)
+        return keys
+
+    def take(self, room: int) -> None:
+        """Count what a few bytes can name again, and what is copied or hashed each time."""
+        self._room -= room
+        if self._room < 0:
+            raise NotPlain("what it builds is larger than DQ_MAX_ENTRY_BYTES")
 
     def last(self, count: int) -> None:
         parts = [self.pop() for _ in range(count)]
@@ -171,23 +194,21 @@ class _Machine:
         arguments, name = self.pop(), self.pop()
         if type(name) is not _Name or type(arguments) is not tuple:
             raise NotPlain("it calls something")
-        built = _REBUILT[name.name](*arguments)
-        self._room -= len(built)  # the only instruction that copies what a few bytes can name again
-        if self._room < 0:
-            raise NotPlain("what it builds is larger than DQ_MAX_ENTRY_BYTES")
-        self.stack.append(built)
+        self.stack.append(_REBUILT[name.name](self, *arguments))
 
 
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def _keys(values: list[Any]) -> list[Any]:
-    """Return what may become keys or members. Python hashes nested tuples on the C stack, without a bound."""
-    for value in values:
-        parts = value if type(value) is tuple else (value,)
+def _cost_of_keys(keys: list[Any]) -> int:
+    # Python hashes nested tuples on the C stack, without a bound; long ones, and wide ints, again each time.
+    cost = 0
+    for key in keys:
+        parts = key if type(key) is tuple else (key,)
         if not _SCALARS.issuperset(map(type, parts)):
             raise NotPlain("a key, or a member of a set, is neither a plain value nor a tuple of such")
-    return values
+        cost += len(parts) + sum(part.bit_length() // 8 for part in parts if type(part) is int)
+    return cost
 
 
 def _checked(kind: type, value: Any) -> Any:
@@ -196,8 +217,8 @@ def _checked(kind: type, value: Any) -> Any:
     return value
 
 
-def _latin_bytes(text: Any, encoding: Any) -> bytes:
-    _checked(str, text)
+def _latin_bytes(machine: _Machine, text: Any, encoding: Any) -> bytes:
+    machine.take(len(_checked(str, text)))
     if encoding not in ("latin1", "latin-1"):
         raise NotPlain("it encodes text")
     return bytes(text, "latin-1")
@@ -206,11 +227,11 @@ def _latin_bytes(text: Any, encoding: Any) -> bytes:
 # How older protocols write bytes and sets; and link texts of CrawlSpider, whose class is a str that knows its
 # element. Each takes a value that is there already: none can ask for memory by number.
 _REBUILT: dict[str, Callable[..., Any]] = {
-    "builtins.set": lambda values: set(_keys(_checked(list, values))),
-    "builtins.frozenset": lambda values: frozenset(_keys(_checked(list, values))),
-    "builtins.bytes": lambda: b"",
+    "builtins.set": lambda m, values: set(m.hashed(_checked(list, values))),
+    "builtins.frozenset": lambda m, values: frozenset(m.hashed(_checked(list, values))),
+    "builtins.bytes": lambda m: b"",
     "_codecs.encode": _latin_bytes,
-    "lxml.etree._ElementUnicodeResult": lambda text: _checked(str, text),
+    "lxml.etree._ElementUnicodeResult": lambda m, text: _checked(str, text),
 }
 _REBUILT |= {f"__builtin__.{name}": _REBUILT[f"builtins.{name}"] for name in ("set", "frozenset", "bytes")}
 
@@ -240,7 +261,7 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "LIST": lambda m, _: m.stack.append(m.to_mark()),
     "DICT": lambda m, _: m.make_dict(),
     "TUPLE": lambda m, _: m.stack.append(tuple(m.to_mark())),
-    "FROZENSET": lambda m, _: m.stack.append(frozenset(_keys(m.to_mark()))),
+    "FROZENSET": lambda m, _: m.stack.append(frozenset(m.hashed(m.to_mark()))),
     "TUPLE1": lambda m, _: m.last(1),
     "TUPLE2": lambda m, _: m.last(2),
     "TUPLE3": lambda m, _: m.last(3),

@@ -8,7 +8,7 @@ frames takes 40 kB of C stack, and a stranger may nest extensions.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -19,6 +19,7 @@ import msgpack
 from msgpack import ExtType
 
 from scrapy_dq.codec.classes import Classes, Unfit
+from scrapy_dq.codec.hashes import MAX_ALIKE, Hashes
 
 MAX_DEPTH = 64
 """Containers within containers. What is nested deeper, or contains itself, is refused both ways."""
@@ -65,9 +66,10 @@ class Values:
     def unpack(self, packed: bytes) -> Any:
         """Unpack what `lift` takes; raise ValueError and others on bytes that are no msgpack.
 
-        msgpack bounds every claimed length by the length of *packed*.
+        msgpack bounds every claimed length by the length of *packed*. Of what it makes keys of at once, only
+        its own Timestamp could be chosen to have one hash a thousand times: `lift` refuses it as a datetime.
         """
-        return msgpack.unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
+        return msgpack.unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass", timestamp=3)
 
     def lower(self, value: Any) -> Any:
         """Return *value* itself if msgpack carries it exactly, or else a copy that it does; raise Unfit."""
@@ -86,6 +88,7 @@ class Values:
             raise Unfit(f"nested deeper than {MAX_DEPTH} levels, or contains itself")
         if kind is dict:
             self._count(len(value))
+            _bound(value)
             if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
                 return value
             return self._lower_dict(value, depth - 1)
@@ -95,6 +98,8 @@ class Values:
         code = _SEQUENCES.get(kind)
         if code is not None:
             self._count(len(value))
+            if kind is not tuple:
+                _bound(value)
             return ExtType(code, self.pack(self._lower_each(value, depth - 1)))
         simple = _SIMPLE.get(kind)
         if simple is not None:
@@ -142,14 +147,16 @@ class Values:
         if kind is dict:
             if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
                 return value
-            return {self._lift(key, depth - 1): self._lift(item, depth - 1) for key, item in value.items()}
+            keys = self._lift_each(value, depth - 1)
+            _bound(keys)
+            return dict(zip(keys, self._lift_each(value.values(), depth - 1), strict=True))
         if kind is list:
             return value if SCALARS.issuperset(map(type, value)) else self._lift_each(value, depth - 1)
         if kind is ExtType:
             return self._lift_extension(value.code, self.unpack(value.data), depth - 1)
         raise Unfit(f"a {kind.__name__} has no place in an entry")
 
-    def _lift_each(self, values: list[Any], depth: int) -> list[Any]:
+    def _lift_each(self, values: Iterable[Any], depth: int) -> list[Any]:
         return [self._lift(item, depth) for item in values]
 
     def _lift_extension(self, code: int, plain: Any, depth: int) -> Any:
@@ -157,7 +164,10 @@ class Values:
         if build is not None:
             if type(plain) is not list:
                 raise Unfit(f"the extension {code} is no list")
-            return build(self._lift_each(plain, depth))
+            members = self._lift_each(plain, depth)
+            if code != TUPLE:
+                _bound(members)
+            return build(members)
         if code == OBJECT:
             name, state = plain
             return self._classes.find(name).build(self._lift(state, depth))
@@ -165,6 +175,11 @@ class Values:
         if simple is None:
             raise Unfit(f"the extension {code} is unknown to this version")
         return simple(plain)
+
+
+def _bound(members: Collection[Any]) -> None:
+    if len(members) > MAX_ALIKE:
+        Hashes().add(members)
 
 
 def _wide_int(value: Any) -> Any:

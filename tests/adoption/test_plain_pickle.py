@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import datetime
 import decimal
+import itertools
 import os
 import pickle
 import subprocess
@@ -180,6 +181,30 @@ BOMBS = {
         400,
         b"l.",
     ),
+    "one list of one number, again and again": many(
+        b"\x80\x04](" + b"K\1" * 90_000 + b"e\x940\x8c\x08builtins\x8c\x03set\x93\x940(",
+        b"h\1h\0\x85R",
+        9_000,
+        b"l.",
+    ),
+    "one long tuple, a key many times": many(
+        b"\x80\x04(" + b"K\1" * 90_000 + b"t\x940}", b"h\0Ns", 30_000, b"."
+    ),
+    "one wide number, a key many times": many(
+        b"\x80\x04\x8b" + (500_000).to_bytes(4, "little") + b"x" * 500_000 + b"\x940}", b"h\0Ns", 40_000, b"."
+    ),
+    **{
+        f"keys of one hash, {how}": many(start, b"", 0, b"")
+        + b"".join(part % (b"\x8a\x10" + ((2**61 - 1) * n).to_bytes(16, "little")) for n in range(1, 40_000))
+        + end
+        for how, start, part, end in (
+            ("one by one", b"\x80\x04}", b"%sNs", b"."),
+            ("at once", b"\x80\x04}(", b"%sN", b"u."),
+            ("in a set", b"\x80\x04\x8f(", b"%s", b"\x90."),
+            ("in a frozen set", b"\x80\x04(", b"%s", b"\x91."),
+            ("in tuples", b"\x80\x04\x8f(", b"%s\x85", b"\x90."),
+        )
+    },
     "one text, many bytes": many(
         b"\x80\x02X" + (500_000).to_bytes(4, "little") + b"x" * 500_000 + b"q\0X\x06\0\0\0latin1q\x010"
         b"c_codecs\nencode\nq\x020(",
@@ -201,6 +226,18 @@ def test_what_is_deep_is_stopped_as_such(shape: str) -> None:
     with pytest.raises(NotPlain, match="nested deeper than 64 levels, or contains itself"):
         read(BOMBS[shape])
     assert read(b"]" * 64 + b"a" * 63 + b".")
+
+
+def test_keys_of_one_hash_are_refused_as_such() -> None:
+    """More of them than by chance; with -1 and -2 there are a few."""
+    for shape in BOMBS:
+        if shape.startswith("keys of one hash"):
+            with pytest.raises(NotPlain, match="have the same hash"):
+                read(BOMBS[shape])
+    grid = set(itertools.product((-1, -2), repeat=5))
+    assert len({hash(point) for point in grid}) == 1
+    assert read(pickle.dumps(grid)) == grid
+    assert read(pickle.dumps([{1: n} for n in range(100)])) == [{1: n} for n in range(100)]
 
 
 COPIED = [shape for shape in BOMBS if ", many " in shape]

@@ -8,6 +8,8 @@ import json
 import pickle
 import random
 import sys
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +28,7 @@ from msgpack import ExtType
 from scrapy import Field, FormRequest, Item, Request, Spider
 from scrapy.http import JsonRequest
 
-from scrapy_dq.codec import FORMAT, CannotDecode, Codec
+from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec
 
 URL = "https://example.com/"
 PACKAGE = __name__.partition(".")[0]
@@ -758,3 +760,47 @@ def test_names_of_encodings_are_not_kept(codec: Codec) -> None:
             with pytest.raises(CannotDecode, match="is no text encoding of Python"):
                 codec.decode(bytes((FORMAT,)) + msgpack.packb({1: URL, 9: name}))
     assert len(encodings._cache) == before  # type: ignore[attr-defined]
+
+
+ALIKE: dict[str, Callable[[int], Any]] = {
+    "wide numbers": lambda n: n * (2**61 - 1),
+    "decimals": lambda n: Decimal(n * (2**61 - 1)),
+    "UUIDs": lambda n: uuid.UUID(int=n * (2**61 - 1)),
+    "tuples": lambda n: (n * (2**61 - 1),),
+    "frozen sets": lambda n: frozenset([n * (2**61 - 1)]),
+    "tuples of small ones": lambda n: tuple(-1 - (n >> bit & 1) for bit in range(16)),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_members_of_one_hash_are_refused(what: str, codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry of 1 MB took a minute of a processor: Python compares each member with all of its hash."""
+    few, many = ([ALIKE[what](n) for n in range(1, count + 1)] for count in (32, 20_000))
+    for value in (set(few), frozenset(few), dict.fromkeys(few)):
+        assert codec.decode(codec.encode(Request(URL, meta={"x": value}))).meta["x"] == value
+    for value in (set(few + many[32:33]), dict.fromkeys(many[:33])):
+        with pytest.raises(CannotEncode, match="have the same hash"):
+            codec.encode(Request(URL, meta={"x": value}))
+    # As whoever writes to Redis would: a list that is said to be a set, pairs that are said to be a dict.
+    values = codec._values
+    lowered = [values.lower(member) for member in many]
+    pairs = b"\xdf" + len(many).to_bytes(4, "big") + b"".join(values.pack(key) + b"\xc0" for key in lowered)
+    for packed in (values.pack(ExtType(SET, values.pack(lowered))), pairs):
+        payload = (
+            bytes((FORMAT,))
+            + b"\x82"
+            + values.pack(1)
+            + values.pack(URL)
+            + values.pack(META)
+            + b"\x81\xa1x"
+            + packed
+        )
+        began = time.thread_time()
+        assert "have the same hash" in reason(payload, codec)
+        assert time.thread_time() - began < 10
+
+
+def test_a_time_of_msgpack_is_no_key(codec: Codec) -> None:
+    """Seconds can be chosen for each number of nanoseconds so that all have one hash."""
+    for key in (msgpack.Timestamp(1), msgpack.Timestamp(2**60, 5)):
+        assert reason(pack({1: URL, META: {"x": {key: 1}}}), codec)
