@@ -43,7 +43,7 @@ def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenF
     before = live.redis.hgetall(live.key("meta"))
     assert not HandWorker(open_frontier(Order.FIFO), "program", PROGRAM).joined.limits_changed
     after = live.redis.hgetall(live.key("meta"))
-    assert {field for field in before if before[field] != after[field]} <= {b"counts"}
+    assert {field for field in before if before[field] != after[field]} <= {b"counts", b"events"}
 
 
 def test_an_order_that_is_given_must_be_the_stored_one(open_frontier: OpenFrontier) -> None:

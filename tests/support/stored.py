@@ -23,7 +23,7 @@ KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<"
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
     b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases", b"since", b"done",
-    b"starts",
+    b"starts", b"joined",
 }  # fmt: skip
 AHEAD_MS = 2_000
 """No worker leases longer ahead of the time."""

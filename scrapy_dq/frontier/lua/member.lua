@@ -1,11 +1,11 @@
 -- member: register and remove workers; clear what a run leaves behind.
--- One that rejoins brings from its old record since when it works (ms, Redis's clock), and how much it has done.
--- *starts* names its start(): see starts.lua. *came_from*: the last exchange under the id from which it rejoins.
-local function register(id, identity, starts, since, done, suspect, came_from)
+-- One that rejoins brings from its *old* record since when it works (ms, Redis's clock), how much it has done, and the
+-- event of its joining (0: forgotten). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
+local function register(id, identity, starts, old, suspect, came_from)
   midway.registering = id
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 1, 'fenced', 0, 'identity', identity,
-    'quarantined', suspect or '', 'dropped', '', 'leases', '', 'since', since or wall_ms(), 'done', done or 0,
-    'starts', starts)
+    'quarantined', suspect or '', 'dropped', '', 'leases', '', 'since', old and old.since or wall_ms(),
+    'done', old and old.done or 0, 'starts', starts, 'joined', old and (old.joined or 0) or next_event())
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
   redis.call('HSET', key.beats, id, 0)
   state.members = state.members + redis.call('SADD', key.members, id) -- last: a member has all of these

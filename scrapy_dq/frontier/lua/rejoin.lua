@@ -39,13 +39,14 @@ if state.run < run then
   state.run = run
   describe(ours)
 end
-local old = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq')
+local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined')
+local old = { fenced = record[1], since = record[2], done = record[3], last_seq = record[4], joined = record[5] }
 -- Not there, nor taken for dead: Redis does not know that it ever registered. A member without a record was not
 -- forgotten: somebody has deleted the record.
-if not old[4] and is_member(old_id) then old[4] = 2 ^ 52 end
+if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end
 -- A repeat of one that was taken for dead meanwhile finds what the first one was told (fence.lua).
-local last_seq = tonumber(old[4] or redis.call('HGET', key.absent, old_id) or redis.call('HGET', key.absent, new_id)
-  or -1)
+local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
+  or redis.call('HGET', key.absent, new_id) or -1)
 if state.phase == 'finished' then
   if parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
     -- What makes a put known is there still: puts that were stored drop out. Without it they would start the run anew.
@@ -59,7 +60,7 @@ elseif ours.spider ~= '' and stored_field('spider') == '' then
 end
 local owned, suspect = {}, ''
 midway.registering = new_id
-if old[1] == '0' then
+if old.fenced == '0' then
   local mine = {}
   for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
   local leases = redis.call('HGETALL', in_flight_key(old_id))
@@ -73,12 +74,12 @@ if old[1] == '0' then
     end
   end
   -- Not before: the repeat of one that is stopped has to do it all.
-  register(new_id, identity, ours.starts, old[2], old[3], suspect, last_seq)
+  register(new_id, identity, ours.starts, old, suspect, last_seq)
   remove_member(old_id)
   classify_touched(0)
   save_partitions()
 else
-  register(new_id, identity, ours.starts, old[2], old[3], '', last_seq)
+  register(new_id, identity, ours.starts, old, '', last_seq)
 end
 redis.call('HDEL', key.absent, old_id, new_id)
 start_goes_on(ours.starts, old_id)

@@ -1,8 +1,8 @@
 -- starts: which start() methods of this run are complete, and which were broken off before all that they yield was
 -- stored. A run is not finished while one is broken off and no other has done the same: `meta.starts` has, by name,
--- 'done' or { since when (ms), worker_id }. A name says what start() was called with (the spider's arguments); one that
--- begins with '*' is each worker's own (DQ_SEED_ONCE = False); an empty one is no start() (a program, a command).
--- '?' is that of a worker whose record is gone.
+-- 'done' or { event (state.lua), worker_id, again (it has to run again), others (of more workers than this one) }.
+-- A name says what start() was called with (the spider's arguments); one that begins with '*' is each worker's own
+-- (DQ_SEED_ONCE = False); an empty one is no start() (a program, a command). '?' is that of one whose record is gone.
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: what it had stored is gone, so that a start() has to run again
 local function stored_starts()
   local unpacked, starts = pcall(cmsgpack.unpack, redis.call('HGET', key.meta, 'starts') or '')
@@ -17,25 +17,26 @@ local function is_own(name) return string.sub(name, 1, 1) == '*' end
 -- off, this one is as good.
 local function start_done(worker_id, level, was_level)
   if level == was_level or (level ~= '0' and level ~= '3') then return end
-  local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'since')
+  local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'joined')
   local name = worker[1] or ''
   if name == '' then return end
-  local starts, since = stored_starts(), tonumber(worker[2]) or 0
+  local starts, joined = stored_starts(), tonumber(worker[2]) or 0
   local was, unknown = starts[name], starts[UNKNOWN]
-  if type(unknown) == 'table' and since > (tonumber(unknown[1]) or 0) then
+  if type(unknown) == 'table' and joined > (tonumber(unknown[1]) or 0) then
     starts[UNKNOWN] = nil
   elseif was == 'done' then
     return
   end
   -- One of its own, or that has to run again, is made up for only by one that began later.
   local later = type(was) == 'table' and (is_own(name) or was[3])
-  if not later or since > (tonumber(was[1]) or 0) then starts[name] = 'done' end
+  if not later or joined > (tonumber(was[1]) or 0) then starts[name] = 'done' end
   save_starts(starts)
 end
 local function note_broken(name, worker_id, again)
   local starts = stored_starts()
   if starts[name] == 'done' and not is_own(name) and not again then return '' end
-  starts[name] = { wall_ms(), worker_id, again or nil }
+  local was = type(starts[name]) == 'table' and starts[name] or {}
+  starts[name] = { next_event(), worker_id, again or was[3] or false, was[4] or was[2] ~= nil and was[2] ~= worker_id }
   save_starts(starts)
   return name
 end
@@ -61,8 +62,9 @@ end
 -- One that was taken for dead is back, and goes on with its own.
 local function start_goes_on(name, old_id)
   local starts = is_own(name) and stored_starts() or {}
-  if type(starts[name]) ~= 'table' or starts[name][2] ~= old_id then return end
-  starts[name] = nil
+  local was = starts[name]
+  if type(was) ~= 'table' or was[2] ~= old_id then return end
+  starts[name] = was[4] and { was[1], '', was[3], true } or nil
   save_starts(starts)
 end
 -- How many are broken off.

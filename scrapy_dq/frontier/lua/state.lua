@@ -72,6 +72,10 @@ local function wall_ms()
   local now = redis.call('TIME')
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
+local function next_event() -- what comes later has a larger one, whatever Redis's clock has done meanwhile
+  redis.call('HSET', key.meta, 'events', (tonumber(redis.call('HGET', key.meta, 'events') or 0) or 0) + 1)
+  return tonumber(redis.call('HGET', key.meta, 'events'))
+end
 -- The crawl's own clock: Redis's, but if that steps back (set right, or a failover), it goes on from where
 -- it was. Else every partition that rests would rest for as long as the step was.
 local now
