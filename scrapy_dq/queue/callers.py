@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
@@ -27,9 +28,12 @@ class Callers:
 
     worker: Worker
 
-    def __init__(self, items: Items, maxsize: int) -> None:
+    def __init__(self, items: Items, maxsize: int, rollback_horizon_s: float) -> None:
         self.puts = Puts(maxsize)
         self._items = items
+        self._rollback_horizon_s = rollback_horizon_s
+        self._incomplete_until = 0.0
+        """Redis may have come back older (monotonic seconds): until then others store again what it forgot."""
         self._gets: deque[Get] = deque()
         self._looks: list[Look] = []
         self._joins: list[Join] = []
@@ -148,6 +152,10 @@ class Callers:
                 asked.fail(ShutDown() if self._shut else queue.Empty())
         self._forget_answered()
 
+    def disturbed(self) -> None:
+        """Note that Redis was away, or does not know this process as it was: it may be older now."""
+        self._incomplete_until = time.monotonic() + self._rollback_horizon_s
+
     def start_over(self) -> None:
         """Let all begin anew with another worker."""
         for asked in chain(self._gets, self._looks, self._joins):
@@ -173,7 +181,7 @@ class Callers:
         for look in self._looks:
             if look.after < worker.applied:
                 look.answer(census)
-        if worker.idle and not self.puts:
+        if worker.idle and not self.puts and time.monotonic() >= self._incomplete_until:
             for join in self._joins:
                 if join.after < worker.applied:
                     join.answer()

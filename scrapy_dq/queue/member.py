@@ -53,7 +53,7 @@ class Member:
         self._durable = durable
         self._has_put = False
         self._flushes: set[asyncio.Task[None]] = set()
-        self._callers = Callers(items, maxsize)
+        self._callers = Callers(items, maxsize, config.rollback_horizon_s)
         self._connection = Connection(config, data_dir())
         self._closing = asyncio.Event()
         self._broken = ""
@@ -293,6 +293,8 @@ class Member:
         pass  # a program is no crawler: it closes when it wants to
 
     def counted(self, what: str, amount: float) -> None:
+        if what in ("error", "rejoin"):
+            self._callers.disturbed()
         if what == "exchange":
             self._exchanged()
         elif what == "error":

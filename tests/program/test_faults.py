@@ -195,6 +195,41 @@ def test_a_redis_that_comes_back_older(start_redis: Callable[..., RedisServer], 
         assert [other.get() for _ in range(3)] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("horizon_s", [1, 300])
+def test_join_waits_for_what_others_store_again(
+    horizon_s: int, make: Make, start_redis: Callable[..., RedisServer], start_proxy: StartProxy
+) -> None:
+    """Redis comes back without it, and it is not there yet when the one that joins looks."""
+    server = start_redis(appendonly=True)
+    proxy = start_proxy(server.url)
+    joining = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": horizon_s})
+    producer, consumer = make(url=proxy.url), make(url=server.url)
+    for q in (joining, producer):
+        q.put("a")
+        consumer.get()
+        consumer.task_done()
+    joining.join()
+    snapshot = server.snapshot()
+    producer.put_all(range(5))
+    waiting = Background(joining.join)
+    assert waiting.blocked
+    proxy.refuse()
+    server.roll_back(snapshot)
+    wait_until(lambda: joining.qsize() == 0, "it is back, and nothing is there")
+    if horizon_s > 1:
+        assert waiting.blocked
+    proxy.pass_through()
+    assert sorted(consumer.get(timeout=60) for _ in range(5)) == list(range(5))
+    for _ in range(5):
+        consumer.task_done()
+    if horizon_s > 1:
+        assert waiting.blocked
+        joining.shutdown(immediate=True)
+    waiting.wait(60)
+    for q in (joining, producer, consumer):
+        q.close()
+
+
 def test_a_redis_that_was_emptied(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
     """Every call says that the frontier is gone; nothing is put into what took its place."""
     server = start_redis(appendonly=True)
