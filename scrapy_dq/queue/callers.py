@@ -33,7 +33,7 @@ class Callers:
         self._items = items
         self._rollback_horizon_s = rollback_horizon_s
         self._incomplete_until = 0.0
-        """Redis may have come back older (monotonic seconds): until then others store again what it forgot."""
+        """Monotonic seconds: until then others store again what Redis may have forgotten."""
         self._gets: deque[Get] = deque()
         self._looks: list[Look] = []
         self._joins: list[Join] = []
@@ -152,9 +152,12 @@ class Callers:
                 asked.fail(ShutDown() if self._shut else queue.Empty())
         self._forget_answered()
 
-    def disturbed(self) -> None:
-        """Note that Redis was away, or does not know this process as it was: it may be older now."""
-        self._incomplete_until = time.monotonic() + self._rollback_horizon_s
+    def disturbed(self, is_older: bool) -> None:
+        """Note that Redis *is_older* than it was, or was away and may be: others have to store again, too."""
+        now = time.monotonic()
+        # A network that loses a reply now and then is not to hold up a join for ever.
+        if is_older or now >= self._incomplete_until:
+            self._incomplete_until = now + self._rollback_horizon_s
 
     def start_over(self) -> None:
         """Let all begin anew with another worker."""

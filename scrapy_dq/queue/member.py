@@ -52,6 +52,7 @@ class Member:
         self._order = order
         self._durable = durable
         self._has_put = False
+        self._away = False
         self._flushes: set[asyncio.Task[None]] = set()
         self._callers = Callers(items, maxsize, config.rollback_horizon_s)
         self._connection = Connection(config, data_dir())
@@ -293,11 +294,15 @@ class Member:
         pass  # a program is no crawler: it closes when it wants to
 
     def counted(self, what: str, amount: float) -> None:
-        if what in ("error", "rejoin"):
-            self._callers.disturbed()
         if what == "exchange":
+            if self._away:
+                self._away = False
+                self._callers.disturbed(is_older=False)
             self._exchanged()
+        elif what == "rejoin":
+            self._callers.disturbed(is_older=True)
         elif what == "error":
+            self._away = True
             self._connection.missed()
             self._callers.judge()
 
