@@ -121,17 +121,20 @@ class Adopter:
             FrontierRefused: a worker has come too early to know of it.
         """
         self._progress.begin("fingerprints", found.size)
-        first = True
-        visitor = self._visitor
+        number, visitor = 0, self._visitor
         async for members in self._source.fingerprints(found.key):
+            number += 1
             self.tally.fingerprints += len(members)
             plain = [fingerprint for fingerprint in map(_unhex, members) if fingerprint]
             self.tally.no_fingerprints += len(members) - len(plain)
-            new = await visitor.patiently(partial(self._frontier.adopt, visitor.epoch, visitor.run, plain))
+            adopt = partial(
+                self._frontier.adopt, visitor.epoch, visitor.run, visitor.worker_id, number, plain
+            )
+            new, intact = await visitor.patiently(adopt)
+            visitor.disturbed = visitor.disturbed or not intact
             self.tally.new_fingerprints += new
             self._progress.advance(len(members))
-            if first:
-                first = False
+            if number == 1:
                 await self._refuse_live_workers()
 
     async def adopt_requests(

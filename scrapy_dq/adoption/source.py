@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -90,7 +91,7 @@ class Source:
 
     async def fingerprints(self, key: str) -> AsyncIterator[list[bytes]]:
         """Yield all members of a SET, some perhaps twice, in batches of FINGERPRINTS at most."""
-        cursor = 0
+        cursor, process = 0, await self._process(key)
         while True:
             cursor, members = await self._read(
                 key, partial(self.client.sscan, key, cursor, count=FINGERPRINTS)
@@ -98,7 +99,15 @@ class Source:
             for i in range(0, len(members), FINGERPRINTS):
                 yield members[i : i + FINGERPRINTS]
             if not cursor:
-                return
+                # To another process of Redis a cursor says nothing: it may have passed over members.
+                last, process = process, await self._process(key)
+                if last == process:
+                    return
+
+    async def _process(self, key: str) -> Any:
+        """Return what differs from one process of Redis to the next; None: this user may not ask."""
+        with suppress(FrontierRefused):
+            return (await self._read(key, lambda: self.client.info("server"))).get("run_id")
 
     async def delete(self, keys: list[str]) -> None:
         """Delete exactly these keys."""

@@ -440,14 +440,18 @@ class Dialogue:
         What it put before is not all stored, and neither is what its leases, still at work, have put: their
         ack would lose it for good.
         """
+        then = "The pages that it holds are given back, and what Redis has forgotten is crawled again"
+        if parentless and self._crawl.starts:
+            then += (
+                "; start() has to run again, too: this worker closes with reason frontier_rolled_back, and "
+                "the same command goes on"
+            )
+        elif parentless:
+            then = "What this program had put before that is known to nobody else: it has to be put again"
         logger.error(
-            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: requests that worker %s had stored are "
-            "gone. The pages that it holds are given back, and what Redis has forgotten is crawled again%s",
+            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. %s",
             self.id,
-            "; start() has to run again, too: this worker closes with reason frontier_rolled_back, and the "
-            "same command goes on"
-            if parentless
-            else "",
+            then,
         )
         if parentless:
             self.seeding = AGAIN  # nobody may take the run for finished

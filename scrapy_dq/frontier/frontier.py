@@ -219,31 +219,40 @@ class Frontier:
             # This frontier came without one, as a program's, or it was converted while this worker was away.
             self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
 
-    async def adopt(self, epoch: str, run: int, fingerprints: Sequence[bytes]) -> int:
-        """Note what another scheduler had seen, in its own notation; return how many of these are new.
+    async def adopt(
+        self, epoch: str, run: int, worker_id: str, number: int, fingerprints: Sequence[bytes]
+    ) -> tuple[int, bool]:
+        """Note what another scheduler had seen, in its own notation.
 
         Args:
+            worker_id: of the member that does it.
+            number: of this call, from 1 on; a repeat has the same.
             fingerprints: of 20 bytes each, at most 1,000.
+        Returns:
+            how many of these are new; whether the calls before are remembered: if not, Redis came back older.
         Raises:
             FrontierRefused: the run is over, or the frontier another one.
         Source: lua/adopt.lua
         """
-        reply = await self._call("adopt", epoch, run, b"".join(fingerprints))
+        reply = await self._call("adopt", epoch, run, worker_id, number, b"".join(fingerprints))
         if reply[0] != b"OK":
             raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
-        return int(reply[1])
+        return int(reply[1]), reply[2] == 1
 
-    async def fence(self, worker_id: str, epoch: str, run: int, gone: bool = False) -> tuple[str, str]:
+    async def fence(
+        self, worker_id: str, epoch: str, run: int, gone: bool = False, by: str = ""
+    ) -> tuple[str, str]:
         """Fence a worker that is dead.
 
         Args:
             gone: its process is known to be gone; else it may come back, and what it then needs is kept.
+            by: the worker that does it before its own start() has begun: that one is later then.
         Returns:
             OK, ABSENT, LOST, RESYNC or FINISHED; what its start() was called with, if that was broken off and
             nobody has done the same (`Identity.starts`), else "".
         Source: lua/fence.lua
         """
-        reply = await self._call("fence", worker_id, epoch, run, int(gone))
+        reply = await self._call("fence", worker_id, epoch, run, int(gone), by)
         return reply[0].decode(), reply[1].decode("utf-8", "replace") if len(reply) > 1 else ""
 
     async def drain(

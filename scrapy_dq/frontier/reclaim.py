@@ -43,16 +43,19 @@ class Reclaimer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled = False
 
-    async def reclaim(self, worker_id: str, epoch: str, run: int, why: str, *, gone: bool = False) -> None:
+    async def reclaim(
+        self, worker_id: str, epoch: str, run: int, why: str, *, gone: bool = False, by: str = ""
+    ) -> None:
         """Fence *worker_id* and move its leases to quarantine.
 
         Args:
             gone: its process is known to be gone; else it may come back.
+            by: see `Frontier.fence`.
         Raises:
             FrontierUnavailable: it may be fenced, and partly drained; say it again.
         """
         # Fence first: a drain in steps would otherwise race with what the worker still takes.
-        status, broken_start = await self._frontier.fence(worker_id, epoch, run, gone=gone)
+        status, broken_start = await self._frontier.fence(worker_id, epoch, run, gone, by)
         if status != "OK":
             return
         moved = buried = 0
@@ -74,13 +77,14 @@ class Reclaimer:
             )
         self._reclaimed(moved)
 
-    async def reclaim_local(self, epoch: str, run: int, among: Iterable[str] | None = None) -> None:
+    async def reclaim_local(
+        self, epoch: str, run: int, among: Iterable[str] | None = None, by: str = ""
+    ) -> None:
         """Reclaim from workers whose process on this very machine is gone: no need to wait for the TTL."""
         for member in await self._frontier.members():
             if (among is None or member.worker_id in among) and certainly_dead(member.identity, self._own):
-                await self.reclaim(
-                    member.worker_id, epoch, run, "its process on this machine is gone", gone=True
-                )
+                why = "its process on this machine is gone"
+                await self.reclaim(member.worker_id, epoch, run, why, gone=True, by=by)
 
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
         """Act in the background on what the heartbeat saw; *dead* is a part of *silent*."""

@@ -16,6 +16,7 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import refuse
 
 T = TypeVar("T")
+R = TypeVar("R", Failed, Dead)
 MAX_RECORDS = 100
 """Of one call: a script holds Redis while it runs."""
 
@@ -54,16 +55,25 @@ def retry(
         redis.exceptions.RedisError: no reply; some may have been moved.
         FrontierRefused: the crawl has changed meanwhile, or a key of it has a foreign type.
     """
-    seconds, micros = client.time()
-    until = seconds + micros / 1_000_000
     found = Retried()
     if failed is not None:
-        _retry_failed(
-            client, crawl, overview, lambda record: record.at <= until and failed(record), found, moved
-        )
+        _retry_failed(client, crawl, overview, _once(failed), found, moved)
     if dead is not None:
-        _retry_dead(client, crawl, overview, lambda record: record.at <= until and dead(record), found, moved)
+        _retry_dead(client, crawl, overview, _once(dead), found, moved)
     return found
+
+
+def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
+    """Let *wanted* choose each entry once. Not by the times of records: Redis's clock may be set back."""
+    chosen: set[bytes] = set()
+
+    def choose(record: R) -> bool:
+        if record.entry_id in chosen or not wanted(record):
+            return False
+        chosen.add(record.entry_id)
+        return True
+
+    return choose
 
 
 def kept(client: Any, crawl: str) -> tuple[int, int]:

@@ -116,7 +116,7 @@ class Speaker:
         if joined.status is Status.FINISHED:
             return joined
         with suppress(FrontierError):  # the heartbeat does it again; to raise would leave a ghost behind
-            await self._reclaimer.reclaim_local(self.dialogue.epoch, self.dialogue.run)
+            await self._reclaimer.reclaim_local(self.dialogue.epoch, self.dialogue.run, by=self.dialogue.id)
         self._heartbeat.start(self.dialogue.id, self.dialogue.epoch)
         self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.dialogue.id}")
         return joined

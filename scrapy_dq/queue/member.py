@@ -31,6 +31,10 @@ from scrapy_dq.settings import Config
 from scrapy_dq.surroundings import data_dir
 
 logger = logging.getLogger(__name__)
+FORGOTTEN = (
+    "Redis was rolled back further than DQ_ROLLBACK_HORIZON: items that were put before that are gone, and "
+    "have to be put again"
+)
 AGAIN_S = 1.0
 """From one try to join the next run to the next one."""
 
@@ -53,6 +57,8 @@ class Member:
         self._durable = durable
         self._has_put = False
         self._away = False
+        self._forgotten = False
+        """Redis is so much older that items are gone: the next `flush` has to say so."""
         self._flushes: set[asyncio.Task[None]] = set()
         self._callers = Callers(items, maxsize, config.rollback_horizon_s)
         self._connection = Connection(config, data_dir())
@@ -189,6 +195,9 @@ class Member:
                 doubt = await worker.wait_until_durable(verify, asked.deadline)
                 if self._starting_over is not None:
                     await verify()  # the run is over; another worker answers, in the next one
+            if self._forgotten:
+                self._forgotten = False
+                asked.fail(FrontierUnavailable(FORGOTTEN))
             if doubt:
                 asked.fail(FrontierUnavailable(doubt))
             asked.answer()
@@ -288,7 +297,7 @@ class Member:
         self._start_over()
 
     def rolled_back(self, parentless: bool) -> None:
-        pass  # said already; what was put since then is stored again
+        self._forgotten = self._forgotten or parentless  # said already; what was put since is stored again
 
     def told(self, before: Words, words: Words) -> None:
         pass  # a program is no crawler: it closes when it wants to

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -415,11 +416,24 @@ def test_a_crawl_that_is_deleted_meanwhile_ends_the_adoption(case: Case) -> None
     assert case.client.zcard(case.queue_key) == 700
 
 
-def test_redis_may_be_away_for_a_moment(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
-    """Reading and storing wait for it."""
+@pytest.fixture
+def own(start_redis: Callable[..., RedisServer], crawl_name: str) -> Iterator[tuple[RedisServer, Case]]:
+    """Yield a Redis of the test's own, and a crawl there with 1,500 requests and 20,000 more fingerprints."""
     redis = start_redis(appendonly=True, args=["--appendfsync", "always"])
     case = Case(redis.url, crawl_name)
     case.push(pages(1_500))
+    case.client.sadd(case.dupefilter_key, *(hashlib.sha1(b"%d" % n).hexdigest() for n in range(20_000)))
+    yield redis, case
+    case.client.close()
+
+
+def adopted(case: Case) -> int:
+    return case.client.scard(f"{keys.prefix(case.name)}adopted")
+
+
+def test_redis_may_be_away_for_a_moment(own: tuple[RedisServer, Case]) -> None:
+    """Reading and storing wait for it; what was read of a set says nothing to the next process of Redis."""
+    redis, case = own
 
     def restart() -> None:
         case.progress.while_under_way = lambda: None
@@ -427,9 +441,30 @@ def test_redis_may_be_away_for_a_moment(start_redis: Callable[..., RedisServer],
         redis.start()
 
     case.progress.while_under_way = restart
-    assert case.adopt().tally.adopted == 1_500
+    report = case.adopt()
+    assert (report.tally.adopted, report.tally.new_fingerprints, adopted(case)) == (1_500, 21_500, 21_500)
+    assert report.complete
     assert len(case.serve()) == 1_500
-    case.client.close()
+
+
+def test_redis_may_come_back_older_among_the_fingerprints(own: tuple[RedisServer, Case]) -> None:
+    """The source is kept, and to adopt again brings what is missing."""
+    redis, case = own
+    snapshot: Any = None
+
+    def roll_back() -> None:
+        nonlocal snapshot
+        if adopted(case) > 9_000:
+            case.progress.while_under_way = lambda: None
+            redis.roll_back(snapshot)
+        elif snapshot is None and adopted(case) > 3_000:
+            snapshot = redis.snapshot()
+
+    case.progress.while_under_way = roll_back
+    report = case.adopt(delete_source=True)
+    assert (report.disturbed, report.complete, report.deleted) == (True, False, [])
+    assert case.adopt(delete_source=True).deleted
+    assert adopted(case) == 21_500
 
 
 def test_a_finished_run_of_the_same_name_is_not_opened(case: Case) -> None:

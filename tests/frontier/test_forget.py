@@ -30,7 +30,7 @@ def test_what_is_forgotten_is_new_again(open_frontier: Callable[..., LiveFrontie
 def test_what_another_scheduler_had_seen_is_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
     """By its own name; known by both names counts once."""
     theirs = b"a" * 20, b"b" * 20
-    live.call("adopt", worker.epoch, 0, list(theirs))
+    live.call("adopt", worker.epoch, 0, "", 1, list(theirs))
     worker.exchange(seen(1, b"one"))
     assert forget(live.redis, live.crawl, [(b"one", theirs[0]), (b"two", theirs[1]), (b"x", b"c" * 20)]) == 2
     known = [seen(2, b"one"), seen(3, b"two")]

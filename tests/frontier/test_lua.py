@@ -36,7 +36,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "drain": ("id", "epoch", 0, 1, 1),
     "leave": ("id", "epoch", 0, False),
     "beats": ("id", "epoch"),
-    "adopt": ("epoch", 0, []),
+    "adopt": ("epoch", 0, "a", 1, []),
     "flush": ([],),
     "limit": (b"partition",),
     "members": (),

@@ -47,8 +47,8 @@ def test_a_repeat_of_a_put_that_was_stored_is_known_not_refused(
 
 def test_what_was_adopted_is_known(live: LiveFrontier, worker: HandWorker) -> None:
     """A put that another scheduler had seen is dropped, and is not in `seen`; others are stored."""
-    assert live.call("adopt", worker.epoch, worker.run, [ADOPTED, b"\x02" * 20]) == 2
-    assert live.call("adopt", worker.epoch, worker.run, [ADOPTED]) == 0
+    assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED, b"\x02" * 20])[0] == 2
+    assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])[0] == 0
     receipt = worker.exchange(known(1), known(2, b"\x03" * 20), put(3), want=9)
     assert receipt.dropped == (0,)
     assert sorted(numbers(receipt)) == [2, 3]
@@ -58,7 +58,7 @@ def test_what_was_adopted_is_known(live: LiveFrontier, worker: HandWorker) -> No
 
 def test_what_was_adopted_ends_with_what_was_seen(live: LiveFrontier, worker: HandWorker) -> None:
     """It is kept as long as `seen` is, and no longer."""
-    live.call("adopt", worker.epoch, worker.run, [ADOPTED])
+    live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])
     worker.exchange(known(2, b"\x03" * 20), want=1)
     worker.exchange(ack(2))
     worker.leave(keep_seen=True)
@@ -73,7 +73,21 @@ def test_what_was_adopted_ends_with_what_was_seen(live: LiveFrontier, worker: Ha
 def test_adoption_is_for_the_run_that_it_began_in(live: LiveFrontier, worker: HandWorker) -> None:
     """A run that is over takes nothing more."""
     with pytest.raises(FrontierRefused, match="LOST"):
-        live.call("adopt", "another", worker.run, [ADOPTED])
+        live.call("adopt", "another", worker.run, "", 1, [ADOPTED])
     with pytest.raises(FrontierRefused, match="FINISHED"):
-        live.call("adopt", worker.epoch, worker.run - 1, [ADOPTED])
+        live.call("adopt", worker.epoch, worker.run - 1, "", 1, [ADOPTED])
     assert "adopted" not in live.key_names()
+
+
+def test_an_adoption_knows_by_its_number_that_redis_is_older(live: LiveFrontier, worker: HandWorker) -> None:
+    """A repeat has the same number; what stands between two that Redis knows is missing."""
+
+    def adopt(number: int) -> bool:
+        return live.call("adopt", worker.epoch, worker.run, worker.worker_id, number, [ADOPTED])[1]
+
+    before = live.dump()
+    assert [adopt(number) for number in (1, 2, 2)] == [True] * 3
+    live.roll_back(before)
+    assert [adopt(number) for number in (3, 4)] == [False, True]
+    worker.leave()
+    assert not adopt(5)

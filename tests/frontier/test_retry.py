@@ -438,3 +438,22 @@ def test_a_crawl_that_is_not_there_is_not_made(live: LiveFrontier) -> None:
     with pytest.raises(FrontierRefused, match="changed meanwhile"):
         retry_records(live.redis, live.crawl, look(live), (), [entry_id(1)])
     assert live.dump() == {}
+
+
+def test_what_failed_by_a_clock_that_was_set_back_since_is_moved(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Times are for people: they choose nothing."""
+    worker.exchange(put(1), put(2))
+    worker.exchange(*(END[how](n) for how, n in zip(END, worker.take(2), strict=True)))
+    (failed,) = live.redis.lrange(live.key("failed"), 0, -1)
+    ((name, dead),) = live.redis.hgetall(live.key("dead")).items()
+
+    def later(record: bytes, field: int) -> bytes:
+        parts = msgpack.unpackb(record, raw=True)
+        parts[field] += 3_600_000
+        return msgpack.packb(parts, use_bin_type=False)
+
+    live.redis.lset(live.key("failed"), 0, later(failed, 3))
+    live.redis.hset(live.key("dead"), name, later(dead, 1))
+    assert retry_all(live) == Retried(failed=1, dead=1)

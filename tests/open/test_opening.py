@@ -265,7 +265,7 @@ def use_everything(url: str, crawl: str) -> None:
     b.exchange(want=4)
     live.call("beats", "b", b.epoch)
     live.call("members")
-    assert live.call("adopt", b.epoch, b.run, [b"\1" * 20]) == 1
+    assert live.call("adopt", b.epoch, b.run, "", 1, [b"\1" * 20])[0] == 1
     known = put(30, admission=Admission.SEEN)
     known.known_as = b"\1" * 20
     bounded = put(31)

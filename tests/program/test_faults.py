@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -193,6 +194,28 @@ def test_a_redis_that_comes_back_older(start_redis: Callable[..., RedisServer], 
         server.roll_back(snapshot)
         wait_until(lambda: other.qsize() == 3, "all are there again")
         assert [other.get() for _ in range(3)] == ["a", "b", "c"]
+
+
+def test_a_redis_that_comes_back_older_than_the_horizon(
+    make: Make, start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Items are gone for good: the log says what to do about it, and so does the next flush()."""
+    server = start_redis(appendonly=True)
+    q = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": 1})
+    q.put("kept")
+    snapshot = server.snapshot()
+    for item in range(3):
+        q.put(item)
+        time.sleep(1.5)
+    server.roll_back(snapshot)
+    q.put("after")
+    with pytest.raises(FrontierUnavailable, match="have to be put again"):
+        q.flush(60)
+    q.flush(60)
+    (told,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+    assert "What this program had put" in told.getMessage()
+    assert "start()" not in told.getMessage()
+    q.close()
 
 
 @pytest.mark.parametrize("horizon_s", [1, 300])

@@ -301,7 +301,7 @@ def starts_in(meta: dict[bytes, bytes]) -> dict[str, bool]:
 
 
 def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
-    assert set(worker) - {b"came_from", b"mended"} == WORKER_FIELDS
+    assert set(worker) - {b"came_from", b"mended", b"adopted"} == WORKER_FIELDS
     dropped, granted = worker[b"dropped"], worker[b"leases"]
     return (
         json.loads(worker[b"identity"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -133,3 +134,15 @@ async def test_who_died_on_this_machine_is_reclaimed_before_the_crawl_goes_on(
         await engine.frontier.join("gone", gone, "epoch", IDENTITY)
         await engine.join()
         assert set(state()["members"]) == {engine.worker.id}
+
+
+async def test_one_that_is_started_in_place_of_a_dead_one_begins_later(crawl: Crawl) -> None:
+    """DQ_SEED_ONCE = False: its start() makes up for that of the one that was killed."""
+    own = replace(IDENTITY, starts="*args")
+    gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
+    async with Engine(crawl, join=False, identity=own) as engine:
+        await engine.frontier.join("gone", gone, "epoch", own)
+        await engine.join()
+        engine.seed()
+        await engine.run()
+        assert engine.worker.census.incomplete == 0

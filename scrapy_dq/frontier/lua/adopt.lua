@@ -1,6 +1,8 @@
 -- adopt: fingerprints that another scheduler had seen -> adopted, in its own notation.
--- ARGS     epoch, run, fingerprints (of 20 bytes, joined; at most 1,000)
--- RETURNS  OK, new ones | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
+-- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), fingerprints (of 20 bytes, joined; at
+--          most 1,000)
+-- RETURNS  OK, new ones, intact (0: the call before is forgotten, Redis came back older) | LOST | RESYNC | FINISHED
+--          | WRONG_TYPE, key, actual, expected
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: to do it again changes nothing
 load_state()
@@ -8,6 +10,11 @@ local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end
 local wrong = wrong_type()
 if wrong then return wrong end
-local fingerprints = {}
-for i = 1, #ARGV[3], 20 do fingerprints[#fingerprints + 1] = string.sub(ARGV[3], i, i + 19) end
-return { 'OK', #fingerprints > 0 and redis.call('SADD', key.adopted, unpack(fingerprints)) or 0 }
+local worker_id, number, fingerprints = ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local each = {}
+for i = 1, #fingerprints, 20 do each[#each + 1] = string.sub(fingerprints, i, i + 19) end
+local new = #each > 0 and redis.call('SADD', key.adopted, unpack(each)) or 0
+if not is_member(worker_id) then return { 'OK', new, 0 } end
+local last = tonumber(redis.call('HGET', worker_key(worker_id), 'adopted') or 0)
+redis.call('HSET', worker_key(worker_id), 'adopted', number) -- after its fingerprints are there
+return { 'OK', new, (last == number or last == number - 1) and 1 or 0 }

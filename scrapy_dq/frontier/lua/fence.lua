@@ -1,5 +1,6 @@
 -- fence: live -> fenced. A fenced worker's exchanges are answered RESYNC; its seeding level drops.
--- ARGS     worker_id, epoch, run, gone (1: its process is known to be gone; 0: it may come back)
+-- ARGS     worker_id, epoch, run, gone (1: its process is known to be gone; 0: it may come back), by (who fences it
+--          before its own start() has begun; else nobody)
 -- RETURNS  OK, the name of its start() if that was broken off (starts.lua) | ABSENT (no such member) | LOST | RESYNC
 --          | FINISHED
 -- COST     O(1)
@@ -10,6 +11,8 @@ local answer = stale(epoch, run)
 if answer then return { answer } end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then return { 'ABSENT' } end
 local broken = start_broken(worker_id)
+-- A supervisor has started it in place of the dead one: it begins later.
+if broken ~= '' and is_member(ARGV[5]) then redis.call('HSET', worker_key(ARGV[5]), 'joined', next_event()) end
 -- If it comes back: which of its exchanges are stored (rejoin.lua), and that it needs what makes a put known.
 if gone == '0' then
   local worker = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'came_from')
