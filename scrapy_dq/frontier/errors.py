@@ -29,7 +29,8 @@ _CAUSES = (
     (("TRYAGAIN", "TryAgain"), "the Redis Cluster is moving this crawl's keys"),
     (("BUSY ", "Busy running a script"), "Redis is busy with somebody's script"),
     (("max number of clients",), "Redis takes no more clients: raise its maxclients"),
-    (("Too many connections",), "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
+    (("Too many connections",),
+     "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
 _DENIED_IN_A_SCRIPT = ("NOPERM", "can't run this command", "can't access at least one of the keys")
