@@ -13,14 +13,15 @@ from scrapy.http.request import NO_CALLBACK
 
 from scrapy_dq.codec.classes import Unfit
 
-SCRAPY_CALLBACKS = frozenset({"parse", "_parse", "_callback", "_errback", "_parse_sitemap", "initialized"})
+BASES = frozenset({"scrapy", "scrapy_dq"})
+"""Packages whose spiders a project derives its own from."""
+
+SCRAPY_CALLBACKS = frozenset(
+    {"parse", "_parse", "parse_start_url", "_callback", "_errback", "_parse_sitemap", "initialized"}
+)
 """What Scrapy's own spiders give to their requests: Spider, CrawlSpider, SitemapSpider, InitSpider."""
 
-HOOKS = frozenset(
-    {name for cls in Spider.__mro__ for name in vars(cls)} - {"parse", "_parse"}
-    | {"start", "start_requests", "closed"}
-)
-"""What Scrapy calls on a spider by itself: never a callback, though a project's class defines it."""
+_HOOKS = frozenset({"start", "start_requests", "closed"})  # Scrapy calls them though no version has them all
 
 NO_CALLBACK_NAME = ""
 
@@ -28,8 +29,9 @@ NO_CALLBACK_NAME = ""
 class Callbacks:
     """The callbacks of one spider, as its class stands now. Both ways follow the same table.
 
-    A callback is a method defined by a class of the MRO that is neither Scrapy's nor Python's own, or one of
-    SCRAPY_CALLBACKS. Attributes of the spider object do not count, and no property is looked at.
+    A callback is one of SCRAPY_CALLBACKS, or a method of a class that is neither of BASES nor Python's own;
+    but not one that a class of BASES defines, too: that takes arguments of another kind. Attributes of the
+    spider do not count, and no property is looked at.
     """
 
     def __init__(self, spider: Spider) -> None:
@@ -57,18 +59,19 @@ class Callbacks:
 
 def _callbacks(spider: Spider) -> Iterator[tuple[str, MethodType]]:
     known = set()
-    for cls in type(spider).__mro__:
-        package = cls.__module__.partition(".")[0]
+    classes = [(cls, cls.__module__.partition(".")[0]) for cls in type(spider).__mro__]
+    hooks = _HOOKS.union(*(vars(cls) for cls, package in classes if package in BASES)) - SCRAPY_CALLBACKS
+    for cls, package in classes:
         for name, raw in vars(cls).items():
             if name in known:
                 continue
             known.add(name)
             if name.startswith("__") and name.endswith("__"):
                 continue
-            if package == "scrapy":
+            if package in BASES:
                 allowed = name in SCRAPY_CALLBACKS
             else:
-                allowed = name not in HOOKS and package not in sys.stdlib_module_names
+                allowed = name not in hooks and package not in sys.stdlib_module_names
             if not allowed:
                 continue
             if isinstance(raw, classmethod) and inspect.isfunction(raw.__func__):

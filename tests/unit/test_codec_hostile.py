@@ -28,6 +28,7 @@ from msgpack import ExtType
 from scrapy import Field, FormRequest, Item, Request, Spider
 from scrapy.http import JsonRequest
 
+from scrapy_dq import RedisCrawlSpider
 from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec
 
 URL = "https://example.com/"
@@ -90,6 +91,40 @@ class Price:
 
     def __post_init__(self) -> None:
         touched.append("post_init")
+
+
+@dataclass
+class Closing:
+    amount: int
+
+    def __del__(self) -> None:
+        touched.append("del")
+
+
+@dataclass(eq=False)
+class Hashed:
+    amount: int
+
+    def __hash__(self) -> int:
+        touched.append("hash")
+        return 1
+
+
+@dataclass(eq=False)
+class Equal(Price):
+    def __eq__(self, other: object) -> bool:
+        touched.append("eq")
+        return True
+
+
+class ClosingItem(BookItem):
+    def __del__(self) -> None:
+        touched.append("del")
+
+
+@dataclass(frozen=True)
+class Frozen:
+    amount: int
 
 
 class Color(Enum):
@@ -278,6 +313,43 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("Closing", {"amount": 1}),
+        ("Hashed", {"amount": 1}),
+        ("Equal", {"amount": 1}),
+        ("ClosingItem", {"title": 1}),
+    ],
+)
+def test_a_class_whose_methods_python_calls_by_itself_has_to_be_named(
+    name: str, state: dict[str, Any], codec: Codec
+) -> None:
+    """Also of an entry that is refused: what was made of it is thrown away, and that calls __del__."""
+    payload = pack(
+        {1: URL, META: {"x": extension(SET, [1, extension(OBJECT, [f"{__name__}:{name}", state])])}}
+    )
+    refused = reason(payload, codec)
+    assert "of its own" in refused
+    assert "DQ_TYPES" in refused
+    assert not touched
+    named = Codec(BookSpider(), types=[f"{__name__}.{name}"])
+    payload = pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", state])}})
+    value = named.decode(payload).meta["x"]
+    assert type(value).__name__ == name
+    assert named.encode(Request(URL, meta={"x": value}))
+    with pytest.raises(CannotEncode, match="of its own"):
+        codec.encode(Request(URL, meta={"x": value}))
+    del value
+    touched.clear()
+
+
+def test_what_a_dataclass_generates_looks_at_the_fields_alone(codec: Codec) -> None:
+    """It may be a key, or a member of a set."""
+    value = {Frozen(1), Frozen(2)}
+    assert codec.decode(codec.encode(Request(URL, meta={"x": value}))).meta["x"] == value
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "__init__",
@@ -321,6 +393,36 @@ def test_a_callback_resolves_to_nothing_but_a_callback(name: Any, codec: Codec) 
     for key in (CALLBACK, CALLBACK + 1):
         why = reason(pack({1: URL, key: name}), codec)
         assert "the spider 'books' has no callback" in why
+
+
+class FedSpider(RedisCrawlSpider):
+    name = "fed"
+
+    def parse_book(self, response: Any) -> Any: ...
+    def parse_start_url(self, response: Any, **kwargs: Any) -> Any: ...
+    def make_request_from_data(self, data: bytes) -> Any: ...
+    def spider_idle(self) -> None: ...
+    def process_results(self, response: Any, results: Any) -> Any: ...
+    def _requests_to_follow(self, *args: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "make_request_from_data",
+        "spider_idle",
+        "process_results",
+        "_requests_to_follow",
+        "warn_if_not_fed",
+        "setup_redis",
+    ],
+)
+def test_a_method_of_a_base_class_is_no_callback(name: str) -> None:
+    """Of Scrapy's spiders and ours, overridden or not: it takes arguments of another kind."""
+    codec = Codec(FedSpider())
+    for good in ("parse_book", "parse_start_url", "parse"):
+        assert codec.decode(pack({1: URL, CALLBACK: good})).callback
+    assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
 
 
 def test_a_method_that_comes_from_python_itself_is_no_callback() -> None:
