@@ -58,7 +58,7 @@ def test_more_than_one_call_takes(dq: Any, tmp_path: Path, worker: HandWorker) -
 
 def test_what_scrapy_redis_had_seen_is_forgotten(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """By its own fingerprint."""
-    live.call("adopt", worker.epoch, 0, [fingerprint(Request(f"{HOST}/1"))])
+    live.call("adopt", worker.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
     assert dq.found("forget", "pushed", f"{HOST}/1", **SPIDERS)["forgotten"] == 1
 
 

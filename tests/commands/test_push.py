@@ -341,7 +341,7 @@ def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live:
 
 def test_what_was_adopted_is_known(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
     """By the name that scrapy-redis would give it."""
-    live.call("adopt", worker.epoch, 0, [fingerprint(Request(f"{HOST}/1"))])
+    live.call("adopt", worker.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
     assert push(f"{HOST}/1", f"{HOST}/2")["known"] == 1
 
 
