@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.connection import place, unusable
+from scrapy_dq.connection import check_host_name, place, unusable
 from scrapy_dq.settings import Config, ConfigError
 
 PATIENCE_S = 30.0
@@ -35,6 +35,8 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
     # redis-py 8 gives up after 5 s by itself: BLPOP could not wait longer.
     options.setdefault("socket_timeout", None)
     client: redis.Redis = cls.from_url(url, **options) if url else cls(**options)
+    if isinstance(client, redis.Redis):
+        check_host_name(client)
     return client
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -155,6 +156,7 @@ class Connection:
             # A script that is sent twice by the client is applied twice: only the worker may repeat.
             # Not among the options: a URL's query would win over them.
             pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
+            check_host_name(client)
             pool.connection_class(**pool.connection_kwargs)  # an unknown option is found now, not later
         except TypeError as error:
             raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
@@ -271,6 +273,15 @@ def place(config: Config) -> tuple[str, dict[str, Any]]:
     return "", options
 
 
+def check_host_name(client: Any) -> None:
+    """Have a client that speaks TLS check whose certificate it is shown: redis-py before 6 does not."""
+    pool = client.connection_pool
+    options = pool.connection_kwargs
+    speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
+    if speaks_tls and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
+        options.setdefault("ssl_check_hostname", True)
+
+
 def unusable(url: str, error: Exception) -> ConfigError:
     if not url:
         return ConfigError(f"REDIS_PARAMS cannot be used: {error}")
@@ -286,4 +297,5 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
     client: redis.Redis = redis.Redis.from_url(
         url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
     )
+    check_host_name(client)
     return client

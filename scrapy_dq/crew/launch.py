@@ -61,7 +61,7 @@ def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> lis
             named.parent.mkdir(parents=True, exist_ok=True)
             return [named.with_name(f"{named.stem}-{n}{named.suffix}") for n in range(1, count + 1)]
         folder = folder / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _taken(folder, count)
     except OSError as error:
         raise CrewError(f"the workers' logs cannot be written: {error}") from error

@@ -93,7 +93,7 @@ class PartsFolder:
     def _take_lock(self) -> int:
         for chance in range(CHANCES, 0, -1):
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = _open(self.path / "crew.lock")
             except OSError as error:
                 if chance > 1 and isinstance(error, (FileNotFoundError, FileExistsError)):
@@ -182,7 +182,7 @@ class PartsFolder:
 
 def write_lock(folder: Path) -> int:
     """Become one of those who may write parts in *folder*; as long as the descriptor is open."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = _open(folder / "workers.lock")
     fcntl.flock(lock, fcntl.LOCK_SH)  # exclusive it is held for a moment only
     return lock

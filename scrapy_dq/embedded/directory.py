@@ -43,10 +43,24 @@ class RedisDirectory:
         self._use_pid = 0
 
     def prepare(self) -> None:
-        """Make the directory, for the owner only, if it is not there."""
+        """Make the directory, for the owner only, if it is not there; refuse one that others could change.
+
+        Whoever can make files in it can put a socket there that is no server of ours.
+        """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.path.stat()
+        if found.st_uid != os.getuid():
+            raise EmbeddedError(
+                f"{self.path} belongs to another user (uid {found.st_uid}), and so would its redis-server. "
+                f"Use a project folder of your own, or set REDIS_URL to a running Redis."
+            )
+        if found.st_mode & 0o022:
+            raise EmbeddedError(
+                f"Other users may write into {self.path}, and so put another server there: chmod 700 it, "
+                f"when you know all that is in it, or set REDIS_URL to a running Redis."
+            )
 
     @contextmanager
     def start_lock(self, deadline: float) -> Iterator[None]:

@@ -19,6 +19,7 @@ from scrapy_dq.settings.setting import (
     choice,
     encoding,
     folder,
+    host,
     integer,
     limits,
     loadable,
@@ -70,7 +71,7 @@ SETTINGS = (
     Setting("SCHEDULER_PERSIST", "persist", False, boolean),
     Setting("SCHEDULER_FLUSH_ON_START", "flush_on_start", False, boolean),
     Setting("REDIS_URL", "redis_url", "", url),
-    Setting("REDIS_HOST", "redis_host", "", text),
+    Setting("REDIS_HOST", "redis_host", "", host),
     Setting("REDIS_PORT", "redis_port", 6379, integer, "", 1, 65_535),
     Setting("REDIS_DB", "redis_db", 0, integer, "", 0, 1_000_000),
     Setting("REDIS_PARAMS", "redis_params", {}, mapping),
@@ -241,7 +242,7 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
             value = _order_of(settings) if setting.name == "DQ_ORDER" else setting.default
         values[setting.field] = setting.parse(setting, value)
     if "redis_url" in values:
-        name_place(settings, values, _BY_NAME["REDIS_PORT"])
+        name_place(settings, values, _BY_NAME["REDIS_HOST"], _BY_NAME["REDIS_PORT"])
     return values
 
 

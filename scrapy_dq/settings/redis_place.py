@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scrapy_dq.settings.setting import Setting, integer
+from scrapy_dq.settings.setting import Setting, host, integer
 
 _SOCKETS = ("url", "unix_socket_path", "path")
 _NAMES_REDIS = (*_SOCKETS, "host", "port", "db", "username", "password", "ssl")
@@ -18,7 +18,7 @@ def names_redis(params: Mapping[str, Any]) -> bool:
     return any(params.get(name) for name in _NAMES_REDIS)
 
 
-def name_place(given: Mapping[str, Any], values: dict[str, Any], port: Setting) -> None:
+def name_place(given: Mapping[str, Any], values: dict[str, Any], place: Setting, port: Setting) -> None:
     """Make *values* say where Redis is, as scrapy-redis would: a setting wins over one of REDIS_PARAMS.
 
     A port or a database without a host is one of this machine.
@@ -26,7 +26,7 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any], port: Setting) 
     Args:
         given: the project's settings.
         values: what they were read as, by the fields of Config; changed.
-        port: how a port is checked.
+        place, port: how a host and a port are checked.
     """
     params = values["redis_params"]
     port_given = given.get("REDIS_PORT") is not None
@@ -43,6 +43,7 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any], port: Setting) 
     if not values["redis_host"]:
         if any(params.get(name) for name in _SOCKETS) or not (port_given or db_given or names_redis(params)):
             return
-        values["redis_host"] = params.get("host") or "localhost"
+        named = params.get("host") or "localhost"
+        values["redis_host"] = host(replace(place, name="host in REDIS_PARAMS"), named)
     if not port_given and params.get("port"):
         values["redis_port"] = integer(replace(port, name="port in REDIS_PARAMS"), params["port"])

@@ -20,7 +20,7 @@ class ConfigError(ValueError):
 
 
 _SERIALIZER = "a module or object with dumps() and loads()"
-_MAY_HOLD_A_PASSWORD = {"REDIS_URL", "REDIS_PARAMS"}
+_MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Setting:
     choices: tuple[str, ...] = ()
 
     def wrong(self, value: Any, expected: str) -> ConfigError:
-        shown = " (not shown here)" if self.name in _MAY_HOLD_A_PASSWORD else f" = {value!r}"
+        secret = self.name.endswith(_MAY_HOLD_A_PASSWORD) and not isinstance(value, int)
+        shown = " (not shown here)" if secret else f" = {value!r}"
         return ConfigError(f"{self.name}{shown}: expected {expected}")
 
     @property
@@ -89,6 +90,12 @@ def text(setting: Setting, value: Any) -> str:
     if not isinstance(value, str):
         raise setting.wrong(value, "a string")
     return value
+
+
+def host(setting: Setting, value: Any) -> str:
+    if set(name := text(setting, value)) & set("@/ \t\r\n"):
+        raise setting.wrong(value, "the name or the address of a host; a URL belongs into REDIS_URL")
+    return name
 
 
 def encoding(setting: Setting, value: Any) -> str:

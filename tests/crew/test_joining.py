@@ -153,6 +153,12 @@ def test_a_link_is_followed(feed: Feed, tmp_path: Path) -> None:
     assert real.read_text() == "0\n1\n"
 
 
+def test_parts_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """Whoever could make files there could add items to the feed."""
+    os.close(write_lock(tmp_path / "parts"))
+    assert (tmp_path / "parts").stat().st_mode & 0o777 == 0o700
+
+
 def test_who_still_writes_is_waited_for(feed: Feed) -> None:
     """Workers outlive a killed parent for a moment: their part is not removed under them."""
     part = feed.write_part("1\n")

@@ -122,6 +122,7 @@ def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
         "worker-1.log", "worker-1.log.1", "worker-2.log", "worker-2.log.1"
     ]  # fmt: skip
     assert (folder / "worker-1.log.1").read_text() == "first"
+    assert folder.stat().st_mode & 0o777 == 0o700  # URLs, and what callbacks log, are nobody else's
     assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c") == [tmp_path / "x-1.log"]
 
 

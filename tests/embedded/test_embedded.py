@@ -478,6 +478,26 @@ def test_only_the_owner_gets_in_and_no_port_is_open(place: Place) -> None:
     assert not getattr(process, "net_connections", process.connections)(kind="inet")
 
 
+def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    """Whoever makes files there could have put a server of their own behind the socket."""
+    directory = tmp_path / "dq"
+    directory.mkdir()
+    directory.chmod(0o770)
+    with pytest.raises(EmbeddedError, match=r"Other users may write into .*chmod 700"):
+        EmbeddedRedis(directory).acquire()
+    directory.chmod(0o755)
+    RedisDirectory(directory).prepare()
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by root: it would work with what another one has put there."""
+    directory = tmp_path / "dq"
+    RedisDirectory(directory).prepare()
+    monkeypatch.setattr(os, "getuid", lambda: directory.stat().st_uid + 1)
+    with pytest.raises(EmbeddedError, match="belongs to another user"):
+        RedisDirectory(directory).prepare()
+
+
 @every_kind
 def test_the_server_keeps_what_it_is_told(place: Place) -> None:
     """An AOF in the directory, synced every second, nothing evicted, no RDB."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from scrapy_dq.clients import get_redis_from_settings
 from scrapy_dq.connection import Connection, check_info, connect_url
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
@@ -187,6 +188,28 @@ def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, 
     assert "s3cr3t" not in str(refusal.value)
     assert refusal.value.__cause__ is None
     assert refusal.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("query", "checked"),
+    [
+        ("", True),
+        ("?ssl_cert_reqs=required", True),
+        ("?ssl_cert_reqs=none", None),
+        ("?ssl_check_hostname=True", True),
+    ],
+)
+def test_whose_certificate_it_is_is_checked(query: str, checked: bool | None) -> None:
+    """redis-py before 6 takes any that a known authority has signed, for whatever host."""
+    url = f"rediss://host:6379/0{query}"
+    settings = {"REDIS_URL": url}
+    for client in (
+        Connection(Config("crawl", redis_url=url), Path()).blocking(),
+        connect_url(url),
+        get_redis_from_settings(settings),
+    ):
+        assert client.connection_pool.connection_kwargs.get("ssl_check_hostname") in (checked, str(checked))
+    assert "ssl_check_hostname" not in options_of(redis_url="redis://host")
 
 
 @pytest.mark.parametrize("right", [True, False])

@@ -21,8 +21,8 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 # What a setting without a range of its own takes, by the function that parses it.
 KINDS = {
     "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
-    "url": "a string", "folder": "a folder that is there and can be written to", "limits": "a dict",
-    "backoff": "a dict", "encoding": "the name of a text encoding",
+    "url": "a string", "host": "a string", "folder": "a folder that is there and can be written to",
+    "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
     "loadable": "a function, or its dotted path",
     "serializer": "a module or object with dumps() and loads()",
 }  # fmt: skip
@@ -547,7 +547,7 @@ def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], ta
 @pytest.mark.parametrize("port", ["one", -1, 70_000])
 def test_a_port_that_is_none_is_refused(port: Any) -> None:
     """Also where it stands in REDIS_PARAMS."""
-    with pytest.raises(ConfigError, match=r"port in REDIS_PARAMS = .*: expected .*1 to 65535"):
+    with pytest.raises(ConfigError, match=r"port in REDIS_PARAMS.*: expected .*1 to 65535"):
         read(REDIS_PARAMS={"host": "a", "port": port})
 
 
@@ -558,6 +558,11 @@ def test_a_port_that_is_none_is_refused(port: Any) -> None:
         {"REDIS_PARAMS": {"password": "s3cr3t"}},
         {"REDIS_URL": b"redis://:s3cr3t@host"},
         {"REDIS_PARAMS": '{"password": "s3cr3t"}'},
+        {"REDIS_HOST": "redis://:s3cr3t@host"},
+        {"REDIS_HOST": "user:s3cr3t@host"},
+        {"REDIS_PARAMS": {"host": "user:s3cr3t@host"}},
+        {"REDIS_HOST": "a", "REDIS_PORT": "s3cr3t"},
+        {"REDIS_HOST": "a", "REDIS_PARAMS": {"port": "s3cr3t"}},
     ],
 )
 def test_no_password_is_shown(settings: dict[str, Any]) -> None:
