@@ -97,7 +97,13 @@ def tell_hold(crawl: str, hold: Hold) -> None:
 
 def mention_end(crawl: str, reason: str, census: Census) -> None:
     """Log what is missing in a run that has ended, and what failed in it for good; and what can be done."""
-    if reason == "start_incomplete":
+    if reason == "start_incomplete" and not census.incomplete:
+        logger.warning(
+            "Crawl %r: a start() had been broken off when this worker found nothing else to do. Since then "
+            "its worker has come back, or another one has done the same: `scrapy dq status` tells more",
+            crawl,
+        )
+    elif reason == "start_incomplete":
         logger.error(
             "Crawl %r: everything that was found is done, but %d start() did not come to its end (its worker "
             "was killed or stopped, or it raised), and none with the same arguments as that has. The run "

@@ -58,10 +58,16 @@ class AtWork:
     def parent_of(self, request: Request, parent: Request | None) -> bytes | None:
         """Return the lease whose work yielded *request*; None: unknown, or that was no lease.
 
+        Of what a local request yields, that is the lease which waits for it: it brings both again.
+
         Args:
             parent: the request whose callback yielded it, as far as is known.
         """
-        return self._fed_by.get(request) if parent is None else self._leases.get(parent)
+        if parent is None:
+            return self._fed_by.get(request)
+        if parent in self.local and len(ancestors := self.local.parents(parent)) == 1:
+            return next(iter(ancestors))
+        return self._leases.get(parent)
 
     def possible_parents(self, request: Request, parent: Request | None) -> set[bytes]:
         """Return the leases that must not end while *request*, a local one, is not done."""

@@ -13,7 +13,9 @@ LONGEST_S = 315_360_000
 LATEST_S = 100_000_000_000
 """The year 5138, for the same reason: milliseconds where seconds are meant."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
-_says_nothing = frozenset(DUE_KEYS).isdisjoint
+# Of the download of its parent, whose meta it was given; measured anew, it would make another request of it.
+_OF_ONE_DOWNLOAD = ("download_latency",)
+_is_stored_as_it_is = frozenset(DUE_KEYS + _OF_ONE_DOWNLOAD).isdisjoint
 
 
 class BadDue(ValueError):
@@ -52,12 +54,15 @@ def due_of(request: Request, parent: Request | None, backoff: tuple[float, float
     return Due(time.monotonic() + delay_s if delay_s else 0.0, not_before_s)
 
 
-def without_due(request: Request) -> Request:
-    """Return *request* as it is stored: retries and redirects copy `meta`, and would be delayed once more."""
-    if _says_nothing(request.meta.keys()):
+def as_stored(request: Request) -> Request:
+    """Return *request* as it is stored, without what holds for this very request alone.
+
+    Retries, redirects and many callbacks copy `meta`: what comes of it would be delayed once more.
+    """
+    if _is_stored_as_it_is(request.meta.keys()):
         return request
     stored = request.copy()
-    for key in DUE_KEYS:
+    for key in DUE_KEYS + _OF_ONE_DOWNLOAD:
         stored.meta.pop(key, None)
     return stored
 

@@ -15,7 +15,7 @@ from scrapy_dq import scrapy_redis, stats
 from scrapy_dq.admission import Admissions, Admitted
 from scrapy_dq.at_work import AtWork
 from scrapy_dq.codec import CannotEncode
-from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, due_of, without_due
+from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, as_stored, due_of
 from scrapy_dq.fingerprints import quick_fingerprint
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.session import Session
@@ -68,7 +68,7 @@ class Storing:
             reason = str(error)
         if not local:
             try:
-                payload = self._session.codec.encode(without_due(request))
+                payload = self._session.codec.encode(as_stored(request))
             except CannotEncode as error:
                 self._warn_unencodable(request, error)
                 local = True

@@ -16,7 +16,7 @@ from scrapy_dq.admission import entry_ids
 from scrapy_dq.assembly import codec_of, frontier_of, identity_of
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.connection import Connection
-from scrapy_dq.due import BadDue, due_of, without_due
+from scrapy_dq.due import BadDue, as_stored, due_of
 from scrapy_dq.dupefilter import shares_seen
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.frontier.visitor import Visitor
@@ -178,7 +178,7 @@ class Pusher:
             partition = b""
             if self._config.partition_by == "slot":
                 partition = partition_without_downloader(request)
-            payload = self._codec.encode(without_due(request))
+            payload = self._codec.encode(as_stored(request))
         except (BadDue, BadPartition, CannotEncode) as error:
             raise BadLine(str(error)) from error
         entry_id = next(self._ids)

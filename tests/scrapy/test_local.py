@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from scrapy_dq.frontier import Overview
 from support.project import Project
 from support.tree_site import TreeSite
@@ -234,3 +236,49 @@ def test_a_page_whose_local_child_is_interrupted_runs_again(
     assert second.close_reason == "finished"
     leaves = project.count("leaf")
     assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)
+
+
+UNFILTERED = """\
+import asyncio
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        local = {"dq_local": True} if self.settings["KIND"] == "local" else {}
+        yield response.follow("/p/1", self.listing, dont_filter=True, meta=local)
+
+    async def listing(self, response):
+        meta = response.meta if self.settings["KIND"] == "meta" else {}
+        for number in range(2, 22):
+            yield response.follow(f"/p/{number}", self.leaf, dont_filter=True, meta=meta)
+        if self.settings["MODE"] == "hold":
+            await asyncio.sleep(600)
+        self.record("listing", "-")
+
+    def leaf(self, response):
+        self.record("leaf", page_path(response))
+"""
+
+
+@pytest.mark.parametrize("kind", ["local", "meta", "plain"])
+def test_what_runs_again_does_not_double_its_unfiltered_children(
+    kind: str, redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """Also those of a local request, and those that are given the meta of a download."""
+    project = make_project(
+        [start_site(pages=22, fan_out=0).url("/p/0")], redis_url=redis_url, spider=UNFILTERED,
+        settings={"MODE": "go", "KIND": kind},
+    )  # fmt: skip
+    for _ in range(2):
+        worker = project.start_worker(settings={"MODE": "hold"})
+        wait_until(lambda: len(project.count("leaf")) == 20, "all children are crawled", 30)
+        wait_until(lambda: look(project).census.in_flight == 1, "their ends are stored", 30)
+        worker.kill()
+    last = project.run_worker(timeout_s=30)
+    assert last.close_reason == "finished"
+    assert project.count("leaf") == {f"/p/{number}": 1 for number in range(2, 22)}
+    assert project.count("listing") == {"-": 1}

@@ -10,7 +10,7 @@ from scrapy import Request
 from scrapy.http import JsonRequest
 
 from scrapy_dq import due as module
-from scrapy_dq.due import AT_ONCE, LATEST_S, LONGEST_S, BadDue, Due, due_of, without_due
+from scrapy_dq.due import AT_ONCE, LATEST_S, LONGEST_S, BadDue, Due, as_stored, due_of
 
 NOW = 1000.0
 BACKOFF = (1.0, 60.0)
@@ -123,16 +123,15 @@ def test_a_retry_that_says_its_own_time_keeps_to_it() -> None:
 
 def test_a_request_is_stored_without_its_time() -> None:
     """What follows from it copies the meta; the caller's own request stays as it was."""
-    original = JsonRequest(
-        "http://a.com/", data={"a": 1}, meta={"dq_delay": 5, "dq_not_before": 6, "kept": 7}
-    )
-    stored = without_due(original)
+    meta = {"dq_delay": 5, "dq_not_before": 6, "download_latency": 0.1, "kept": 7}
+    original = JsonRequest("http://a.com/", data={"a": 1}, meta=meta)
+    stored = as_stored(original)
     assert stored.meta == {"kept": 7}
-    assert original.meta == {"dq_delay": 5, "dq_not_before": 6, "kept": 7}
+    assert original.meta == {"dq_delay": 5, "dq_not_before": 6, "download_latency": 0.1, "kept": 7}
     assert (type(stored), stored.body, stored.headers) == (JsonRequest, original.body, original.headers)
 
 
 def test_a_request_without_a_time_is_stored_as_it_is() -> None:
     """No copy is made of it."""
     plain = request(kept=7)
-    assert without_due(plain) is plain
+    assert as_stored(plain) is plain
