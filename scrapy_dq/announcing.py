@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from scrapy_dq.feeds import kept_in_process
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Census, Hold, Joined, Status
 from scrapy_dq.settings import Config
@@ -44,6 +45,17 @@ def mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
             "the crawl is kept in Redis",
             ", ".join(names),
             config.order.value,
+        )
+
+
+def mention_feeds(crawler: Crawler) -> None:
+    """Log which feeds a kill of this worker would take items from."""
+    if names := kept_in_process(crawler.settings):
+        logger.warning(
+            "These feeds are written when this worker closes, or a buffer at a time: %s. If it is killed, "
+            "items of pages that are done are missing there. scrapy_dq.RedisPipeline loses none, nor does a "
+            "local file with scrapy_dq.Addon, without batches and postprocessing",
+            ", ".join(names),
         )
 
 

@@ -11,19 +11,41 @@ import logging
 import os
 import threading
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from scrapy import Spider
 from scrapy.extensions.feedexport import FileFeedStorage
+from scrapy.utils.misc import load_object
 
 from scrapy_dq.crew.parts import write_lock
 from scrapy_dq.crew.recruit import own_recruit
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
+
+
+def kept_in_process(settings: BaseSettings) -> list[str]:
+    """Return those of FEEDS whose items are in no file before the worker closes, without any password.
+
+    A kill takes them, while their requests are acknowledged.
+    """
+    storages = settings.getwithbase("FEED_STORAGES")
+    found = []
+    for uri, options in settings.getdict("FEEDS").items():
+        parts = urlsplit(str(uri))
+        scheme = parts.scheme if len(parts.scheme) > 1 else ""  # that is a drive of Windows
+        storage = storages.get("stdout" if str(uri) == "-" else scheme)
+        storage = load_object(storage) if isinstance(storage, str) else storage
+        unbuffered = isinstance(storage, type) and issubclass(storage, UnbufferedFileFeedStorage)
+        batches = options.get("batch_item_count", settings.getint("FEED_EXPORT_BATCH_ITEM_COUNT"))
+        if not unbuffered or options.get("postprocessing") or batches:
+            found.append(f"{scheme}://{parts.hostname}{parts.path}" if parts.hostname else str(uri))
+    return found
 
 
 class UnbufferedFileFeedStorage(FileFeedStorage):

@@ -16,6 +16,7 @@ from scrapy_dq.announcing import (
     announce,
     counts_of,
     mention_end,
+    mention_feeds,
     mention_settings_without_effect,
     tell_hold,
 )
@@ -114,6 +115,7 @@ class Session:
             need_asyncio()
             config = config_of(crawler)
             mention_settings_without_effect(crawler, config)
+            mention_feeds(crawler)
             for level, remark in peers.remarks(crawler.settings, config.order):
                 logger.log(level, "%s", remark)
             return cls(crawler, config, dupefilter_of(crawler))

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
 
-from scrapy_dq.announcing import mention_end
+from scrapy_dq.announcing import mention_end, mention_feeds
+from scrapy_dq.feeds import UnbufferedFileFeedStorage
 from scrapy_dq.frontier.model import Census
 
 
@@ -24,3 +29,33 @@ def test_a_start_that_was_broken_off_may_be_complete_since(
     mention_end("books", "start_incomplete", Census(incomplete=incomplete))
     (record,) = caplog.records
     assert (record.levelno, says in record.getMessage()) == (level, True)
+
+
+OURS = {"FEED_STORAGES": {"": UnbufferedFileFeedStorage, "file": UnbufferedFileFeedStorage}}
+GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
+
+
+@pytest.mark.parametrize(
+    ("feed", "options", "more", "named"),
+    [
+        ("items.jsonl", {}, OURS, ""),
+        ("file:///tmp/items.jsonl", {}, OURS, ""),
+        ("items.jsonl", {"batch_item_count": 0}, OURS | {"FEED_EXPORT_BATCH_ITEM_COUNT": 5}, ""),
+        ("items.jsonl", {}, {}, "items.jsonl"),
+        ("items.jsonl", {"postprocessing": [GZIP]}, OURS, "items.jsonl"),
+        ("%(batch_id)d.jsonl", {"batch_item_count": 5}, OURS, "%(batch_id)d.jsonl"),
+        ("%(batch_id)d.jsonl", {}, OURS | {"FEED_EXPORT_BATCH_ITEM_COUNT": 5}, "%(batch_id)d.jsonl"),
+        ("stdout:", {}, OURS, "stdout:"),
+        ("-", {}, OURS, "-"),
+        ("s3://key:s3cr3t@bucket/items.jsonl", {}, OURS, "s3://bucket/items.jsonl"),
+        ("ftp://user:s3cr3t@host/items.csv", {}, OURS, "ftp://host/items.csv"),
+    ],
+)
+def test_a_feed_that_a_kill_takes_items_from_is_named(
+    feed: str, options: dict[str, Any], more: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Scrapy's own storages keep items until a buffer is full, or the spider closes."""
+    mention_feeds(Crawler(Spider, Settings(more | {"FEEDS": {feed: {"format": "jsonlines"} | options}})))
+    said = [record.getMessage() for record in caplog.records if record.name == "scrapy_dq.announcing"]
+    assert [f": {named}. If" in line for line in said] == [True] * bool(named)
+    assert "s3cr3t" not in caplog.text
