@@ -12,6 +12,8 @@ from scrapy import Request
 
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 
+SEED_BYTES = 16
+
 
 class Admitted(NamedTuple):
     """How a put names its entry, and which token decides whether it is new."""
@@ -88,7 +90,7 @@ class Admissions:
         self, request: Request, parent_id: bytes | None, payload: bytes, followed: bool
     ) -> Admitted:
         """Return entry id and token of a request that no fingerprint makes known."""
-        seed = self._seed_token(request)
+        seed = self._seed_token(request, payload)
         if seed is not None:
             return Admitted(next(self._ids), Admission.SEED, seed)
         if parent_id is None:
@@ -97,16 +99,20 @@ class Admissions:
             entry_id = self._child_id(request, parent_id, payload, followed)
         return Admitted(entry_id, Admission.ID, entry_id)
 
-    def _seed_token(self, request: Request) -> bytes | None:
-        """Return what makes a start request the same on all workers; None: there is no such thing."""
+    def _seed_token(self, request: Request, payload: bytes) -> bytes | None:
+        """Return what makes a start request the same on all workers; None: there is no such thing.
+
+        All of it: another worker's start() may yield several that differ in their cb_kwargs alone in another
+        order, and then a number of each URL would be that of another request.
+        """
         meta = request.meta
         seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
         if not (request.dont_filter and seeding and self._seed_once):
             return None
-        fingerprint = self._fingerprint(request)
-        key = int.from_bytes(fingerprint[:8], "big")  # half the memory; there may be millions
+        token = blake2b(payload, digest_size=SEED_BYTES).digest()
+        key = int.from_bytes(token[:8], "big")  # half the memory; there may be millions
         self._seeds[key] += 1
-        return fingerprint + self._seeds[key].to_bytes(4, "big")
+        return token + self._seeds[key].to_bytes(4, "big")
 
     def _child_id(self, request: Request, parent_id: bytes, payload: bytes, followed: bool) -> bytes:
         """Return the id that this child has again when its parent runs again; the second one is dropped.

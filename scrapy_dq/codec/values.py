@@ -98,9 +98,11 @@ class Values:
         code = _SEQUENCES.get(kind)
         if code is not None:
             self._count(len(value))
+            lowered = self._lower_each(value, depth - 1)
             if kind is not tuple:
                 _bound(value)
-            return ExtType(code, self.pack(self._lower_each(value, depth - 1)))
+                lowered.sort(key=self.pack)  # each process has an order of its own
+            return ExtType(code, self.pack(lowered))
         simple = _SIMPLE.get(kind)
         if simple is not None:
             return ExtType(simple[0], self.pack(simple[1](value)))

@@ -61,6 +61,30 @@ class LocalSpider(TreeSpider):
             yield scrapy.Request(self.start_urls[0], meta={"dq_local": True, "dq_delay": 600})
         self.record("exhausted", self.part or "-")
 """
+# One page for each of forty words; a worker that is told so begins with the last.
+WORDS = """\
+import asyncio
+import os
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class WordsSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        backwards = os.environ.get("BACKWARDS")
+        for word in reversed(range(40)) if backwards else range(40):
+            kwargs = {"word": word, "more": {"a", "b", "c", "d"}}
+            yield scrapy.Request(self.start_urls[0], self.search, cb_kwargs=kwargs, dont_filter=True)
+            while word == 20 and not (backwards or os.path.exists("go")):
+                await asyncio.sleep(0.01)
+        self.record("exhausted", "-")
+
+    def search(self, response, word, more):
+        self.record("done", f"/word/{word}")
+"""
 PAGES = 200
 
 
@@ -169,3 +193,21 @@ def test_a_worker_that_is_started_again_after_the_end_begins_no_new_run(
     assert crawl.overview().run == 1
     assert crawl.verdict().repeats == crawl.pages
 
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_requests_of_one_page_may_come_in_any_order(
+    killed: bool, fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """They differ in their cb_kwargs alone, and another worker's start() yields them in another order."""
+    crawl = fault_crawl(fault_redis, site={"pages": 1}, spider=WORDS)
+    (first,) = crawl.start()
+    crawl.wait_for(15)
+    if killed:
+        crawl.kill(first)
+    crawl.start(environ={"BACKWARDS": "1"})
+    wait_until(lambda: crawl.project.count(EXHAUSTED), "the other's start() is over", 30)
+    (crawl.project.folder / GO).touch()
+    verdict = crawl.end()
+    assert set(verdict.reasons) == {"finished"}
+    assert set(crawl.done) == {f"/word/{word}" for word in range(40)}
+    assert verdict.repeats <= crawl.leases_at_kills

@@ -541,3 +541,13 @@ def test_a_uuid_and_a_path_come_back(codec: Codec) -> None:
     value = [UUID(int=5), Path("/a") / "b", PureWindowsPath("c:/a"), PurePosixPath("x/../y"), Path()]
     assert types_of(there_and_back(value, codec)) == types_of(value)
     assert there_and_back(value, codec) == value
+
+
+def test_a_set_is_the_same_bytes_in_every_order() -> None:
+    """Of strings each process has its own: the names of start requests and of children come of the bytes."""
+    codec = Codec(BookSpider())
+    one, other = set([0, 8]), set([8, 0])  # noqa: C405 - the order matters
+    assert list(one) != list(other)
+    assert codec.encode(Request(URL, meta={"x": one})) == codec.encode(Request(URL, meta={"x": other}))
+    mixed = {"a", b"a", 1, (1, "b"), frozenset({"c", "d"}), None}
+    assert codec.decode(codec.encode(Request(URL, meta={"x": mixed}))).meta["x"] == mixed
