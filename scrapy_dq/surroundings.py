@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
+SCRAPYD_ARGUMENT = "_job"
+
 
 def need_asyncio() -> None:
     try:
@@ -48,17 +50,20 @@ def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:
     """What DQ_CRAWL may refer to: spider, project, Scrapyd's job, and the spider's arguments."""
     names = {key: str(value) for key, value in vars(spider).items() if isinstance(value, (str, int))}
     names |= {"spider": spider.name, "project": crawler.settings["BOT_NAME"]}
-    if "SCRAPY_JOB" in os.environ:
-        names["job"] = os.environ["SCRAPY_JOB"]
-    return names
+    # Scrapyd names its job in one of these, by its version; each passes it as an argument.
+    job = os.environ.get("SCRAPY_JOB") or os.environ.get("SCRAPYD_JOB") or names.get(SCRAPYD_ARGUMENT)
+    return names | {"job": job} if job else names
 
 
 def spider_args() -> dict[str, str]:
-    """Return the `-a NAME=VALUE` arguments of the command line, each value as a digest: it may be secret."""
+    """Return the `-a NAME=VALUE` arguments of the command line, each value as a digest: it may be secret.
+
+    Without Scrapyd's own: another job is no other crawl.
+    """
     given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
     given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
     pairs = (pair.split("=", 1) for pair in given if "=" in pair)
-    return {name: _digest(value) for name, value in pairs}
+    return {name: _digest(value) for name, value in pairs if name != SCRAPYD_ARGUMENT}
 
 
 def differing(stored: str, ours: str) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import scrapy.utils.project
+from scrapy import Spider
+from scrapy.crawler import Crawler
 
 from scrapy_dq import surroundings
 
@@ -25,3 +28,31 @@ def test_two_workers_may_make_the_data_directory_at_once(
 
     monkeypatch.setattr(scrapy.utils.project.Path, "mkdir", beaten)
     assert surroundings.data_dir() == tmp_path / ".scrapy" / "dq"
+
+
+@pytest.mark.parametrize(
+    ("environ", "arguments", "job"),
+    [
+        ({"SCRAPY_JOB": "7"}, {}, "7"),
+        ({"SCRAPYD_JOB": "7"}, {}, "7"),
+        ({}, {"_job": "7"}, "7"),
+        ({"SCRAPYD_JOB": "7"}, {"_job": "7"}, "7"),
+        ({}, {}, None),
+    ],
+)
+def test_scrapyd_names_its_job(
+    environ: dict[str, str], arguments: dict[str, str], job: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the environment up to 1.3 and in some since, and as an argument: for `%(job)s`."""
+    for name in ("SCRAPY_JOB", "SCRAPYD_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    crawler = Crawler(Spider)
+    assert surroundings.names_of(crawler, Spider(name="books", **arguments)).get("job") == job
+
+
+def test_another_job_of_scrapyd_has_the_same_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning that the run was started with others would be untrue of every second worker."""
+    monkeypatch.setattr(sys, "argv", ["scrapy", "crawl", "books", "-a", "_job=7", "-a", "category=1"])
+    assert list(surroundings.spider_args()) == ["category"]
