@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import threading
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -40,7 +41,8 @@ def kept_in_process(settings: BaseSettings) -> list[str]:
         parts = urlsplit(str(uri))
         scheme = parts.scheme if len(parts.scheme) > 1 else ""  # that is a drive of Windows
         storage = storages.get("stdout" if str(uri) == "-" else scheme)
-        storage = load_object(storage) if isinstance(storage, str) else storage
+        with suppress(ImportError, NameError, ValueError):  # Scrapy says what is wrong with it
+            storage = load_object(storage) if isinstance(storage, str) else storage
         unbuffered = isinstance(storage, type) and issubclass(storage, UnbufferedFileFeedStorage)
         batches = options.get("batch_item_count", settings.getint("FEED_EXPORT_BATCH_ITEM_COUNT"))
         if not unbuffered or options.get("postprocessing") or batches:

@@ -45,6 +45,7 @@ GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
         ("items.jsonl", {"postprocessing": [GZIP]}, OURS, "items.jsonl"),
         ("%(batch_id)d.jsonl", {"batch_item_count": 5}, OURS, "%(batch_id)d.jsonl"),
         ("%(batch_id)d.jsonl", {}, OURS | {"FEED_EXPORT_BATCH_ITEM_COUNT": 5}, "%(batch_id)d.jsonl"),
+        ("items.jsonl", {}, {"FEED_STORAGES": {"": "no.such.Storage"}}, "items.jsonl"),
         ("stdout:", {}, OURS, "stdout:"),
         ("-", {}, OURS, "-"),
         ("s3://key:s3cr3t@bucket/items.jsonl", {}, OURS, "s3://bucket/items.jsonl"),
