@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from scrapy import FormRequest, Request, Spider
 
 from scrapy_dq.codec import CannotDecode, Codec, formats
+from scrapy_dq.start_hosts import OtherHost, StartHosts
 from scrapy_dq.text import printable
+
+ANY_META = ("*",)
+LONGEST_FED_S = 2_592_000
+"""30 days: a payload that is due later would keep the whole crawl open for as long."""
 
 
 class NoRequest(ValueError):
@@ -19,9 +25,10 @@ class NoRequest(ValueError):
 class Fed:
     """Makes requests of what was fed. What is fed is a stranger's: it runs no code but the spider's own."""
 
-    def __init__(self, spider: Spider, codec: Codec) -> None:
+    def __init__(self, spider: Spider, codec: Codec, hosts: StartHosts) -> None:
         self._spider = spider
         self._codec = codec
+        self._hosts = hosts
         encoding = getattr(spider, "redis_encoding", None) or "utf-8"
         own: Callable[[bytes], Any] | None = getattr(spider, "make_request_from_data", None)
         self._make = own or (lambda data: request_from_data(data, encoding))
@@ -45,8 +52,10 @@ class Fed:
             requests = list(_each(made))
             for request in requests:
                 self._codec.check_url(request.url)
+                if payload[0] == formats.PAYLOAD:
+                    self._hosts.check_fed(request)
         except Exception as error:  # of a stranger's bytes, and of the spider's own method: anything
-            known = isinstance(error, (NoRequest, CannotDecode))
+            known = isinstance(error, (NoRequest, CannotDecode, OtherHost))
             reason = str(error) if known else f"{type(error).__name__}: {error}"
             raise NoRequest(printable(reason)) from error
         if not requests:
@@ -61,14 +70,18 @@ class Fed:
         raise NoRequest(f"a {type(item).__name__} is neither a URL nor a dict of a request's attributes")
 
 
-def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
+def request_from_data(
+    data: bytes, encoding: str = "utf-8", allowed_meta: Iterable[str] = ANY_META
+) -> Request:
     """Return the request that a payload asks for: a URL, or JSON of an object with "url".
 
     "method" and "meta" are the request's own; everything else in the object is form data. The request is
     not filtered as a duplicate.
 
+    Args:
+        allowed_meta: the keys that its "meta" may have; "*": any.
     Raises:
-        NoRequest: it is neither, or has values of the wrong type.
+        NoRequest: it is neither, has values of the wrong type, or asks for what it may not.
     """
     try:
         text = data.decode(encoding).strip()
@@ -89,6 +102,7 @@ def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
         raise NoRequest('its JSON has no "url"')
     method = _taken(asked, "method", str, "GET").upper()
     meta = _taken(asked, "meta", dict, {})
+    _check_meta(meta, frozenset(allowed_meta))
     if not asked:
         return Request(url, method=method, meta=meta, dont_filter=True)
     form = [(name, value) for name, values in asked.items() for value in _form_values(name, values)]
@@ -102,6 +116,16 @@ def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
     if not isinstance(value, kind):
         raise NoRequest(f'its "{name}" is a {type(value).__name__}, not a {kind.__name__}')
     return value
+
+
+def _check_meta(meta: dict[str, Any], allowed: frozenset[str]) -> None:
+    # Scrapy and its middlewares go by meta: a proxy, a slot, a time-out, a cookie jar.
+    if "*" not in allowed and (others := sorted(set(meta) - allowed)):
+        raise NoRequest(f'its "meta" has {others[0]!a:.100}, which is not among DQ_START_META')
+    for key, latest in (("dq_delay", LONGEST_FED_S), ("dq_not_before", time.time() + LONGEST_FED_S)):
+        due = meta.get(key)
+        if isinstance(due, (int, float)) and due > latest:
+            raise NoRequest(f'its "{key}" is more than {LONGEST_FED_S // 86_400} days away')
 
 
 def _form_values(name: str, values: Any) -> Iterator[str]:

@@ -80,7 +80,7 @@ class Scheduler(BaseScheduler):
         # Not in from_crawler: an exception there leaves the engine half-made, and hides its cause.
         self._session = Session.from_crawler(self._crawler)
         self._storing = Storing(self._crawler, self._session, self._work)
-        self._fed = Fed(spider, self._session.codec)
+        self._fed = Fed(spider, self._session.codec, self._session.start_hosts)
         await self._session.open(self)
         self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True

@@ -36,6 +36,7 @@ from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
 from scrapy_dq.shared_stats import SharedStats
 from scrapy_dq.slots import OneSlot, Slots
 from scrapy_dq.spiders import RedisMixin
+from scrapy_dq.start_hosts import StartHosts
 from scrapy_dq.start_keys import patience_s, start_keys_of
 from scrapy_dq.stats_sharing import StatsSharing
 from scrapy_dq.surroundings import data_dir, need_asyncio
@@ -99,6 +100,7 @@ class Session:
         self._watch: RedisWatch | None = None
         self._sharing: StatsSharing | None = None
         self.codec = codec_of(config, crawler)
+        self.start_hosts = StartHosts(config.start_hosts)
         self.adopted = False
         """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
         self.paused = False

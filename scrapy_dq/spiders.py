@@ -31,6 +31,8 @@ class RedisMixin:
     REDIS_START_URLS_KEY."""
     redis_encoding: str | None = None
     """Of payloads; None: REDIS_ENCODING."""
+    redis_start_meta: Iterable[str] | None = None
+    """The keys of `meta` that a payload may set, "*" for any; None: DQ_START_META."""
     max_idle_time: float | None = None
     """Seconds without anything to do, on any worker, after which the spider closes; 0: never; None:
     MAX_IDLE_TIME_BEFORE_CLOSE."""
@@ -76,7 +78,7 @@ class RedisMixin:
         data. The request is not filtered as a duplicate. What this raises is the reason of a dead letter, and
         so is nothing at all; the crawl goes on.
         """
-        return request_from_data(data, self.redis_encoding or "utf-8")
+        return request_from_data(data, self.redis_encoding or "utf-8", self.redis_start_meta or ())
 
 
 class RedisSpider(RedisMixin, Spider):

@@ -34,6 +34,10 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
         raise _wrong_key(given, "a name that is not empty")
     spider.redis_key = filled[0] if isinstance(given, str) else filled
     spider.redis_encoding = spider.redis_encoding or config.redis_encoding
+    if spider.redis_start_meta is None:
+        spider.redis_start_meta = config.start_meta
+    elif isinstance(spider.redis_start_meta, str):
+        raise ConfigError(f"redis_start_meta = {spider.redis_start_meta!r}: expected a list of strings")
     kind = "set" if config.start_urls_as_set else "zset" if config.start_urls_as_zset else "list"
     return StartKeys(kind, tuple(dict.fromkeys(filled)), bytes((formats.PAYLOAD,)))
 

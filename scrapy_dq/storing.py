@@ -20,6 +20,7 @@ from scrapy_dq.fingerprints import quick_fingerprint
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.session import Session
 from scrapy_dq.slots import BadPartition
+from scrapy_dq.start_hosts import OtherHost
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -61,17 +62,23 @@ class Storing:
         parent = self._session.settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
         partition, due, reason = b"", AT_ONCE, ""
+        refused = False
         try:
+            if not self._work.was_fed(request):
+                self._session.start_hosts.check(request, self._followed(request))
             partition = self._session.slots.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
-        except (BadDue, BadPartition) as error:
-            reason = str(error)
+        except (BadDue, BadPartition, OtherHost) as error:
+            reason, refused = str(error), isinstance(error, OtherHost)
         if not local:
             try:
                 payload = self._session.codec.encode(as_stored(request))
             except CannotEncode as error:
                 self._warn_unencodable(request, error)
                 local = True
+        if local and refused:
+            logger.warning("%s is dropped: %s", request, reason)
+            return False
         if local:
             if reason:
                 logger.warning("%s stays in this worker and is crawled at once: %s", request, reason)

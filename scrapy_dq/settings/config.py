@@ -20,6 +20,7 @@ from scrapy_dq.settings.setting import (
     encoding,
     folder,
     host,
+    hosts,
     integer,
     limits,
     loadable,
@@ -51,6 +52,8 @@ SETTINGS = (
     Setting("REDIS_START_URLS_KEY", "start_urls_key", "%(name)s:start_urls", text),
     Setting("REDIS_START_URLS_AS_SET", "start_urls_as_set", False, boolean),
     Setting("REDIS_START_URLS_AS_ZSET", "start_urls_as_zset", False, boolean),
+    Setting("DQ_START_META", "start_meta", (), texts),
+    Setting("DQ_START_HOSTS", "start_hosts", (), hosts),
     Setting("REDIS_ENCODING", "redis_encoding", "utf-8", encoding),
     Setting("DQ_WORKER_TTL", "worker_ttl_s", 30.0, number, "s", 1, 3600),
     Setting("DQ_STALL_TIMEOUT", "stall_timeout_s", 300.0, number, "s", 1, 86_400),
@@ -112,6 +115,8 @@ class Config:
     start_urls_key: str = "%(name)s:start_urls"
     start_urls_as_set: bool = False
     start_urls_as_zset: bool = False
+    start_meta: tuple[str, ...] = ()
+    start_hosts: tuple[str, ...] = ()
     redis_encoding: str = "utf-8"
     worker_ttl_s: float = 30.0
     stall_timeout_s: float = 300.0

@@ -137,6 +137,16 @@ def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def hosts(setting: Setting, value: Any) -> tuple[str, ...]:
+    found = texts(setting, value)
+    for name in found:
+        if not name.strip(".") or set(name) & set("/@*: \t\r\n"):
+            near = _host(name)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            raise setting.wrong(value, f"a list of hosts{hint}")
+    return tuple(name.strip(".").lower() for name in found)
+
+
 def serializer(setting: Setting, value: Any) -> Any:
     """Return the object with `dumps` and `loads` that *value* is or names; None: none is set."""
     if value is None or value == "":

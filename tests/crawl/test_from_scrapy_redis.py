@@ -1,4 +1,4 @@
-"""A project of scrapy-redis runs on scrapy_dq with nothing changed but the import paths."""
+"""A project of scrapy-redis runs on scrapy_dq with other import paths, and DQ_START_META for fed meta."""
 
 from __future__ import annotations
 

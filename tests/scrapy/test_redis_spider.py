@@ -70,7 +70,7 @@ def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
 ) -> None:
     """A bare URL and JSON, with method, meta and form data; the run is finished in the end."""
-    site, project = start_site(pages=40), fed()
+    site, project = start_site(pages=40), fed(DQ_START_META=["depth"])
     client.rpush(
         key(project),
         site.start_url,
@@ -147,6 +147,9 @@ BAD = {
     b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is no form data',
     b'{"url": "no scheme"}': "ValueError: Missing scheme in request url",
     b"file:///etc/passwd": "the scheme 'file' is not in DQ_URL_SCHEMES",
+    b'{"url": "http://localhost/", "meta": {"proxy": "a"}}': "has 'proxy', which is not among DQ_START_META",
+    b'{"url": "http://localhost/", "meta": {"dq_delay": 2592001}}': '"dq_delay" is more than 30 days away',
+    b'{"url": "http://localhost/", "meta": {"dq_not_before": 9e9}}': '"dq_not_before" is more than 30 days',
     b"[" * 100_000: "it begins like JSON and is none",
 }
 
@@ -155,7 +158,7 @@ def test_what_is_no_request_becomes_a_dead_letter_and_stops_nothing(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
     """Each with its reason; one line in the log; what stands between them is crawled."""
-    site, project = start_site(pages=9), fed()
+    site, project = start_site(pages=9), fed('redis_start_meta = ["dq_delay", "dq_not_before"]')
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
     worker = project.run_worker()
@@ -167,6 +170,39 @@ def test_what_is_no_request_becomes_a_dead_letter_and_stops_nothing(
         assert any(reason in one for one in found), (reason, found)
     assert worker.text.count("becomes a dead letter") == 1
     assert not errors(worker)
+
+
+def test_hosts_of_others_are_not_asked_nor_those_that_a_redirect_names(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+) -> None:
+    """DQ_START_HOSTS: retries go on, and what a callback yields may go anywhere, with its page's meta."""
+    site, other = start_site(pages=9), start_site(pages=9)
+    elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
+    project = fed(
+        "def parse(self, response):",
+        "    self.record('page', page_path(response))",
+        "    if response.url.endswith('8'):",
+        f"        yield scrapy.Request('{elsewhere}', self.parse, meta=response.meta)",
+        f"        yield scrapy.Request('{elsewhere}?to=/p/7', self.parse, meta=response.meta)",
+        DQ_START_HOSTS=["127.0.0.1"],
+        DQ_START_META=["dq_local"],
+    )
+    client.rpush(
+        key(project),
+        f"{elsewhere}?fed",
+        site.url(f"/p/1?to={elsewhere}?redirected"),
+        json.dumps({"url": site.url(f"/p/1?to={elsewhere}?local"), "meta": {"dq_local": True}}),
+        site.url("/p/2?to=/p/3"),
+        site.url("/p/4?flaky=1"),
+        site.url("/p/8"),
+    )
+    worker = project.run_worker()
+    assert targets(other) == ["/p/7", "/p/8", "/p/8?to=/p/7"]
+    assert set(site.hits()) >= {"/p/3", "/p/8"}
+    assert site.hits()["/p/4?flaky=1"] == 2
+    why = "'localhost', which is not among DQ_START_HOSTS"
+    assert sorted(reasons(project)) == [why, f"redirected to {why}"]
+    assert f"is dropped: redirected to {why}" in worker.text
 
 
 def test_make_request_from_data_is_the_projects_own(

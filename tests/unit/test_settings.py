@@ -21,7 +21,8 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 # What a setting without a range of its own takes, by the function that parses it.
 KINDS = {
     "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
-    "url": "a string", "host": "a string", "folder": "a folder that is there and can be written to",
+    "url": "a string", "host": "a string", "hosts": "a list of hosts",
+    "folder": "a folder that is there and can be written to",
     "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
     "loadable": "a function, or its dotted path",
     "serializer": "a module or object with dumps() and loads()",
@@ -99,6 +100,8 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("REDIS_START_URLS_KEY", "urls", "urls"),
     ("REDIS_START_URLS_AS_SET", "True", True),
     ("REDIS_START_URLS_AS_ZSET", "1", True),
+    ("DQ_START_META", "a, b", ("a", "b")),
+    ("DQ_START_HOSTS", ["Example.com.", ".b.org", "10.0.0.1"], ("example.com", "b.org", "10.0.0.1")),
     ("REDIS_ENCODING", "latin1", "iso8859-1"),
     ("SCHEDULER_PERSIST", "true", True),
     ("SCHEDULER_FLUSH_ON_START", True, True),
@@ -198,6 +201,11 @@ BAD: list[tuple[str, Any]] = [
     ("REDIS_START_URLS_KEY", 1),
     ("REDIS_START_URLS_AS_SET", "maybe"),
     ("REDIS_START_URLS_AS_ZSET", 2),
+    ("DQ_START_META", {"a": 1}),
+    ("DQ_START_HOSTS", ["http://example.com/"]),
+    ("DQ_START_HOSTS", "example.com:80"),
+    ("DQ_START_HOSTS", ["*"]),
+    ("DQ_START_HOSTS", "."),
     ("REDIS_ENCODING", "utf-9"),
     ("SCHEDULER_PERSIST", "maybe"),
     ("SCHEDULER_FLUSH_ON_START", []),
@@ -626,10 +634,11 @@ def test_the_docs_list_every_stat() -> None:
 
 
 def test_the_docs_list_the_meta_keys() -> None:
-    """Three for users, one that they may meet."""
+    """Three for users, two that they may meet."""
     assert re.findall(r"^\| `(dq_\w+)` \|", DOCS, re.M) == [
         "dq_local",
         "dq_delay",
         "dq_not_before",
+        "dq_start",
         "dq_seeded",
     ]
