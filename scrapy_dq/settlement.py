@@ -9,6 +9,7 @@ supported version.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
 from enum import Enum
 from operator import attrgetter
@@ -45,9 +46,22 @@ class _InProgress(set[Request]):
     def __init__(self, requests: Iterable[Request], left: Callable[[Request], None]) -> None:
         super().__init__(requests)
         self._left = left
+        self._more: Counter[Request] = Counter()
+
+    # Source: scrapy/core/engine.py::_Slot.add_request
+    def add(self, request: Request) -> None:
+        if request in self:
+            # A callback downloads its own request again (`engine.download()`): the end of that download
+            # removes it as well, and is not the end of the callback.
+            self._more[request] += 1
+        super().add(request)
 
     # Source: scrapy/core/engine.py::_Slot.remove_request
     def remove(self, request: Request) -> None:
+        if self._more[request]:
+            self._more[request] -= 1
+            return
+        del self._more[request]
         super().remove(request)
         self._left(request)
 

@@ -30,6 +30,7 @@ ENDINGS = """\
 from urllib.parse import urlsplit
 import scrapy
 from scrapy.core.engine import ExecutionEngine
+from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy_dq import Scheduler
 from support.tree_spider import Record, TreeSpider
 from tree_project.settings import CLOSED_PORT, SPIDER_NAME
@@ -59,6 +60,7 @@ class ProjectSpider(TreeSpider):
         yield scrapy.Request(site + "/moved?to=/target%3Fs=0", self.leaf)
         yield scrapy.Request(site + "/raises?s=0", self.raises)
         yield scrapy.Request(site + "/raises-late?s=0", self.raises_late)
+        yield scrapy.Request(site + "/again?s=0", self.again)
         yield scrapy.Request(site + "/status?status=404", self.leaf)
         yield scrapy.Request(gone + "/gone", self.leaf)
         yield scrapy.Request(gone + "/gone-with-errback", self.leaf, errback=self.failed)
@@ -74,6 +76,15 @@ class ProjectSpider(TreeSpider):
         yield response.follow("/late-child?s=0", self.leaf)
         raise ValueError("on purpose")
 
+    async def again(self, response):
+        engine, request = self.crawler.engine, response.request
+        if hasattr(engine, "download_async"):
+            await engine.download_async(request)
+        else:
+            await maybe_deferred_to_future(engine.download(request))
+        yield response.follow("/again-child?s=0", self.leaf)
+        raise ValueError("on purpose")
+
     def failed(self, failure):
         yield {"path": "/item-of-errback"}
         yield scrapy.Request(self.start_urls[0] + "/errback-child?s=0", self.leaf)
@@ -81,7 +92,10 @@ class ProjectSpider(TreeSpider):
     def fails_too(self, failure):
         raise ValueError("on purpose")
 """
-ONE_ATTEMPT = {"/moved", "/target", "/raises", "/raises-late", "/late-child", "/status", "/errback-child"}
+ONE_ATTEMPT = {
+    "/moved", "/target", "/raises", "/raises-late", "/late-child", "/again", "/again-child", "/status",
+    "/errback-child",
+}  # fmt: skip
 TWO_ATTEMPTS = {"/flaky", "/gone", "/gone-with-errback", "/gone-errback-raises"}
 
 
@@ -125,7 +139,7 @@ def test_whatever_becomes_of_a_request_it_is_settled_once(endings: Endings) -> N
     done, failed = endings.project.count("settled-done"), endings.project.count("settled-failed")
     assert done + failed == endings.project.count("enqueued")
     assert done + failed == dict.fromkeys(ONE_ATTEMPT, 1) | dict.fromkeys(TWO_ATTEMPTS, 2)
-    assert failed == dict.fromkeys(("/raises", "/raises-late", "/gone", "/gone-errback-raises"), 1)
+    assert failed == dict.fromkeys(("/raises", "/raises-late", "/again", "/gone", "/gone-errback-raises"), 1)
     assert endings.worker.stats["dq/acked"] == done.total()
     assert endings.worker.stats["dq/failed"] == failed.total()
     assert "dq/released" not in endings.worker.stats
@@ -146,9 +160,16 @@ def test_a_redirect_is_stored_before_the_redirected_request_leaves(endings: Endi
 def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
     """As under Scrapy's scheduler the page is not run again; what it yielded before is crawled."""
     assert len(endings.times("settled-failed", "/raises")) == 1
-    assert endings.worker.stats["spider_exceptions/ValueError"] == 3
+    assert endings.worker.stats["spider_exceptions/ValueError"] == 4
     assert endings.times("enqueued", "/late-child")[0] < endings.times("settled-failed", "/raises-late")[0]
     assert endings.project.count()["/late-child"] == 1
+
+
+def test_a_callback_that_downloads_its_own_request_again_is_at_work_until_its_end(endings: Endings) -> None:
+    """`engine.download(response.request)` ends with the same call of the engine as the callback does."""
+    (child,), (parent,) = endings.times("enqueued", "/again-child"), endings.times("settled-failed", "/again")
+    assert child < parent
+    assert "Error while removing request from slot" not in endings.worker.text
 
 
 def test_a_failed_download_fails_unless_an_errback_handles_it(endings: Endings) -> None:
