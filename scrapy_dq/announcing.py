@@ -52,9 +52,9 @@ def mention_feeds(crawler: Crawler) -> None:
     """Log which feeds a kill of this worker would take items from."""
     if names := kept_in_process(crawler.settings):
         logger.warning(
-            "These feeds are written when this worker closes, or a buffer at a time: %s. If it is killed, "
-            "items of pages that are done are missing there. scrapy_dq.RedisPipeline loses none, nor does a "
-            "local file with scrapy_dq.Addon, without batches and postprocessing",
+            "These feeds may be written only when this worker closes, or a buffer at a time: %s. If it is "
+            "killed, items of pages that are done are missing there. scrapy_dq.RedisPipeline loses none, nor "
+            "does a local file with scrapy_dq.Addon in a format of Scrapy's, not in batches or postprocessed",
             ", ".join(names),
         )
 

@@ -13,11 +13,13 @@ import threading
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from scrapy import Spider
 from scrapy.extensions.feedexport import FileFeedStorage
 from scrapy.utils.misc import load_object
 
+from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.parts import write_lock
 from scrapy_dq.crew.recruit import own_recruit
 
@@ -28,23 +30,39 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
+_EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
+_not_emptied: WeakSet[Crawler] = WeakSet()
+
+
+def empty_none(crawler: Crawler) -> None:
+    """Have local feeds of *crawler* appended to, even with `overwrite`: its run has begun before.
+
+    What they hold was acknowledged then, and nobody will scrape it again.
+    """
+    _not_emptied.add(crawler)
 
 
 def kept_in_process(settings: BaseSettings) -> list[str]:
-    """Return those of FEEDS whose items are in no file before the worker closes, without any password.
+    """Return those of FEEDS whose items may be in no file before the worker closes, without any password.
 
     A kill takes them, while their requests are acknowledged.
     """
     storages = settings.getwithbase("FEED_STORAGES")
+    exporters = settings.getwithbase("FEED_EXPORTERS")
     found = []
     for uri, options in settings.getdict("FEEDS").items():
         parts = urlsplit(str(uri))
         scheme = parts.scheme if len(parts.scheme) > 1 else ""  # that is a drive of Windows
         storage = storages.get("stdout" if str(uri) == "-" else scheme)
+        exporter = exporters.get(options.get("format"))
         with suppress(ImportError, NameError, ValueError):  # Scrapy says what is wrong with it
             storage = load_object(storage) if isinstance(storage, str) else storage
+            exporter = load_object(exporter) if isinstance(exporter, str) else exporter
         unbuffered = isinstance(storage, type) and issubclass(storage, UnbufferedFileFeedStorage)
         batches = options.get("batch_item_count", settings.getint("FEED_EXPORT_BATCH_ITEM_COUNT"))
+        # One of the project's own may keep all items until its end, as spreadsheets are written.
+        export = getattr(exporter, "export_item", None)
+        unbuffered = unbuffered and getattr(export, "__module__", None) in _EXPORT_AT_ONCE
         if not unbuffered or options.get("postprocessing") or batches:
             found.append(f"{scheme}://{parts.hostname}{parts.path}" if parts.hostname else str(uri))
     return found
@@ -59,11 +77,13 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     """
 
     _is_part = False
+    _crawler: Crawler | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
+        storage._crawler = crawler
         recruit = own_recruit()
         part = recruit.part(crawler, feed_options) if recruit else None
         if part is not None:
@@ -73,7 +93,17 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         return storage
 
     def open(self, spider: Spider) -> IO[bytes]:
-        """Open for appending (or truncated, with `overwrite`), without a buffer; what is written is whole."""
+        """Open for appending, without a buffer; what is written is whole.
+
+        With `overwrite` the file is emptied, but for a run that has begun before.
+        """
+        if self.write_mode == "wb" and self._crawler in _not_emptied:
+            self.write_mode = "ab"
+            if os.path.isfile(self.path) and os.path.getsize(self.path):
+                logger.warning(
+                    "%s is appended to, and not overwritten: it may hold what this run has scraped before",
+                    self.path,
+                )
         buffered = super().open(spider)
         path, mode = self.path, self.write_mode
         buffered.close()

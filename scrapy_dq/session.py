@@ -24,6 +24,7 @@ from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of, op
 from scrapy_dq.connection import Connection
 from scrapy_dq.crew.recruit import own_recruit
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
+from scrapy_dq.feeds import empty_none
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
@@ -171,6 +172,8 @@ class Session:
         if recruit := own_recruit():
             recruit.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
+        if joined.resumed or joined.status is Status.FINISHED:
+            empty_none(self._crawler)
         self._dupefilter.open()
         self._listen()
         if config.retry_after_max_s and config.partition_by != "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Iterable
@@ -118,7 +119,10 @@ class Storing:
         """Keep *request* in this worker; the leases *parents* do not end before it is done."""
         if request in self._work:
             # A callback yielded its own request again: the engine's set holds one object only once.
-            request = request.copy()
+            try:
+                request = request.copy()
+            except Exception:  # a class whose constructor wants more than Scrapy hands on
+                request = copy.copy(request)
         # Nobody else's clock is at hand: a local request goes by that of this host.
         due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)
         self._work.local.push(request, parents, due_at)

@@ -135,6 +135,39 @@ def test_a_feed_per_worker_survives_a_kill(
     assert len(items) - 150 <= second.stats["dq/reclaimed"]
 
 
+def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """`scrapy crawl NAME -O items.jsonl`, killed, and the same command again: what was scraped stays."""
+    site = start_site(pages=60, latency_s=0.02)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        settings={
+            "CONCURRENT_REQUESTS": 4,
+            "ADDONS": {"scrapy_dq.Addon": 500},
+            "FEEDS": {"items.jsonl": {"format": "jsonlines", "overwrite": True}},
+        },
+    )
+    feed = project.folder / "items.jsonl"
+
+    def scraped() -> list[str]:
+        lines = feed.read_text().splitlines() if feed.exists() else []
+        return [json.loads(line)["path"] for line in lines if line.startswith("{") and line.endswith("}")]
+
+    feed.write_text("of a run before\n")
+    worker = project.start_worker()
+    wait_until(lambda: len(scraped()) >= 20, "it is under way", 20)
+    worker.kill()
+    assert "of a run before" not in feed.read_text()
+    worker = project.run_worker()
+    assert set(scraped()) == site.paths
+    assert "items.jsonl is appended to, and not overwritten" in worker.text
+    worker = project.run_worker(settings={"SCHEDULER_FLUSH_ON_START": True})
+    assert sorted(scraped()) == sorted(site.paths)
+    assert "is appended to" not in worker.text
+
+
 def test_the_http_cache_works(redis_url: str, make_project: MakeProject, start_site: StartSite) -> None:
     """HTTPCACHE_ENABLED: the second run is served from the first one's cache."""
     site = start_site(pages=20)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from scrapy import Spider
 from scrapy.crawler import Crawler
+from scrapy.exporters import BaseItemExporter
 from scrapy.settings import Settings
 
 from scrapy_dq.announcing import mention_end, mention_feeds
+from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
 from scrapy_dq.feeds import UnbufferedFileFeedStorage
 from scrapy_dq.frontier.model import Census
 
@@ -35,6 +37,12 @@ OURS = {"FEED_STORAGES": {"": UnbufferedFileFeedStorage, "file": UnbufferedFileF
 GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
 
 
+class WritesAtItsEnd(BaseItemExporter):
+    """As of a spreadsheet."""
+
+    def export_item(self, item: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("feed", "options", "more", "named"),
     [
@@ -46,6 +54,8 @@ GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
         ("%(batch_id)d.jsonl", {"batch_item_count": 5}, OURS, "%(batch_id)d.jsonl"),
         ("%(batch_id)d.jsonl", {}, OURS | {"FEED_EXPORT_BATCH_ITEM_COUNT": 5}, "%(batch_id)d.jsonl"),
         ("items.jsonl", {}, {"FEED_STORAGES": {"": "no.such.Storage"}}, "items.jsonl"),
+        ("items.ods", {"format": "ods"}, OURS | {"FEED_EXPORTERS": {"ods": WritesAtItsEnd}}, "items.ods"),
+        ("items.csv", {"format": "csv"}, OURS | {"FEED_EXPORTERS": {"csv": PartCsvItemExporter}}, ""),
         ("stdout:", {}, OURS, "stdout:"),
         ("-", {}, OURS, "-"),
         ("s3://key:s3cr3t@bucket/items.jsonl", {}, OURS, "s3://bucket/items.jsonl"),
