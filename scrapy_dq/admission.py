@@ -82,8 +82,6 @@ class Admissions:
         """
         if fingerprint is not None:
             return Admitted(next(self._ids), Admission.SEEN, fingerprint)
-        if not request.dont_filter:
-            parent_id = None  # somebody else's DUPEFILTER_CLASS let it pass
         return self.unfiltered(request, parent_id, payload, followed)
 
     def unfiltered(

@@ -172,6 +172,8 @@ class Session:
         if recruit := own_recruit():
             recruit.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
+        if joined.status is Status.FINISHED:
+            self.settlement.skip_start()
         if joined.resumed or joined.status is Status.FINISHED:
             empty_none(self._crawler)
         self._dupefilter.open()

@@ -66,6 +66,27 @@ class _InProgress(set[Request]):
         self._left(request)
 
 
+class _Start:
+    """The engine's iterator of what `start()` yields, which notes that it raised: Scrapy tells since 2.18."""
+
+    def __init__(self, start: AsyncIterator[Any]) -> None:
+        self._start = start
+        self.failed = False
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    # Source: scrapy/core/engine.py::ExecutionEngine._process_start_next
+    async def __anext__(self) -> Any:
+        try:
+            return await self._start.__anext__()
+        except (StopAsyncIteration, CloseSpider):
+            raise
+        except Exception:
+            self.failed = True
+            raise
+
+
 def _any(part: object) -> bool:
     return True
 
@@ -74,7 +95,7 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
     "_slot.inprogress": lambda part: type(part) is set,
     "_slot.nextcall.schedule": callable,
     "_slot.closing": _any,
-    "_start": _any,
+    "_start": lambda part: isinstance(part, AsyncIterator),
     "paused": _any,
     "close_spider": callable,
     "_handle_downloader_output": callable,
@@ -115,6 +136,7 @@ class Settlement:
         self._engine = engine
         slot = self._slot = engine._slot
         scraper = engine.scraper
+        self._start = engine._start = _Start(engine._start)
         slot.inprogress = _InProgress(slot.inprogress, self._left)
         self._wrap_errors(scraper)
         self._wrap_output(scraper)
@@ -137,8 +159,8 @@ class Settlement:
 
     @property
     def start_failed(self) -> bool:
-        """`start()` raised; Scrapy tells since 2.18."""
-        return bool(getattr(self._engine, "_start_error", False))
+        """`start()` raised, and not CloseSpider."""
+        return self._start.failed
 
     def parent_of(self, request: Request) -> Request | None:
         """Return the request whose callback yielded, or whose download became, *request*; None: unknown."""
@@ -147,6 +169,10 @@ class Settlement:
     def followed(self, request: Request) -> bool:
         """Tell whether *request* is a redirect or a retry: what a download became."""
         return request in self._followed
+
+    def skip_start(self) -> None:
+        """Have `start()` not run: this worker takes no part in the run, nobody would get what it yields."""
+        self._engine._start = None
 
     def wake(self) -> None:
         """Have the engine ask for requests, or find out that it is idle."""

@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -102,6 +102,7 @@ class _Rejoin:
     new_id: str
     held: list[bytes]
     parentless: Parentless
+    seeding: int
 
 
 def _may_be_known(moves: Iterable[Move]) -> None:
@@ -283,8 +284,10 @@ class Dialogue:
             self._begin_rejoin()
         elif not self.outbox:
             # The run ended without us: what is in the buffer was reclaimed, and done by others.
+            self.seq += 1  # noted: a late copy of this exchange is not taken for the next one
             self.leases.keep(())
-            self.census = receipt.census
+            # If the next run has begun, there is no word of this one: what is known to be gone stays so.
+            self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
             self._finish()
             self._hear(receipt.words)
         return 0, 0
@@ -403,13 +406,14 @@ class Dialogue:
             parentless = Parentless.WAITING
         elif self._log.parentless:
             parentless = Parentless.LOGGED
-        self._rejoin = _Rejoin(new_worker_id(self._identity), self.leases.held(), parentless)
+        new_id, seeding = new_worker_id(self._identity), AGAIN if self.seeding == AGAIN else 1
+        self._rejoin = _Rejoin(new_id, self.leases.held(), parentless, seeding)
 
     async def _register_anew(self, rejoin: _Rejoin) -> None:
         """Register under a new id, keep what is still ours, and queue the log again."""
         answer = await self._frontier.rejoin(
             rejoin.new_id, self._identity, self.id, self.epoch, self.run, rejoin.held, rejoin.parentless,
-            self._crawl,
+            rejoin.seeding, self._crawl,
         )  # fmt: skip
         self._rejoin = None
         self._listener.counted("rejoin", 1)
@@ -426,7 +430,7 @@ class Dialogue:
                 return
         if answer.status is Status.FINISHED:
             if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
-                self._begin_rejoin()  # it came while this rejoin was under way, and opens the run again
+                self._begin_rejoin()  # it came while this rejoin was under way
             else:
                 self._close_run(answer.last_seq)
             return

@@ -160,18 +160,20 @@ class Frontier:
         run: int,
         held: Sequence[bytes],
         parentless: Parentless,
+        seeding: int,
         crawl: Identity,
     ) -> Rejoined:
         """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
 
         Args:
-            parentless: puts that no lease stands for: they open a finished run again, while it is still known
-                what was put in it.
+            parentless: puts that no lease stands for: with these it registers in a finished run, too, while
+                it is still known what was put in it; the first that is new opens it again.
+            seeding: 1, or AGAIN.
         Source: lua/rejoin.lua
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            *self._said_of(crawl),
+            seeding, *self._said_of(crawl),
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is Status.LOST:

@@ -105,15 +105,32 @@ def test_persist_keeps_seen_for_the_next_run(
     assert key_names(redis, project.name) == {"meta", "seen"}
 
 
+STARTING = """\
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        self.record("began", "start()")
+        async for request in super().start():
+            yield request
+"""
+
+
 def test_a_named_run_is_crawled_once(
     start_redis: Callable[..., RedisServer],
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
-    """A worker that comes when the run of its DQ_RUN_NAME is over closes; another name starts a new run."""
+    """A worker that comes when the run of its DQ_RUN_NAME is over closes; another name starts a new run.
+
+    Nobody would get what its start() takes from elsewhere: that is not begun.
+    """
     redis = start_redis(appendonly=True)
     site = start_site(pages=20)
-    project = make_project([site.start_url], redis_url=redis.url)
+    project = make_project([site.start_url], redis_url=redis.url, spider=STARTING)
 
     first = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
     late = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
@@ -124,6 +141,7 @@ def test_a_named_run_is_crawled_once(
     assert after_monday == dict.fromkeys(site.paths, 1)
     assert "run 'monday' is finished: nothing to do" in late.text
     assert "downloader/request_count" not in late.stats
+    assert [event.pid for event in project.events() if event.event == "began"] == [first.pid, next_day.pid]
     assert "new run 1" in next_day.text
     assert project.count("done") == dict.fromkeys(site.paths, 2)
     assert key_names(redis, project.name) == {"meta"}

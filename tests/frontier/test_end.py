@@ -132,13 +132,50 @@ def test_a_repeat_after_others_finished_the_run(worker: HandWorker, other: HandW
 def test_without_a_put_a_finished_run_stays_as_it_is(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Acks of a worker that lost its leases, or a want, change nothing: not applied."""
+    """Acks of a worker that lost its leases, or a want, change nothing: not applied, and noted."""
     worker.exchange()
     other.exchange()
-    before = live.dump()
+    before = live.state()
     receipt = worker.exchange(ack(1), release(2), want=5, seeding=1)
     assert (receipt.status, receipt.applied) == (FINISHED, False)
-    assert live.dump() == before
+    after = live.state()
+    assert before["members"].pop("worker") != after["members"].pop("worker")
+    assert after == before
+
+
+def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_one(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """The run is open again when it comes: the next exchange would be taken for its repeat."""
+    worker.exchange()
+    other.exchange()
+    assert worker.exchange(want=4).status is FINISHED
+    late = dict(worker.last)
+    assert worker.send(late).status is FINISHED
+    other.exchange(put(1))
+    assert worker.send(late).leases == ()
+    assert worker.exchange(put(2)).applied
+    assert sorted(worker.take(2)) == [1, 2]
+
+
+def test_the_next_crawl_does_not_go_on_with_a_run_that_somebody_came_back_to(live: LiveFrontier) -> None:
+    """It was finished: who was frozen in its start() meanwhile registers, finds all of it known, and dies."""
+    starts = [put(n, start=True, admission=Admission.SEED) for n in (1, 2)]
+    frozen, other = HandWorker(live, "frozen"), HandWorker(live, "other")
+    frozen.exchange(*starts, seeding=1)
+    other.exchange(*starts)
+    other.fence("frozen")
+    other.drain("frozen")
+    other.take(2)
+    assert other.exchange(ack(1), ack(2)).status is FINISHED
+    other.leave()
+    assert frozen.rejoin("back", parentless=Parentless.LOGGED).status is Status.OK
+    receipt = frozen.exchange(*starts, seeding=1)
+    assert (receipt.status, receipt.dropped) == (FINISHED, (0, 1))
+    new = HandWorker(live, "new")
+    assert (new.joined.resumed, new.run) == (False, 1)
+    assert new.exchange(*starts).dropped == ()
+    assert frozen.exchange().status is FINISHED
 
 
 def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:

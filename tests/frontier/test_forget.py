@@ -8,7 +8,7 @@ import pytest
 
 from scrapy_dq.frontier import forget
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Put, Seen
-from support.live_frontier import HandWorker, LiveFrontier, numbers, put
+from support.live_frontier import HandWorker, LiveFrontier, ack, limited, numbers, put
 
 
 def seen(n: int, fingerprint: bytes) -> Put:
@@ -68,3 +68,43 @@ def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandW
     with pytest.raises(FrontierRefused, match="something else uses this name"):
         forget(live.redis, live.crawl, [(b"one", b"-")])
     assert live.dump() == before
+
+
+def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:
+    """Have what *worker* has leased wait twice, once as suspects, each with one id.
+
+    It was forgotten, its worker was taken for dead, and who had put it has come back and put it again.
+    """
+    forget(live.redis, live.crawl, [(put.token, b"-") for put in found])
+    HandWorker(live, "by", worker.crawl).reclaim(worker.worker_id)
+    worker.rejoin("back")
+    assert worker.exchange(*found).dropped == ()
+
+
+def test_one_that_comes_twice_does_not_keep_its_worker_from_suspects(live: LiveFrontier) -> None:
+    """Both are leased by one worker, and the lease from quarantine ends with the other one."""
+    worker, victim = HandWorker(live, "worker"), HandWorker(live, "victim")
+    worker.exchange(seen(1, b"one"), want=1)
+    waits_twice(live, worker, seen(1, b"one"))
+    both = HandWorker(live, "both")
+    assert both.take(2) == [1, 1]
+    both.exchange(ack(1))
+    victim.exchange(seen(2, b"two"))
+    assert victim.take(1) == [2]
+    worker.reclaim("victim")
+    assert both.take(1) == [2]
+
+
+def test_one_that_comes_twice_counts_once_among_those_of_its_partition(live: LiveFrontier) -> None:
+    """Else each such lease would take a place of the limit for good."""
+    worker = HandWorker(live, "worker", limited(concurrency=4))
+    found = [seen(1, b"one"), seen(2, b"two")]
+    for each in found:
+        each.partition = b"a"
+    worker.exchange(*found, want=2)
+    waits_twice(live, worker, *found)
+    assert sorted(worker.take(4)) == [1, 1, 2]  # a worker holds one suspect at a time
+    worker.exchange(ack(1), ack(2))
+    worker.exchange(*(ack(n) for n in worker.take(4)))
+    assert live.dump().get(b"busy") is None
+    assert not live.redis.exists(live.key("busy"))

@@ -30,7 +30,7 @@ MOVES = ("put", "ack", "release", "bury", "fail", "sent", "block", "lease", "cla
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "join": ("id", {}, "epoch", Identity("", "", "")),
-    "rejoin": ("new", {}, "old", "epoch", 0, [], Parentless.NONE, Identity("", "", "")),
+    "rejoin": ("new", {}, "old", "epoch", 0, [], Parentless.NONE, 1, Identity("", "", "")),
     "exchange": ("id", "epoch", 0, 1, 0, 0, 0, b"\x90"),
     "fence": ("id", "epoch", 0),
     "drain": ("id", "epoch", 0, 1, 1),

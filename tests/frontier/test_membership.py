@@ -130,7 +130,8 @@ def test_a_rejoined_worker_counts_from_one_and_is_seeding(live: LiveFrontier, wo
 def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: HandWorker) -> None:
     """After a lost reply the same rejoin, by its new id, changes nothing and answers the same."""
     worker.exchange(*(put(n) for n in ALL), want=4)
-    args = ("worker-2", {}, "worker", worker.epoch, 0, [entry_id(1), entry_id(2)], Parentless.NONE, IDENTITY)
+    held = [entry_id(1), entry_id(2)]
+    args = ("worker-2", {}, "worker", worker.epoch, 0, held, Parentless.NONE, 1, IDENTITY)
     first = live.call("rejoin", *args)
     before = live.dump()
     assert live.call("rejoin", *args) == first
@@ -148,7 +149,7 @@ def test_a_repeated_rejoin_of_one_that_was_taken_for_dead_meanwhile(
     if fenced:
         other.fence("worker")
         other.drain("worker")
-    args = ("worker-2", {}, "worker", worker.epoch, 0, [], Parentless.NONE, IDENTITY)
+    args = ("worker-2", {}, "worker", worker.epoch, 0, [], Parentless.NONE, 1, IDENTITY)
     assert live.call("rejoin", *args).last_seq == 2
     other.fence("worker-2")
     other.drain("worker-2")
@@ -204,23 +205,24 @@ def test_rejoin_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> Non
     assert live.dump() == before
 
 
-def test_rejoin_with_parentless_puts_opens_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """What `engine.crawl()` added has no lease that stands for it: the run is opened for it again."""
+def test_rejoin_with_parentless_puts_is_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """What `engine.crawl()` added has no lease that stands for it: it opens the run again, if it is new."""
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
     assert worker.rejoin("worker-2", parentless=Parentless.WAITING).status is Status.OK
-    assert live.state()["phase"] == "open"
+    assert live.state()["phase"] == "finished"
     assert numbers(worker.exchange(put(2), want=1)) == [2]
+    assert live.state()["phase"] == "open"
 
 
-def test_rejoin_with_logged_puts_opens_a_run_whose_keys_are_there(live: LiveFrontier) -> None:
+def test_rejoin_with_logged_puts_is_of_a_run_whose_keys_are_there(live: LiveFrontier) -> None:
     """Redis may have forgotten them; once the last worker has cleared the run they would start it anew."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     worker.exchange()
     other.exchange()
     worker.leave()
     assert worker.rejoin("worker-2", parentless=Parentless.LOGGED).status is Status.OK
-    assert live.state()["phase"] == "open"
+    assert live.state()["phase"] == "finished"
     worker.exchange()
     other.leave()
     worker.leave()

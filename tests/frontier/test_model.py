@@ -524,6 +524,8 @@ class FrontierMachine(RuleBasedStateMachine):
             actor.seq += 1
         elif receipt.status is Status.LOST:
             self.actors.remove(actor)
+        elif receipt.status is Status.FINISHED and not sent[-2]:
+            actor.seq += 1
         else:
             actor.out_of_step = True
 
@@ -536,7 +538,7 @@ class FrontierMachine(RuleBasedStateMachine):
     ) -> None:
         new_id = self.new_name("worker")
         old = (actor.worker_id, actor.epoch, actor.run, actor.held)
-        args = (new_id, {"host": new_id}, *old, parentless, replace(actor.crawl, keep_seen=keep_seen))
+        args = (new_id, {"host": new_id}, *old, parentless, 1, replace(actor.crawl, keep_seen=keep_seen))
         for _ in range(repeats + 1):
             rejoined = self.both("rejoin", *args)
         if rejoined.status is Status.OK:

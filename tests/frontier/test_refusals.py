@@ -31,7 +31,7 @@ PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name and key.name != "c
 
 CALLS = {
     "join": ("new", {}, "epoch", IDENTITY),
-    "rejoin": ("new", {}, "worker", "EPOCH", 0, [], Parentless.NONE, IDENTITY),
+    "rejoin": ("new", {}, "worker", "EPOCH", 0, [], Parentless.NONE, 1, IDENTITY),
     "exchange": ("worker", "EPOCH", 0, 2, 1, 0, 1, pack_moves([put(9)])),
     "drain": ("dead", "EPOCH", 0, 10, 3),
     "leave": ("worker", "EPOCH", 0, False),

@@ -180,6 +180,17 @@ def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFr
     assert all_done(later).status is Status.FINISHED
 
 
+def test_one_that_dies_after_its_rejoin_has_said_that_its_start_has_to_run_again(live: LiveFrontier) -> None:
+    """Redis came back older than its log: it found that out by one rejoin, and says so with the next."""
+    complete = HandWorker(live, "complete", ARGS)
+    complete.exchange(put(9))
+    worker = HandWorker(live, "worker", ARGS)
+    worker.exchange()
+    worker.rejoin("again", seeding=4)
+    complete.reclaim("again")
+    assert all_done(complete).census.incomplete == 1
+
+
 def test_who_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
     """Its record was deleted, or evicted: the run is open until one that begins later is complete."""
     lost = HandWorker(live, "lost", OTHER)

@@ -332,11 +332,11 @@ def test_the_server_of_scrapy_redis_is_there(
 
 
 def test_a_spider_whose_start_raises_closes_all_the_same(fed: Callable[..., Project], look: Look) -> None:
-    """Where Scrapy tells of it (2.18), the run is not finished: the next start() brings the rest."""
+    """The run is not finished: the next start() brings the rest. Scrapy 2.18 has a reason of its own."""
     project = fed("async def start(self):", "    raise RuntimeError('no')", "    yield")
     worker = project.run_worker(timeout_s=40)
-    assert worker.close_reason in ("start_error", "finished")
-    assert (look(project).phase == "open") == (worker.close_reason == "start_error")
+    assert worker.close_reason in ("start_error", "start_incomplete")
+    assert look(project).phase == "open"
 
 
 def test_under_another_scheduler_it_says_that_it_is_fed_nothing(

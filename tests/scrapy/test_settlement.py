@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -373,7 +373,7 @@ BROKEN_ENGINES = {
     "engine.scraper.handle_spider_error": {"scraper.handle_spider_error": ...},
     "engine.scraper.handle_spider_output_async": {"scraper.handle_spider_output_async": ...},
     "engine.scraper.call_spider_async": {"scraper.call_spider_async": ...},
-    "engine._start": {"_start": ...},
+    "engine._start": {"_start": None},
     "engine.close_spider": {"close_spider": ...},
     "engine._handle_downloader_output": {"_handle_downloader_output": ...},
 }
@@ -383,13 +383,16 @@ def make_engine() -> SimpleNamespace:
     def call(*_: Any) -> None:
         pass
 
+    async def start() -> AsyncIterator[Any]:
+        yield None
+
     return SimpleNamespace(
         _slot=SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=call), closing=None),
         scraper=SimpleNamespace(
             handle_spider_error=call, handle_spider_output_async=call, call_spider_async=call
         ),
         paused=False,
-        _start=None,
+        _start=start(),
         close_spider=call,
         _handle_downloader_output=call,
     )

@@ -264,8 +264,8 @@ class HandWorker:
             "terms": pack_terms(terms),
         } | other  # fmt: skip
         receipt = self.send(self.last)
+        self.seq += receipt.applied or receipt.status is Status.FINISHED
         if receipt.applied:
-            self.seq += 1
             self.held -= {move.entry_id for move in moves if not isinstance(move, Put)}
             self.held |= {lease.entry_id for lease in receipt.leases}
         return receipt
@@ -292,12 +292,13 @@ class HandWorker:
         held: Collection[int] | None = None,
         parentless: Parentless = Parentless.NONE,
         run: int | None = None,
+        seeding: int = 1,
     ) -> Rejoined:
         """Rejoin as *new_id*, keeping the entries numbered *held*, or all that it believes to hold."""
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]
         reply = self.live.call(
             "rejoin", new_id, {"host": new_id}, self.worker_id, self.epoch, self.run if run is None else run,
-            ids, parentless, self.crawl,
+            ids, parentless, seeding, self.crawl,
         )  # fmt: skip
         if reply.status is Status.OK:
             self.worker_id, self.run, self.seq, self.held = new_id, reply.run, 1, set(reply.owned)

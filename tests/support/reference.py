@@ -98,6 +98,7 @@ class ReferenceFrontier(Partitions):
         if not me or seq != me.last_seq + 1:
             return Receipt(Status.RESYNC)
         if self.phase == "finished" and not any(isinstance(move, Put) for move in moves):
+            me.last_seq, me.dropped, me.granted = seq, (), ()
             return Receipt(Status.FINISHED, False, (), self.census(), words=self.words)
         if me.fenced or held != len(me.leases):
             return Receipt(Status.RESYNC)
@@ -131,18 +132,18 @@ class ReferenceFrontier(Partitions):
 
     def rejoin(
         self, new_id: str, identity: dict[str, Any], old_id: str, epoch: str, run: int,
-        held: Collection[bytes], parentless: Parentless, crawl: Identity,
+        held: Collection[bytes], parentless: Parentless, seeding: int, crawl: Identity,
     ) -> Rejoined:  # fmt: skip
         if self.epoch != epoch:
             return Rejoined(Status.LOST)
         if new_id in self.members:
             me = self.members[new_id]
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
-        reopens = parentless != Parentless.NONE and not self.cleared
+        stays = parentless != Parentless.NONE and not self.cleared
         over = self.run > run and old_id not in self.members
         if over:
             return Rejoined(Status.FINISHED, last_seq=2**52)
-        if self.phase == "finished" and self.run >= run and not reopens:
+        if self.phase == "finished" and self.run >= run and not stays:
             return Rejoined(Status.FINISHED, last_seq=_known(self._last_seq(old_id, new_id)))
         if self.run < run:
             keep_seen = bool(crawl.keep_seen and self.crawl.keep_seen)
@@ -153,9 +154,9 @@ class ReferenceFrontier(Partitions):
             if self.settings != crawl.limits:
                 self.set_limits(crawl.limits)
             self.run, self.crawl = run, crawl
-        self.phase, self.seen_for_retry = "open", False
         old = self.members.get(old_id)
-        me = self.members[new_id] = Worker(identity, done=old.done if old else 0, starts=crawl.starts)
+        done = old.done if old else 0
+        me = self.members[new_id] = Worker(identity, seeding=seeding, done=done, starts=crawl.starts)
         me.came_from = self._last_seq(old_id, new_id)
         for each in (old_id, new_id):
             self.absent.pop(each, None)

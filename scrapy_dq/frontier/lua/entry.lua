@@ -56,7 +56,7 @@ local function read_record(record)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
     partition = partition, payload = string.sub(element, 21) }
 end
-local holds_suspect -- whether the worker of this exchange holds a lease from quarantine
+local holds_suspect -- the lease from quarantine that the worker of this exchange holds; false: none
 -- Removes one lease from a worker; false if it does not hold it.
 local function take_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
@@ -67,7 +67,7 @@ local function take_lease(worker_id, id)
   lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
   lease.id, lease.worker = id, worker_id
   moving = lease -- until it is somewhere else
-  if lease.quarantined then
+  if lease.quarantined or holds_suspect == id then -- its record may be that of another entry of this id (grants.lua)
     redis.call('HSET', worker_key(worker_id), 'quarantined', '')
     holds_suspect = false
   end

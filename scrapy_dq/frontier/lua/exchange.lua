@@ -25,7 +25,6 @@ if answer then return answer end
 local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
   'done', 'seeding')
 local last_seq = tonumber(me[1])
-
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
   if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
@@ -37,11 +36,12 @@ end
 
 moves = cmsgpack.unpack(moves)
 local ahead, most, here, notes, claims, forgotten = unpack(cmsgpack.unpack(terms))
-if state.phase == 'finished' then
-  if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
-  if not has_put(moves) then return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' } end
+if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
+if state.phase == 'finished' and not has_put(moves) then
+  redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '') -- a late copy is not the next
+  return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' }
 end
-if not last_seq or me[2] == '1' or seq ~= last_seq + 1 then return { 'RESYNC' } end
+if me[2] == '1' then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local ranks, wrong_put = rank_puts(moves)
@@ -63,7 +63,7 @@ for _, note in ipairs(notes) do
   if note[1] == SENT then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
 end
 local settled = state.done + state.failed
-holds_suspect = me[3] ~= ''
+holds_suspect = me[3] ~= '' and me[3]
 settle(worker_id, moves, keep_failed)
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)

@@ -8,13 +8,18 @@ local function begin_grants(worker_id, max_bytes)
 end
 local function write_grants()
   if #grants.ids == grants.written then return end
-  local fields = {}
+  local fields, written = {}, {}
+  -- One that was forgotten (forget.lua) and put again by a log may come twice: it is held, and settled, once.
   for i = grants.written + 1, #grants.ids do
-    fields[#fields + 1] = grants.ids[i]
-    fields[#fields + 1] = grants.records[i]
+    local id, record = grants.ids[i], grants.records[i]
+    fields[#fields + 1], fields[#fields + 2] = id, record
+    if state.limited then
+      local twice = written[id] or redis.call('HEXISTS', in_flight_key(grants.worker_id), id) == 1
+      if twice then count_busy(partition_of(record), -1) end
+      written[id] = true
+    end
   end
   local new = redis.call('HSET', in_flight_key(grants.worker_id), unpack(fields))
-  -- One that was forgotten (forget.lua) and put again by a log may come twice: it is held, and settled, once.
   state.in_flight = state.in_flight - (#fields / 2 - new)
   grants.written = #grants.ids
 end

@@ -1,9 +1,9 @@
 -- member: register and remove workers; clear what a run leaves behind.
 -- One that rejoins brings from its *old* record since when it works (ms, Redis's clock), how much it has done, and the
 -- event of its joining (0: forgotten). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
-local function register(id, identity, starts, old, suspect, came_from)
+local function register(id, identity, starts, old, suspect, came_from, seeding)
   midway.registering = id
-  redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 1, 'fenced', 0, 'identity', identity,
+  redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', seeding or 1, 'fenced', 0, 'identity', identity,
     'quarantined', suspect or '', 'dropped', '', 'leases', '', 'since', old and old.since or wall_ms(),
     'done', old and old.done or 0, 'starts', starts, 'joined', old and (old.joined or 0) or next_event())
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end

@@ -1,13 +1,14 @@
 -- rejoin: a live worker registers anew and keeps the leases that are still its own. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
---          2 logged), and those of described.lua (which count if Redis knows an earlier run only)
+--          2 logged), seeding (1, or 4: its start() has to run again), and those of described.lua (which count if
+--          Redis knows an earlier run only)
 -- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none is)
 --          | FINISHED, last_seq (2^52 if the run is an older one: what it knew of this worker is gone) | LOST
 --          | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local held, parentless, ours = ARGV[6], tonumber(ARGV[7]), described(8)
+local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 
 local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
@@ -48,13 +49,9 @@ if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end
 local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, new_id) or -1)
 if state.phase == 'finished' then
-  if parentless > 0 and redis.call('HGET', key.meta, 'cleared') ~= '1' then
-    -- What makes a put known is there still: puts that were stored drop out. Without it they would start the run anew.
-    state.phase = 'open'
-    redis.call('HDEL', key.meta, 'seen_for')
-  else
-    return { 'FINISHED', last_seq }
-  end
+  -- What makes a put known is there still: puts that were stored drop out, and a new one opens the run (put.lua). If
+  -- it were opened here, and this worker died, the next crawl would go on with a run that knows all its requests.
+  if parentless == 0 or redis.call('HGET', key.meta, 'cleared') == '1' then return { 'FINISHED', last_seq } end
 elseif ours.spider ~= '' and stored_field('spider') == '' then
   describe(ours) -- a program came back first, which does not know what the run is
 end
@@ -74,12 +71,12 @@ if old.fenced == '0' then
     end
   end
   -- Not before: the repeat of one that is stopped has to do it all.
-  register(new_id, identity, ours.starts, old, suspect, last_seq)
+  register(new_id, identity, ours.starts, old, suspect, last_seq, seeding)
   remove_member(old_id)
   classify_touched(0)
   save_partitions()
 else
-  register(new_id, identity, ours.starts, old, '', last_seq)
+  register(new_id, identity, ours.starts, old, '', last_seq, seeding)
 end
 redis.call('HDEL', key.absent, old_id, new_id)
 start_goes_on(ours.starts, old_id)

@@ -51,7 +51,7 @@ local function serve(partition, count)
     if suspect and (not back or place_before(suspect, back)) and (not rank or place_before(suspect, place)) then
       grant_member(key.quarantine, partition, suspect, 128)
       redis.call('HSET', worker_key(grants.worker_id), 'quarantined', grants.ids[#grants.ids])
-      holds_suspect = true
+      holds_suspect = grants.ids[#grants.ids]
       left = left - 1
     elseif back and (not rank or place_before(back, place)) then
       grant_member(key.returned, partition, back, 0)
