@@ -105,7 +105,7 @@ class Admissions:
         """
         meta = request.meta
         seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
-        if not (request.dont_filter and seeding and self._seed_once):
+        if not (seeding and self._seed_once):
             return None
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
         key = int.from_bytes(token[:8], "big")  # half the memory; there may be millions

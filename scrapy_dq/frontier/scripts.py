@@ -20,18 +20,18 @@ _SEEN = {
     Seen.COMPACT: ("buckets", "seen_compact"),
 }
 _PARTS: dict[str, tuple[str, ...]] = {
-    "join": ("member", "limits", "described", "rights"),
-    "rejoin": ("release", "member", "limits", "described", "starts"),
+    "join": ("starts", "member", "limits", "described", "rights"),
+    "rejoin": ("release", "starts", "member", "limits", "described"),
     "exchange": (
         "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
         "serve", "lease", "claim", "starts", "finish",
     ),
     "adopt": (),
     "fence": ("starts",),
-    "drain": ("bury", "member"),
-    "leave": ("release", "member", "starts"),
+    "drain": ("bury", "starts", "member"),
+    "leave": ("release", "starts", "member"),
     "beat": (),
-    "flush": ("member",),
+    "flush": ("starts", "member"),
     "limit": ("limits", "block"),
     "steer": (),
     "retry": (),
@@ -44,7 +44,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "upcoming": (),
     "present": (),
     "tally": ("rights", "sums"),
-    "mend": ("rights", "sums", "member", "limits", "put_back", "recount"),
+    "mend": ("rights", "sums", "starts", "member", "limits", "put_back", "recount"),
     "probe": ("rights",),
 }  # fmt: skip
 LOOKS = ("sizes", "upcoming", "present")

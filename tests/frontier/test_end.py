@@ -333,11 +333,15 @@ def test_a_name_matters_only_at_the_end(live: LiveFrontier, worker: HandWorker) 
 # A worker that is started again just after the end
 
 ARGS = replace(IDENTITY, restart_window_s=60.0, starts="{}")
+OTHER_ARGS = replace(ARGS, spider_args='{"category": "b"}', starts='{"category": "b"}')
 
 
-def shared_run(live: LiveFrontier, crawl: Identity = ARGS) -> None:
-    """Let two workers share a run, finish it, and leave."""
-    workers = [HandWorker(live, name, crawl) for name in ("one", "two")]
+def shared_run(live: LiveFrontier, *others: Identity) -> None:
+    """Let workers share a run, two of ARGS and one of each of *others*, finish it, and leave."""
+    crawls = (ARGS, ARGS, *others)
+    workers = [HandWorker(live, f"worker-{n}", crawl) for n, crawl in enumerate(crawls)]
+    for worker in workers:
+        worker.exchange(seeding=1)
     for worker in (*workers, workers[0]):
         receipt = worker.exchange()
     assert receipt.status is FINISHED
@@ -345,11 +349,12 @@ def shared_run(live: LiveFrontier, crawl: Identity = ARGS) -> None:
         worker.leave()
 
 
-def test_who_is_started_again_finds_the_run_finished(live: LiveFrontier) -> None:
-    """Within the window, with the same arguments and no name: it begins no new run, and changes nothing."""
-    shared_run(live)
+@pytest.mark.parametrize("crawl", [ARGS, OTHER_ARGS])
+def test_who_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
+    """Within the window, with the arguments of one of its workers and no name: it changes nothing."""
+    shared_run(live, OTHER_ARGS)
     before = live.dump()
-    joined = HandWorker(live, "again", ARGS).joined
+    joined = HandWorker(live, "again", crawl).joined
     assert (joined.status, joined.run) == (FINISHED, 0)
     assert joined.ended_s is not None
     assert 0 <= joined.ended_s < 60
@@ -360,7 +365,7 @@ def test_who_is_started_again_finds_the_run_finished(live: LiveFrontier) -> None
     "crawl",
     [
         IDENTITY,
-        replace(ARGS, spider_args='{"category": "b"}'),
+        OTHER_ARGS,
         replace(ARGS, spider="another"),
         replace(ARGS, run_name="job"),
     ],

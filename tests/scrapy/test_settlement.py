@@ -317,7 +317,8 @@ class ProjectSpider(TreeSpider):
         self.record("start", page_path(response))
         for number in (1, 2, 2, 3):
             url = response.url.replace("?", f"/{number}?")
-            yield scrapy.Request(url, self.leaf, dont_filter=True)
+            unfiltered = "BaseDupeFilter" not in self.settings["DUPEFILTER_CLASS"]
+            yield scrapy.Request(url, self.leaf, dont_filter=unfiltered)
         yield {"path": page_path(response)}
 
     def generator(self, response):
@@ -336,15 +337,19 @@ class ProjectSpider(TreeSpider):
 """
 
 
-def test_dont_filter_children_of_a_page_that_runs_again_are_not_doubled(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+@pytest.mark.parametrize("dupefilter", ["scrapy_dq.DupeFilter", "scrapy.dupefilters.BaseDupeFilter"])
+def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, dupefilter: str
 ) -> None:
     """A worker dies in its pages' pipelines; the pages run again, each of their equal children once."""
     project = make_project(
         [start_site(pages=1).url("")],
         redis_url=redis_url,
         spider=PARENT_TWICE,
-        settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.HoldingPipeline": 300}},
+        settings={
+            "ITEM_PIPELINES": {"tree_project.spiders.spider.HoldingPipeline": 300},
+            "DUPEFILTER_CLASS": dupefilter,
+        },
     )
     first = project.start_worker(settings={"HOLD": 1})
 

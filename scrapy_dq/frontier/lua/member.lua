@@ -75,7 +75,7 @@ local function over_for(ours, restart_ms)
   if ours.run_name ~= '' then return ours.run_name == was[1] and state.gone == 0 and -1 end
   local ago_ms = wall_ms() - (tonumber(was[5]) or 0)
   return ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and state.gone == 0 and ours.spider == was[2]
-    and ours.spider_args == was[3] and ago_ms
+    and (ours.spider_args == was[3] or stored_starts()[ours.starts] == 'done') and ago_ms
 end
 -- Who calls it writes run and phase, in one step: until then the last one is finished.
 local function next_run(keep_seen)
