@@ -123,6 +123,13 @@ def mention_end(crawl: str, reason: str, census: Census) -> None:
             "`scrapy dq complete --crawl %s` lets it end without",
             crawl, census.incomplete, shlex.quote(crawl),
         )  # fmt: skip
+    if reason == "start_error":
+        logger.error(
+            "Crawl %r: start() raised. Unless another worker with the same arguments has completed its own, "
+            "the run stays open: the same command runs start() again, and crawls what is missing; "
+            "`scrapy dq complete --crawl %s` lets it end without",
+            crawl, shlex.quote(crawl),
+        )  # fmt: skip
     if reason == "frontier_damaged":
         logger.error(
             "Crawl %r: keys were deleted or evicted while it went on, so that %d requests, or what was seen, "

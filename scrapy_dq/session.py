@@ -202,6 +202,8 @@ class Session:
             raise DontCloseSpider
         if self.worker.ending != "finished":
             raise CloseSpider(self.worker.ending)
+        if self.settlement.start_failed:
+            raise CloseSpider("start_error")  # as Scrapy calls it since 2.18
 
     async def close(self, reason: str) -> None:
         """Leave the crawl and let go of Redis; safe at any stage of `open`."""

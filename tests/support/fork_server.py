@@ -27,8 +27,8 @@ import scrapy.__main__
 import scrapy.cmdline
 
 PACKAGES = ("scrapy", "scrapy_dq", "redis.asyncio")
-NOT_IMPORTED = ("test", "debug")
-"""Modules with this in their names: the latter installs signal handlers."""
+NOT_IMPORTED = ("test", "debug", "ftp")
+"""Modules with this in their names: "debug" installs signal handlers, "ftp" of Scrapy 2.13 a reactor."""
 
 
 class ForkServer:
