@@ -280,17 +280,21 @@ class Dialogue:
             if receipt.status is Status.FINISHED and not self.outbox:
                 self._finish()
             return sent.want, len(receipt.leases)
-        elif sent.prefix:
+        else:
+            self.seq += 1  # noted all the same: the next is no repeat of it, and no late copy of it the next
+            self._learn_of_the_end(sent, receipt)
+        return 0, 0
+
+    def _learn_of_the_end(self, sent: _Sent, receipt: Receipt) -> None:
+        if sent.prefix:
             self._begin_rejoin()
         elif not self.outbox:
             # The run ended without us: what is in the buffer was reclaimed, and done by others.
-            self.seq += 1  # noted: a late copy of this exchange is not taken for the next one
             self.leases.keep(())
             # If the next run has begun, there is no word of this one: what is known to be gone stays so.
             self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
             self._finish()
             self._hear(receipt.words)
-        return 0, 0
 
     def _freeze(self, want: int, terms: Terms) -> _Sent:
         prefix = self.outbox.prefix()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -39,6 +40,9 @@ class Talk:
     def __init__(self) -> None:
         self.now = 1000.0
         self.start_keys = None
+        self.numbers: list[int] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while an exchange is under way."""
         self.seeding: list[int] = []
         self.held: list[int] = []
         """The level, and the count of leases, that each exchange carried."""
@@ -61,6 +65,8 @@ class Talk:
     # frontier.Frontier
 
     async def exchange(self, *args: Any) -> Receipt:
+        self.numbers.append(args[3])
+        self.meanwhile()
         self.seeding.append(args[5])
         self.held.append(args[6])
         self.told.append(msgpack.unpackb(args[8], raw=True)[3])
@@ -182,6 +188,15 @@ async def test_who_learns_too_late_that_the_run_was_finished_rejoins_with_its_mo
     await talk.speak()
     assert talk.parentless == [Parentless.NONE]
     assert talk.dialogue.outbox.prefix() == [put(1, PARENT)]
+
+
+async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(talk: Talk) -> None:
+    """Redis has noted that of the exchange under way: under the same one the put would be its repeat."""
+    talk.meanwhile = lambda: talk.dialogue.outbox.append(put(len(talk.numbers)))
+    await talk.speak(Receipt(Status.FINISHED))
+    assert not talk.dialogue.finished
+    await talk.speak()
+    assert talk.numbers == [1, 2]
 
 
 async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
