@@ -231,11 +231,14 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
     return {id_text(flat[i]): _number(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
 
 
+_RIGHTS = "+@connection +@read +@write -@dangerous -@scripting +eval +evalsha +script|exists +time +info"
+
+
 def denied(words: str) -> str:
     """Return what to say of a Redis that refuses a user; *words*: what it says itself."""
     return (
         f"Redis denies access: {words}. The user in REDIS_URL needs what docs/settings.md lists, for "
-        f"example: ACL SETUSER name ~{keys.PREFIX}* +@connection +@read +@write +@scripting +time +info"
+        f"example: ACL SETUSER name ~{keys.PREFIX}* {_RIGHTS}"
     )
 
 

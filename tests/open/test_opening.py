@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from scrapy_dq.frontier import limit, peek
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Seen, Sent, Terms
@@ -225,23 +226,80 @@ def test_a_flush_refuses_while_another_worker_lives(project: Project, live: Live
 DOCS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
 
 
-def test_the_rights_in_the_docs_suffice(redis_server: RedisServer, crawl_name: str) -> None:
-    """Every transition runs as the user that docs/settings.md makes, and nothing outside our keys does."""
-    found = re.search(r"^ACL SETUSER crawler on >password (.*)$", DOCS, re.M)
-    assert found
+RIGHTS = dict(re.findall(r"^ACL SETUSER (\w+) on >password (.*)$", DOCS, re.M))
+HARMFUL = (
+    "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG GET *", "CLIENT KILL ID 1", "CLIENT LIST", "SCRIPT FLUSH",
+    "SCRIPT KILL", "FUNCTION FLUSH", "SAVE", "SHUTDOWN NOSAVE", "REPLICAOF NO ONE", "ACL LIST", "MONITOR",
+    "SWAPDB 0 1", "GET theirs", "EVAL return(redis.call('GET','theirs')) 0", "MIGRATE h 1 dq:{a}:meta 0 1",
+)  # fmt: skip
+DENIED = r"(?i)permission|can't run|can't access|unknown command .FUNCTION"
+
+
+@pytest.fixture
+def as_user(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[[str], str]]:
+    """Return a function that makes a user of the docs, and returns the URL of the server for that one."""
     with redis_server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", crawl_name, "on", ">password", *found[1].split())
-        url = redis_server.url.replace("redis://", f"redis://{crawl_name}:password@")
-        try:
-            with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
-                use_everything(url, crawl_name)
-                assert cleaner.key_names() == set()
-            with redis.Redis.from_url(url) as client:
-                assert client.info("server")
-                with pytest.raises(redis.exceptions.NoPermissionError):
-                    client.get("somebody else's")
-        finally:
-            admin.execute_command("ACL", "DELUSER", crawl_name)
+
+        def make(role: str) -> str:
+            rights = RIGHTS[role].replace("~books:", f"~{crawl_name}:").split()
+            admin.execute_command("ACL", "SETUSER", crawl_name, "on", ">password", *rights)
+            return redis_server.url.replace("redis://", f"redis://{crawl_name}:password@")
+
+        yield make
+        admin.execute_command("ACL", "DELUSER", crawl_name)
+
+
+@pytest.mark.parametrize("role", ["crawler", "observer", "feeder"])
+def test_the_users_in_the_docs_can_do_no_harm_beside_the_crawl(
+    as_user: Callable[[str], str], role: str
+) -> None:
+    """Nothing to other keys, to the server, to its clients, or to the scripts of others."""
+    with redis.Redis.from_url(as_user(role)) as client:
+        client.ping()
+        for command in HARMFUL:
+            with pytest.raises(redis.exceptions.ResponseError, match=DENIED):
+                client.execute_command(*command.split())
+
+
+def test_the_rights_of_a_crawler_suffice(
+    as_user: Callable[[str], str], redis_server: RedisServer, crawl_name: str
+) -> None:
+    """Every transition runs."""
+    url = as_user("crawler")
+    with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
+        use_everything(url, crawl_name)
+        assert cleaner.key_names() == set()
+    with redis.Redis.from_url(url) as client:
+        assert client.info("server")
+
+
+def test_the_rights_of_an_observer_suffice(
+    as_user: Callable[[str], str], redis_server: RedisServer, crawl_name: str
+) -> None:
+    """All that only looks; nothing that changes the crawl."""
+    url = as_user("observer")
+    with closing(LiveFrontier(redis_server.url, crawl_name)) as live, redis.Redis.from_url(url) as client:
+        HandWorker(live, "a").exchange(put(1))
+        before = live.dump()
+        assert peek(client, crawl_name).census.waiting == 1
+        assert client.info("server")
+        with pytest.raises(redis.exceptions.ResponseError):
+            limit(client, crawl_name, "a", concurrency=1)
+        with pytest.raises(redis.exceptions.ResponseError):
+            client.delete(live.key("meta"))
+        assert live.dump() == before
+
+
+def test_the_rights_of_a_feeder_suffice(
+    as_user: Callable[[str], str], redis_server: RedisServer, crawl_name: str
+) -> None:
+    """It pushes, and reads nothing, not even its own key."""
+    key = f"{crawl_name}:start_urls"
+    with redis.Redis.from_url(as_user("feeder")) as client, redis_server.client() as admin:
+        client.rpush(key, "https://example.com/")
+        with pytest.raises(redis.exceptions.ResponseError):
+            client.lrange(key, 0, -1)
+        assert admin.delete(key) == 1
 
 
 def use_everything(url: str, crawl: str) -> None:
