@@ -149,6 +149,15 @@ def mention_end(crawl: str, reason: str, census: Census) -> None:
             )  # fmt: skip
 
 
+def mention_nothing_new(crawl: str) -> None:
+    """Log that a run was over before it began: with SCHEDULER_PERSIST, filtered start requests are known."""
+    logger.warning(
+        "Crawl %r: nothing was crawled in this run: all that start() yields was seen in earlier ones "
+        "(SCHEDULER_PERSIST). Yield what each run is to fetch with dont_filter=True; SitemapSpider does not",
+        crawl,
+    )
+
+
 class Progress:
     """Logs now and then how far all workers are together."""
 

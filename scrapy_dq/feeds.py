@@ -32,6 +32,15 @@ logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
 _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
 _not_emptied: WeakSet[Crawler] = WeakSet()
+_not_opened: WeakSet[Crawler] = WeakSet()
+
+
+def open_none(crawler: Crawler) -> None:
+    """Leave local feeds of *crawler* as they are: it takes no part in its run, and scrapes nothing.
+
+    Even an empty JSON list after the items of those that did would spoil them.
+    """
+    _not_opened.add(crawler)
 
 
 def empty_none(crawler: Crawler) -> None:
@@ -97,6 +106,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
         With `overwrite` the file is emptied, but for a run that has begun before.
         """
+        if self._crawler in _not_opened and not self._is_part:
+            return _Whole(os.devnull, "ab")
         if self.write_mode == "wb" and self._crawler in _not_emptied:
             self.write_mode = "ab"
             if os.path.isfile(self.path) and os.path.getsize(self.path):

@@ -17,6 +17,7 @@ from scrapy_dq.announcing import (
     counts_of,
     mention_end,
     mention_feeds,
+    mention_nothing_new,
     mention_settings_without_effect,
     tell_hold,
 )
@@ -24,7 +25,7 @@ from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of, op
 from scrapy_dq.connection import Connection
 from scrapy_dq.crew.recruit import own_recruit
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
-from scrapy_dq.feeds import empty_none
+from scrapy_dq.feeds import empty_none, open_none
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
@@ -174,7 +175,9 @@ class Session:
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         if joined.status is Status.FINISHED:
             self.settlement.skip_start()
-        if joined.resumed or joined.status is Status.FINISHED:
+            self.listening.stop()
+            open_none(self._crawler)
+        if joined.resumed:
             empty_none(self._crawler)
         self._dupefilter.open()
         self._listen()
@@ -219,6 +222,9 @@ class Session:
             if self.opened:
                 await self._leave()
                 mention_end(self.config.crawl, reason, self.worker.census)
+                known = self._stats.get_value(stats.DUPLICATES)
+                if known and self.config.persist and reason == "finished" and not self.worker.census.done:
+                    mention_nothing_new(self.config.crawl)
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()

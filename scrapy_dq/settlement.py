@@ -80,7 +80,7 @@ class _Start:
     async def __anext__(self) -> Any:
         try:
             return await self._start.__anext__()
-        except (StopAsyncIteration, CloseSpider):
+        except StopAsyncIteration:
             raise
         except Exception:
             self.failed = True
@@ -159,7 +159,7 @@ class Settlement:
 
     @property
     def start_failed(self) -> bool:
-        """`start()` raised, and not CloseSpider."""
+        """`start()` raised; CloseSpider, too, is not its end."""
         return self._start.failed
 
     def parent_of(self, request: Request) -> Request | None:

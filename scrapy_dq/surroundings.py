@@ -55,15 +55,26 @@ def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:
     return names | {"job": job} if job else names
 
 
-def spider_args() -> dict[str, str]:
-    """Return the `-a NAME=VALUE` arguments of the command line, each value as a digest: it may be secret.
+def spider_args(spider: Spider) -> dict[str, str]:
+    """Return the spider's arguments, each value as a digest: it may be secret.
 
-    Without Scrapyd's own: another job is no other crawl.
+    Those of the command line (`-a NAME=VALUE`). In a script nobody tells what the spider was made with: there
+    all its attributes that may be arguments are. Without Scrapyd's own: another job is no other crawl.
     """
-    given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
-    given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
-    pairs = (pair.split("=", 1) for pair in given if "=" in pair)
+    if "scrapy.cmdline" in sys.modules and sys.argv[1:2] in (["crawl"], ["runspider"]):
+        given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
+        given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
+        pairs = [pair.split("=", 1) for pair in given if "=" in pair]
+    else:
+        own = vars(spider).items()
+        pairs = [[name, repr(value)] for name, value in own if name != "name" and _plain(value)]
     return {name: _digest(value) for name, value in pairs if name != SCRAPYD_ARGUMENT}
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, (str, int, float))
 
 
 def differing(stored: str, ours: str) -> list[str]:

@@ -278,11 +278,12 @@ class Dialogue:
             self._accept(sent, receipt)
             self._hear(receipt.words)
             if receipt.status is Status.FINISHED and not self.outbox:
-                self._finish()
+                self._finish(sent)
             return sent.want, len(receipt.leases)
         else:
             self.seq += 1  # noted all the same: the next is no repeat of it, and no late copy of it the next
             self._learn_of_the_end(sent, receipt)
+            return sent.want, 0
         return 0, 0
 
     def _learn_of_the_end(self, sent: _Sent, receipt: Receipt) -> None:
@@ -293,7 +294,7 @@ class Dialogue:
             self.leases.keep(())
             # If the next run has begun, there is no word of this one: what is known to be gone stays so.
             self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
-            self._finish()
+            self._finish(sent)
             self._hear(receipt.words)
 
     def _freeze(self, want: int, terms: Terms) -> _Sent:
@@ -380,8 +381,11 @@ class Dialogue:
             if self.leases.settle(Release(entry_id)):
                 self.outbox.append(Release(entry_id))
 
-    def _finish(self) -> None:
+    def _finish(self, sent: _Sent | None = None) -> None:
         self.notes.clear()  # of a finished run nothing is sent, and nothing applies them
+        if sent is not None and sent.seeding == LISTENING:
+            # Others finished it while this worker was away: it would listen for what nobody claims here.
+            self.over = True
         if not self.finished:
             self.finished = True
             self._listener.run_finished()

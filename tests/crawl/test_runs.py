@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -83,6 +84,38 @@ def test_a_crawl_after_a_finished_one_is_a_new_run(
     assert key_names(redis, project.name) == {"meta"}
 
 
+STARTING = """\
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        self.record("began", "start()")
+        async for request in super().start():
+            yield request
+"""
+
+
+def test_a_run_whose_start_requests_were_all_seen_says_so(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """They are filtered, as those of SitemapSpider are: the second run finds nothing to do."""
+    redis = start_redis(appendonly=True)
+    site = start_site(pages=5)
+    spider = STARTING.replace("yield request", "yield request.replace(dont_filter=False)")
+    project = make_project(
+        [site.start_url], redis_url=redis.url, spider=spider, settings={"SCHEDULER_PERSIST": True}
+    )
+    first, second = project.run_worker(), project.run_worker()
+    assert project.count("done") == dict.fromkeys(site.paths, 1)
+    assert "nothing was crawled in this run" not in first.text
+    assert "nothing was crawled in this run" in second.text
+
+
 def test_persist_keeps_seen_for_the_next_run(
     start_redis: Callable[..., RedisServer],
     start_site: Callable[..., TreeSite],
@@ -105,20 +138,6 @@ def test_persist_keeps_seen_for_the_next_run(
     assert key_names(redis, project.name) == {"meta", "seen"}
 
 
-STARTING = """\
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    async def start(self):
-        self.record("began", "start()")
-        async for request in super().start():
-            yield request
-"""
-
-
 def test_a_named_run_is_crawled_once(
     start_redis: Callable[..., RedisServer],
     start_site: Callable[..., TreeSite],
@@ -130,10 +149,17 @@ def test_a_named_run_is_crawled_once(
     """
     redis = start_redis(appendonly=True)
     site = start_site(pages=20)
-    project = make_project([site.start_url], redis_url=redis.url, spider=STARTING)
+    settings = {
+        "ADDONS": {"scrapy_dq.Addon": 500},
+        "FEEDS": {"items.json": {"format": "json", "overwrite": True}},
+    }
+    project = make_project([site.start_url], redis_url=redis.url, spider=STARTING, settings=settings)
 
     first = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
+    items = (project.folder / "items.json").read_text()
     late = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
+    assert (project.folder / "items.json").read_text() == items
+    assert len(json.loads(items)) == 20
     after_monday = project.count("done")
     next_day = project.run_worker(settings={"DQ_RUN_NAME": "tuesday"})
 

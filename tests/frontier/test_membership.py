@@ -197,12 +197,24 @@ def test_rejoin_does_not_create_a_frontier(live: LiveFrontier, worker: HandWorke
     assert live.dump() == {}
 
 
-def test_rejoin_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """The run of the worker is over, and it has nothing new: it learns so, and nothing changes."""
+def test_rejoin_of_a_finished_run(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """The run of one that was taken for dead is over, and it has nothing new: it learns so."""
     worker.exchange()
+    other.exchange()
+    other.fence("worker")
     before = live.dump()
     assert worker.rejoin("worker-2") == Rejoined(Status.FINISHED, last_seq=1)
     assert live.dump() == before
+
+
+def test_a_member_of_a_finished_run_stays_one_when_it_is_out_of_step(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Redis came back a second older, in which nothing had happened: a spider that is kept open goes on."""
+    worker.exchange()
+    assert worker.rejoin("worker-2").status is Status.OK
+    assert worker.exchange().status is Status.FINISHED
+    assert numbers(worker.exchange(put(1), want=1)) == [1]
 
 
 def test_rejoin_with_parentless_puts_is_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:

@@ -90,6 +90,22 @@ def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
     assert ids[0] == ids[1]
 
 
+@pytest.mark.parametrize("start", [False, True])
+def test_requests_that_differ_in_their_delay_alone_may_come_in_another_order(start: bool) -> None:
+    """Else the second one of a page that runs again, or of another worker's start(), would be the first."""
+
+    def tokens(*delays: float) -> set[bytes]:
+        admissions, found = Admissions(RequestFingerprinter().fingerprint, True, 10, True), set()
+        for delay in delays:
+            meta = {"dq_delay": delay, "is_start_request": start}
+            request = scrapy.Request("http://localhost/", dont_filter=True, meta=meta)
+            found.add(admissions.of(request, None, b"p" * 12, b"payload", followed=False).token)
+        return found
+
+    assert tokens(60) != tokens(3600)
+    assert tokens(60, 3600) == tokens(3600, 60)
+
+
 def test_closing_has_what_is_left_of_the_grace() -> None:
     """The grace began with the signal, not once the pages at work were through; one try is always made."""
 

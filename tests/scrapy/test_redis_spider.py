@@ -339,6 +339,20 @@ def test_a_spider_whose_start_raises_closes_all_the_same(fed: Callable[..., Proj
     assert look(project).phase == "open"
 
 
+def test_one_that_takes_no_part_in_its_run_does_not_listen(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+) -> None:
+    """The run of its DQ_RUN_NAME is over: it closes, and what is fed waits for another one."""
+    site, project = start_site(pages=9), fed(DQ_RUN_NAME="monday")
+    client.rpush(key(project), site.url("/p/8"))
+    assert project.run_worker().close_reason == "finished"
+    client.rpush(key(project), site.url("/p/8"))
+    worker = project.run_worker(settings={"MAX_IDLE_TIME_BEFORE_CLOSE": 0})
+    assert (worker.close_reason, client.llen(key(project))) == ("finished", 1)
+    assert project.run_worker(settings={"DQ_RUN_NAME": "tuesday"}).close_reason == "finished"
+    assert targets(site) == ["/p/8"] * 2
+
+
 def test_under_another_scheduler_it_says_that_it_is_fed_nothing(
     fed: Callable[..., Project], client: redis.Redis, start_site: StartSite
 ) -> None:

@@ -139,7 +139,9 @@ class ReferenceFrontier(Partitions):
         if new_id in self.members:
             me = self.members[new_id]
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
-        stays = parentless != Parentless.NONE and not self.cleared
+        member = self.members.get(old_id)
+        registered = member is not None and not member.fenced
+        stays = (registered or parentless != Parentless.NONE) and not self.cleared
         over = self.run > run and old_id not in self.members
         if over:
             return Rejoined(Status.FINISHED, last_seq=2**52)

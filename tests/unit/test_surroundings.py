@@ -54,5 +54,22 @@ def test_scrapyd_names_its_job(
 
 def test_another_job_of_scrapyd_has_the_same_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning that the run was started with others would be untrue of every second worker."""
+    monkeypatch.setitem(sys.modules, "scrapy.cmdline", sys)
     monkeypatch.setattr(sys, "argv", ["scrapy", "crawl", "books", "-a", "_job=7", "-a", "category=1"])
-    assert list(surroundings.spider_args()) == ["category"]
+    assert list(surroundings.spider_args(Spider("books", _job="7", category="1"))) == ["category"]
+
+
+@pytest.mark.parametrize("argv", [["run.py"], ["run.py", "crawl", "-a", "x=1"]])
+def test_a_script_gives_its_arguments_in_another_way(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`process.crawl(Books, part=2)`: the spider's attributes tell; else all scripts would look alike."""
+    monkeypatch.delitem(sys.modules, "scrapy.cmdline", raising=False)
+    monkeypatch.setattr(sys, "argv", argv)
+
+    def args(**kwargs: object) -> dict[str, str]:
+        return surroundings.spider_args(Spider("books", **kwargs))
+
+    assert args(part=2, start_urls=["a"]) == args(start_urls=["a"], part=2)
+    assert len({str(args(part=2)), str(args(part="2")), str(args(part=3)), str(args(start_urls=[3]))}) == 4
+    assert set(args(part=2, settings=object(), _job="7")) == {"part", "start_urls"}

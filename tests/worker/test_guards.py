@@ -199,6 +199,13 @@ async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(ta
     assert talk.numbers == [1, 2]
 
 
+async def test_who_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(talk: Talk) -> None:
+    """It was away meanwhile, or the run would be open: nobody claims in it what is fed."""
+    talk.dialogue.seeding, talk.dialogue.listening = 0, True
+    await talk.speak(Receipt(Status.FINISHED))
+    assert talk.dialogue.over
+
+
 async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
     """The run was finished, so others did what is in it."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
