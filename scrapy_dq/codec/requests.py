@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scrapy import Request, Spider
@@ -57,6 +57,8 @@ class _Plan:
     """Attributes that a subclass adds: always written, as their defaults are unknown."""
     proven: bool
     """Whether an entry was decoded again and gave the same request."""
+    unnamed: dict[str, Any] = field(default_factory=dict)
+    """What that one had beside `attributes`."""
 
 
 class Codec:
@@ -128,7 +130,7 @@ class Codec:
                 payload = bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
-            if not plan.proven:
+            if not plan.proven or (plan.name and _unnamed(request, plan) != plan.unnamed):
                 self._prove(plan, request, payload)
         except Exception as error:
             raise CannotEncode(_reason(error)) from error
@@ -217,7 +219,10 @@ class Codec:
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
-        """Decode the first entry of a class: its constructor may take more than `attributes` names."""
+        """Decode the first entry of a class, and each that has other attributes beside `attributes`.
+
+        Its constructor may take more than these name: what it was given would not come back.
+        """
         try:
             again = self.decode(payload)
         except CannotDecode as error:
@@ -225,7 +230,13 @@ class Codec:
         for name in ("method", "body", *plan.added):
             if getattr(again, name) != getattr(request, name):
                 raise Unfit(f"{plan.name or 'it'} comes back from its `attributes` with another {name}")
-        plan.proven = True
+        there, back = _unnamed(request, plan), _unnamed(again, plan)
+        if missing := sorted(name for name in there if name not in back or back[name] != there[name]):
+            raise Unfit(
+                f"{plan.name} comes back without its {', '.join(missing)}: its `attributes` do not name it. "
+                f"A subclass with attributes = (*Request.attributes, {missing[0]!r}, ...) is stored whole"
+            )
+        plan.proven, plan.unnamed = True, back
 
     def _request(self, entry: Any) -> Request:
         class_name = attributes.mapping(entry).pop(_CLASS, None)
@@ -277,6 +288,16 @@ class Codec:
             return self._request_classes[name]
         except KeyError:
             raise Unfit(f"{name!a:.200} is no imported subclass of Request") from None
+
+
+_OWN = frozenset(getattr(Request("data:,"), "__dict__", ()))
+"""What every request has there, before Scrapy gave it slots."""
+
+
+def _unnamed(request: Request, plan: _Plan) -> dict[str, Any]:
+    """Return the attributes of *request* that its class does not list in `attributes`."""
+    found = getattr(request, "__dict__", {})
+    return {name: value for name, value in found.items() if name not in _OWN and name not in plan.added}
 
 
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:

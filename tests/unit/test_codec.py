@@ -94,6 +94,14 @@ class ForgetfulRequest(Request):
         super().__init__(url, **kwargs)
 
 
+class WaitingRequest(Request):
+    """A subclass that does not name what it adds, and can be built without it."""
+
+    def __init__(self, *args: Any, wait_s: int = 0, **kwargs: Any) -> None:
+        self.wait_s = wait_s
+        super().__init__(*args, **kwargs)
+
+
 class ShoutingRequest(Request):
     """A subclass that comes back changed."""
 
@@ -537,6 +545,14 @@ def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None
     with pytest.raises(CannotEncode, match=r"ShoutingRequest comes back .* another body"):
         codec.encode(ShoutingRequest(URL))
     assert type(codec.decode(codec.encode(TokenRequest(URL)))) is TokenRequest
+
+
+def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None:
+    """As those of scrapy-selenium: it would come back with the default, from the first one or a later one."""
+    for _ in range(2):
+        assert codec.decode(codec.encode(WaitingRequest(URL))).wait_s == 0  # type: ignore[attr-defined]
+        with pytest.raises(CannotEncode, match=r"WaitingRequest comes back without its wait_s: its `attri"):
+            codec.encode(WaitingRequest(URL, wait_s=9))
 
 
 class Hostile:
