@@ -78,6 +78,8 @@ class ItemWriter:
         self._counted = counted
         self._client: Any = None
         self._waiting: deque[_Waiting] = deque()
+        self._in_hand: list[_Waiting] = []
+        """What is being written; nobody may wait for it, if Redis had it before."""
         self._log = ItemLog(horizon_s)
         self._ended: asyncio.Future[None] | None = None
         self._outage = Outage("Items wait, and with them their requests, until Redis serves again", "items")
@@ -102,7 +104,7 @@ class ItemWriter:
     async def close(self) -> None:
         """Stop writing, once Redis has all that it has confirmed: nobody waits for an item any more."""
         if self._writing is not None:
-            if self._log:
+            if self._log or self._waiting or self._in_hand:
                 self._closing_since = self._closing_since or time.monotonic()
                 self._ended = asyncio.get_running_loop().create_future()
                 self._kick.set()
@@ -120,13 +122,14 @@ class ItemWriter:
                     await asyncio.wait_for(self._kick.wait(), CHECK_S if self._log else None)
             if 0 < len(self._waiting) < MAX_ITEMS:
                 await asyncio.sleep(LINGER_S)
-            batch = self._next_batch()
+            batch = self._in_hand = self._next_batch()
             try:
                 await self._store(batch)
             except Exception as error:
                 # Never end silently: without this coroutine every page with an item would hang for ever.
                 logger.exception("Unexpected error while %d items were stored", len(batch))
                 self._fail(batch, f"unexpected {type(error).__name__}: {error}")
+            self._in_hand = []
             if self._ended and not self._waiting:
                 self._ended.set_result(None)
                 return
