@@ -199,6 +199,12 @@ class Session:
             self._crawler.signals.connect(spider.spider_idle, signals.spider_idle)
             stay = f"closes after {spider.max_idle_time:g} s" if spider.max_idle_time else "stays open"
             logger.info("Fed by %s; %s when nothing comes", ", ".join(self._start_keys.keys), stay)
+            if self.config.embedded:
+                logger.warning(
+                    "These keys are in the embedded Redis (%s): nobody who pushes to a server finds them. "
+                    "REDIS_URL names the one that is fed, for example redis://localhost:6379",
+                    self._connection.target,
+                )
 
     def _idle(self) -> None:
         if self.listening.on:

@@ -353,6 +353,15 @@ def test_one_that_takes_no_part_in_its_run_does_not_listen(
     assert targets(site) == ["/p/8"] * 2
 
 
+def test_one_that_is_fed_through_the_embedded_redis_says_so(
+    fed: Callable[..., Project], make_project: MakeProject
+) -> None:
+    """Whoever migrates pushes to localhost:6379, where nobody looks."""
+    says = "nobody who pushes to a server finds them. REDIS_URL names the one that is fed"
+    assert says in make_project([], spider=spider(), settings=QUICK).run_worker().text
+    assert says not in fed().run_worker().text
+
+
 def test_under_another_scheduler_it_says_that_it_is_fed_nothing(
     fed: Callable[..., Project], client: redis.Redis, start_site: StartSite
 ) -> None:
