@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 SCRAPYD_ARGUMENT = "_job"
+_COMMAND_LINES = (("scrapy", "__main__.py"), ("scrapy", "cmdline.py"), ("scrapyd", "runner.py"))
+"""What runs `scrapy crawl`, beside the console script."""
 
 
 def need_asyncio() -> None:
@@ -61,20 +63,22 @@ def spider_args(spider: Spider) -> dict[str, str]:
     Those of the command line (`-a NAME=VALUE`). In a script nobody tells what the spider was made with: there
     all its attributes that may be arguments are. Without Scrapyd's own: another job is no other crawl.
     """
-    if "scrapy.cmdline" in sys.modules and sys.argv[1:2] in (["crawl"], ["runspider"]):
+    # Scrapy takes the command out of sys.argv, and an argument of a script's own may look like it.
+    started = Path(sys.argv[0])
+    if started.stem == "scrapy" or started.parts[-2:] in _COMMAND_LINES:
         given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
         given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
         pairs = [pair.split("=", 1) for pair in given if "=" in pair]
     else:
         own = vars(spider).items()
-        pairs = [[name, repr(value)] for name, value in own if name != "name" and _plain(value)]
+        pairs = [[name, str(value)] for name, value in own if name != "name" and value and _plain(value)]
     return {name: _digest(value) for name, value in pairs if name != SCRAPYD_ARGUMENT}
 
 
 def _plain(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_plain, value))
-    return value is None or isinstance(value, (str, int, float))
+    return isinstance(value, (str, int, float))
 
 
 def differing(stored: str, ours: str) -> list[str]:

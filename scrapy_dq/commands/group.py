@@ -109,9 +109,13 @@ class Command(ScrapyCommand):
         assert self.settings is not None
         self.settings.attributes[LOADER] = self._loader
         # Scrapy asks `requires_project` of its own commands alone. Source: scrapy/cmdline.py
-        if not inside_project():
+        if not inside_project() and not opts.crawl:
             self.exitcode = FAILED
-            _say(subcommand, "no Scrapy project here: run it in the folder that has scrapy.cfg")
+            _say(
+                subcommand,
+                "no Scrapy project here: run it in the folder that has scrapy.cfg; or name the crawl with "
+                "--crawl, and its Redis with -s REDIS_URL=...",
+            )
             return
         with lasting_streams() as errors:
             self._run(subcommand, opts)
