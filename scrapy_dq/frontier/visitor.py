@@ -170,6 +170,8 @@ class Visitor:
         self.doubt = await durability.wait_until_durable(self._frontier, self._dialogue, verify, deadline)
 
     async def _leave(self) -> None:
+        if self._dialogue.under_way:
+            await self._dialogue.speak(0)  # a Ctrl-C came before its answer: the repeat tells what is stored
         if not (self._dialogue.outbox or self._dialogue.under_way):
             # The ids that only this process could put again.
             self._dialogue.retire_log()

@@ -59,7 +59,7 @@ def test_another_job_of_scrapyd_has_the_same_arguments(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "started", ["bin/scrapy", "bin/scrapy.exe", "scrapy/__main__.py", "scrapy/cmdline.py", "scrapyd/runner.py"]
+    "started", ["bin/scrapy", "scrapy.exe", "scrapy/__main__.py", "scrapy/cmdline.py", "scrapyd/runner.py"]
 )
 def test_what_runs_scrapy_crawl_has_its_arguments(started: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else the spider sets in its constructor, which need not be the same in each process."""
