@@ -199,6 +199,12 @@ async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(ta
     assert talk.numbers == [1, 2]
 
 
+async def test_a_finished_run_is_asked_in_vain(talk: Talk) -> None:
+    """The pauses between exchanges grow, as for any that brings nothing."""
+    talk._answer, talk._takes_s = Receipt(Status.FINISHED), 0.0
+    assert await talk.dialogue.speak(5) == (5, 0)
+
+
 async def test_who_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(talk: Talk) -> None:
     """It was away meanwhile, or the run would be open: nobody claims in it what is fed."""
     talk.dialogue.seeding, talk.dialogue.listening = 0, True
