@@ -77,18 +77,28 @@ class Summary:
         print(f"Crawl {self._crawl!r} at {self._target}: {run}")
         if crew.took_s:
             self._print_workers(found)
+        self._print_run(found)
         self._print_lost()
         for feed in self._joined:
             print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
         for line in self._unjoined:
             print(line)
-        if not crew.finished:
+        if crew.run and not crew.finished:
             print(f"{_left(crew)}Go on with: {self._again}")
 
     def _lost(self) -> tuple[int | None, int | None]:
         """Return how many requests of the run failed for good, and how many dead letters it has."""
         census = _census(self._crew)
         return (census.failed, census.dead) if census else (None, None)
+
+    def _print_run(self, found: dict[str, Any]) -> None:
+        """Say that more was done than the table has: before, elsewhere, or in a process's last second."""
+        census = _census(self._crew)
+        if census and census.done > found["pages"]:
+            print(
+                f"The whole run: {census.done:,} requests done. The table has what the processes of this "
+                f"command told; one that is killed does not tell its last second"
+            )
 
     def _print_lost(self) -> None:
         failed, dead = self._lost()

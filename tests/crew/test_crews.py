@@ -198,6 +198,8 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
     following = here.crew("-w", "2", "-O", "items.jsonl")
     assert following.wait() == 0
     assert "items appended" in following.out
+    assert "The whole run: 60 requests done. The table has what" in following.out
+    assert "The whole run" not in crew.out
     assert repeats(here) == 0
     assert_tidy(here)
 
