@@ -70,7 +70,7 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
 def identity_of(config: Config, crawler: Crawler) -> Identity:
     """Return what must agree between all workers of the crawl."""
     assert crawler.spider is not None
-    args = json.dumps(spider_args(crawler.spider), sort_keys=True)
+    args = json.dumps(spider_args(crawler), sort_keys=True)
     listens = start_keys_of(crawler.spider, config) is not None
     return Identity(
         fingerprinter=global_object_name(type(crawler.request_fingerprinter)),

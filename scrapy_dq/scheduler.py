@@ -103,6 +103,10 @@ class Scheduler(BaseScheduler):
         if not self._opened:
             return False
         settlement = self._session.settlement
+        if self._session.left_out:
+            # Before spider_idle asks for more: nobody would get it.
+            settlement.close_spider("finished")
+            return True
         if settlement.start_over and not self._work.local.parentless:
             # This ends the worker's seeding: what start() yielded is known to others, or done.
             self._session.worker.seeded(failed=settlement.start_failed)

@@ -88,6 +88,8 @@ class Session:
         settings = crawler.settings
         self.config = config
         self.opened = False
+        self.left_out = False
+        """The run was over when this worker came: it takes no part in it."""
         self.debug = settings.getbool("SCHEDULER_DEBUG")
         self.shares_seen = isinstance(dupefilter, DupeFilter)
         self._dupefilter = dupefilter
@@ -174,6 +176,7 @@ class Session:
             recruit.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         if joined.status is Status.FINISHED:
+            self.left_out = True
             self.settlement.skip_start()
             self.listening.stop()
             open_none(self._crawler)

@@ -48,7 +48,7 @@ class Storing:
             session.shares_seen,
         )
         self._fed_puts: list[Put] = []
-        self._warned_unencodable = self._warned_dead = False
+        self._warned_unencodable = self._warned_dead = self._warned_over = False
 
     def store(self, request: Request) -> bool:
         """Take *request* into the outbox, or keep it local; False if it is known, or the run is over."""
@@ -95,6 +95,7 @@ class Storing:
             if self._session.adopted and put.admission is Admission.SEEN:
                 put.known_as = scrapy_redis.fingerprint(request)
             if not self._session.worker.put(put):
+                self._warn_over(request)
                 return False
             self._count(stats.ENQUEUED)
             self._count(stats.SCRAPY_ENQUEUED)
@@ -177,6 +178,11 @@ class Storing:
                 more,
                 stats.UNENCODABLE,
             )
+
+    def _warn_over(self, request: Request) -> None:
+        if not self._warned_over:
+            self._warned_over = True
+            logger.warning("%s is dropped, and what follows it: the run is over for this worker", request)
 
     def _followed(self, request: Request) -> bool:
         return self._session.settlement.followed(request)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import CoroutineType, FrameType, GeneratorType
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.project import data_path
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 SCRAPYD_ARGUMENT = "_job"
-_COMMAND_LINES = (("scrapy", "__main__.py"), ("scrapy", "cmdline.py"), ("scrapyd", "runner.py"))
-"""What runs `scrapy crawl`, beside the console script."""
 
 
 def need_asyncio() -> None:
@@ -57,28 +57,44 @@ def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:
     return names | {"job": job} if job else names
 
 
-def spider_args(spider: Spider) -> dict[str, str]:
+def spider_args(crawler: Crawler) -> dict[str, str]:
     """Return the spider's arguments, each value as a digest: it may be secret.
 
-    Those of the command line (`-a NAME=VALUE`). In a script nobody tells what the spider was made with: there
-    all its attributes that may be arguments are. Without Scrapyd's own: another job is no other crawl.
+    Without Scrapyd's own: another job is no other crawl. Of a command that makes a spider and crawls nothing,
+    those of its command line (`-a NAME=VALUE`).
     """
-    # Scrapy takes the command out of sys.argv, and an argument of a script's own may look like it.
-    started = Path(sys.argv[0])
-    if started.stem == "scrapy" or started.parts[-2:] in _COMMAND_LINES:
+    made_with = _made_with(crawler)
+    if made_with is not None:
+        pairs = [(name, _text(value)) for name, value in made_with.items()]
+    else:
         given = [value for flag, value in pairwise(sys.argv) if flag == "-a"]
         given += [value[2:] for value in sys.argv if value.startswith("-a") and "=" in value[2:]]
-        pairs = [pair.split("=", 1) for pair in given if "=" in pair]
-    else:
-        own = vars(spider).items()
-        pairs = [[name, str(value)] for name, value in own if name != "name" and value and _plain(value)]
+        pairs = [(pair.split("=", 1)[0], pair.split("=", 1)[1]) for pair in given if "=" in pair]
     return {name: _digest(value) for name, value in pairs if name != SCRAPYD_ARGUMENT}
 
 
-def _plain(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_plain, value))
-    return isinstance(value, (str, int, float))
+def _made_with(crawler: Crawler) -> dict[str, Any] | None:
+    """Return the arguments of the `crawl()` that is under way; None: there is none.
+
+    Scrapy keeps them nowhere else, and the command line does not tell what a script hands on.
+    """
+    # Source: scrapy/crawler.py::Crawler.crawl, Crawler.crawl_async
+    for holder in gc.get_referrers(crawler):
+        if isinstance(holder, GeneratorType):
+            frame: FrameType | None = holder.gi_frame
+        elif isinstance(holder, CoroutineType):
+            frame = holder.cr_frame
+        else:
+            frame = holder if isinstance(holder, FrameType) else None
+        found = frame.f_locals if frame else {}
+        if found.get("self") is crawler and isinstance(found.get("kwargs"), dict):
+            return dict(found["kwargs"])
+    return None
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return type(value).__qualname__ if " at 0x" in text else text  # an address is another one in each process
 
 
 def differing(stored: str, ours: str) -> list[str]:

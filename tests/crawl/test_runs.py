@@ -85,11 +85,21 @@ def test_a_crawl_after_a_finished_one_is_a_new_run(
 
 
 STARTING = """\
+from scrapy import signals
 from support.tree_spider import TreeSpider
 from tree_project.settings import SPIDER_NAME
 
 class ProjectSpider(TreeSpider):
     name = SPIDER_NAME
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.idle, signals.spider_idle)
+        return spider
+
+    def idle(self):
+        self.record("idle", "asks for more")
 
     async def start(self):
         self.record("began", "start()")
@@ -145,7 +155,7 @@ def test_a_named_run_is_crawled_once(
 ) -> None:
     """A worker that comes when the run of its DQ_RUN_NAME is over closes; another name starts a new run.
 
-    Nobody would get what its start() takes from elsewhere: that is not begun.
+    Nobody would get what its start(), or who hears that it is idle, takes from elsewhere: neither is begun.
     """
     redis = start_redis(appendonly=True)
     site = start_site(pages=20)
@@ -167,7 +177,8 @@ def test_a_named_run_is_crawled_once(
     assert after_monday == dict.fromkeys(site.paths, 1)
     assert "run 'monday' is finished: nothing to do" in late.text
     assert "downloader/request_count" not in late.stats
-    assert [event.pid for event in project.events() if event.event == "began"] == [first.pid, next_day.pid]
+    for what in ("began", "idle"):
+        assert {event.pid for event in project.events() if event.event == what} == {first.pid, next_day.pid}
     assert "new run 1" in next_day.text
     assert project.count("done") == dict.fromkeys(site.paths, 2)
     assert key_names(redis, project.name) == {"meta"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 import scrapy.crawler
 from scrapy.settings import default_settings
 
-from scrapy_dq.frontier import Overview
+from scrapy_dq.connection import connect_url
+from scrapy_dq.frontier import Overview, keys
 from support.project import SPIDER, Project
 from support.tree_site import TreeSite
 from support.worker import Worker
@@ -42,7 +44,7 @@ settings = get_project_settings()
 process = crawler.{process}(settings)
 name = settings["SPIDER_NAME"]
 for spider in (name, name, name + "-other"):
-    process.crawl(spider)
+    process.crawl(spider, part=len(spider))
 process.start()
 """
 ONE_BY_ONE = """\
@@ -89,6 +91,9 @@ def test_one_spider_twice_and_another_one_share_a_process(
     assert project.count() == dict.fromkeys(site.paths, 1)
     assert project.count("item") == dict.fromkeys(site.paths, 1)
     assert "beside 1 registered worker;" in script.text
+    with connect_url(redis_url) as client:
+        (stored,) = client.hmget(keys.meta(project.name), "spider_args")
+    assert list(json.loads(stored)) == ["part"]
     # The other one, oldest first with one request at a time, goes through the pages by number.
     assert [e.path for e in project.events() if e.event == "other"] == [f"/p/{k}" for k in range(60)]
     assert look(f"custom-{project.name}-other").phase == "finished"

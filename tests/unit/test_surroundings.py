@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scrapy.utils.project
@@ -52,31 +53,30 @@ def test_scrapyd_names_its_job(
     assert surroundings.names_of(crawler, Spider(name="books", **arguments)).get("job") == job
 
 
-def test_another_job_of_scrapyd_has_the_same_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning that the run was started with others would be untrue of every second worker."""
-    monkeypatch.setattr(sys, "argv", ["/venv/bin/scrapy", "books", "-a", "_job=7", "-a", "category=1"])
-    assert list(surroundings.spider_args(Spider("books", _job="7", category="1"))) == ["category"]
+def opened_with(**kwargs: object) -> dict[str, str]:
+    """Return what is known of a spider's arguments while its `crawl()` is under way."""
+
+    class Opening(Crawler):
+        def crawl(self, *args: Any, **kwargs: Any) -> Any:
+            yield
+
+    crawler = Opening(Spider)
+    crawling = crawler.crawl(**kwargs)
+    next(crawling)
+    return surroundings.spider_args(crawler)
 
 
-@pytest.mark.parametrize(
-    "started", ["bin/scrapy", "scrapy.exe", "scrapy/__main__.py", "scrapy/cmdline.py", "scrapyd/runner.py"]
-)
-def test_what_runs_scrapy_crawl_has_its_arguments(started: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else the spider sets in its constructor, which need not be the same in each process."""
-    monkeypatch.setattr(sys, "argv", [started, "books", "-a", "category=1", "-acolour=red"])
-    assert list(surroundings.spider_args(Spider("books", began="now"))) == ["category", "colour"]
+def test_the_arguments_are_what_a_spider_is_made_with() -> None:
+    """By the command line, by Scrapyd, or by a script; whatever else the spider sets for itself."""
+    assert opened_with(part=2, start_urls=["a"]) == opened_with(start_urls=["a"], part="2") != {}
+    others = [opened_with(part=part) for part in (2, 3, [2], None, {"a": 2})]
+    assert len(set(map(str, others))) == 5
+    assert list(opened_with(part=2, _job="7")) == ["part"]
+    assert opened_with(clock=object()) == opened_with(clock=object())
 
 
-@pytest.mark.parametrize("argv", [["run.py"], ["run.py", "crawl", "-a", "x=1"]])
-def test_a_script_gives_its_arguments_in_another_way(
-    argv: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`process.crawl(Books, part=2)`: the spider's attributes tell; else all scripts would look alike."""
-    monkeypatch.setattr(sys, "argv", argv)
-
-    def args(**kwargs: object) -> dict[str, str]:
-        return surroundings.spider_args(Spider("books", **kwargs))
-
-    assert args(part=2, start_urls=["a"]) == args(start_urls=["a"], part=2)
-    assert len({str(args(part=2)), str(args(part=3)), str(args(part=[2])), str(args(start_urls=[2]))}) == 4
-    assert list(args(part=2, settings=object(), _job="7")) == ["part"]
+def test_without_a_crawl_they_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`scrapy dq push` makes a spider, and crawls nothing."""
+    words = ["scrapy", "dq", "push", "-a", "_job=7", "-a", "category=1", "-acolour=red"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert list(surroundings.spider_args(Crawler(Spider))) == ["category", "colour"]
