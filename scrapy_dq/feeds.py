@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from scrapy import Spider
-from scrapy.extensions.feedexport import FileFeedStorage
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
@@ -32,15 +32,16 @@ logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
 _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
 _not_emptied: WeakSet[Crawler] = WeakSet()
-_not_opened: WeakSet[Crawler] = WeakSet()
 
 
 def open_none(crawler: Crawler) -> None:
-    """Leave local feeds of *crawler* as they are: it takes no part in its run, and scrapes nothing.
+    """Have *crawler* leave its feeds as they are: it takes no part in its run, and scrapes nothing.
 
-    Even an empty JSON list after the items of those that did would spoil them.
+    Of whatever storage: it would put an empty feed in the place of what those that did have scraped.
     """
-    _not_opened.add(crawler)
+    for extension in crawler.extensions.middlewares if crawler.extensions else ():
+        if isinstance(extension, FeedExporter):
+            extension.feeds = {}  # Source: scrapy/extensions/feedexport.py::FeedExporter.open_spider
 
 
 def empty_none(crawler: Crawler) -> None:
@@ -106,8 +107,6 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
         With `overwrite` the file is emptied, but for a run that has begun before.
         """
-        if self._crawler in _not_opened and not self._is_part:
-            return _Whole(os.devnull, "ab")
         if self.write_mode == "wb" and self._crawler in _not_emptied:
             self.write_mode = "ab"
             if os.path.isfile(self.path) and os.path.getsize(self.path):

@@ -159,10 +159,7 @@ def test_a_named_run_is_crawled_once(
     """
     redis = start_redis(appendonly=True)
     site = start_site(pages=20)
-    settings = {
-        "ADDONS": {"scrapy_dq.Addon": 500},
-        "FEEDS": {"items.json": {"format": "json", "overwrite": True}},
-    }
+    settings = {"FEEDS": {"items.json": {"format": "json", "overwrite": True}}}
     project = make_project([site.start_url], redis_url=redis.url, spider=STARTING, settings=settings)
 
     first = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
