@@ -161,13 +161,17 @@ def mention_nothing_new(crawl: str) -> None:
 class Progress:
     """Logs now and then how far all workers are together."""
 
-    def __init__(self, interval_s: float, census: Callable[[], Census]) -> None:
+    def __init__(
+        self, interval_s: float, census: Callable[[], Census], start_over: Callable[[], bool]
+    ) -> None:
         """
         Args:
             interval_s: 0: not at all.
+            start_over: tells whether this worker's start() has ended.
         """
         self._interval_s = interval_s
         self._census = census
+        self._start_over = start_over
         self._timer: asyncio.TimerHandle | None = None
         self._watch()
 
@@ -184,13 +188,14 @@ class Progress:
     def _log(self) -> None:
         census = self._census()
         logger.info(
-            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %d workers",
+            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %d workers%s",
             (census.done - self._done) / (time.monotonic() - self._since),
             census.done,
             census.waiting,
             _delayed(census),
             census.in_flight,
             census.workers,
+            "" if self._start_over() else "; start() goes on here",  # it may wait for what never comes
         )
         self._watch()
 

@@ -191,7 +191,9 @@ class Session:
         if isinstance(self._stats, SharedStats):
             self._sharing = StatsSharing(self._stats, frontier, self.worker, config.stats_interval_s)
         announce(self._crawler, config, self._connection.target, joined, crawl)
-        self._progress = Progress(config.log_interval_s, lambda: self.worker.census)
+        self._progress = Progress(
+            config.log_interval_s, lambda: self.worker.census, lambda: self.settlement.start_over
+        )
         self._watch = RedisWatch(frontier.client, self._connection.target, embedded=config.embedded)
 
     def _listen(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
+from support.waiting import wait_until
 
 
 def test_the_progress_of_all_workers_is_logged(
@@ -36,3 +37,42 @@ def test_the_progress_of_all_workers_is_logged(
         last.append(done[-1])
     # The count is the crawl's, not the worker's own.
     assert max(last) > min(worker.stats["dq/acked"] for worker in (first, second))
+
+
+WAITING = """\
+import asyncio
+from pathlib import Path
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        yield scrapy.Request(self.start_urls[0], self.leaf, dont_filter=True)
+        while not Path("go").exists():
+            await asyncio.sleep(0.02)
+
+    def leaf(self, response):
+        pass
+"""
+
+
+def test_a_start_that_goes_on_is_named(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """With nothing left to do, it is what the crawl waits for."""
+    project = make_project(
+        [start_site(pages=1).start_url],
+        redis_url=start_redis(appendonly=True).url,
+        spider=WAITING,
+        settings={"DQ_LOG_INTERVAL": 0.2},
+    )
+    worker = project.start_worker()
+    line = "1 done, 0 waiting, 0 in flight, 1 workers; start() goes on here"
+    wait_until(lambda: line in worker.text, "it is logged", 30)
+    (project.folder / "go").touch()
+    assert project.wait() == ["finished"]
