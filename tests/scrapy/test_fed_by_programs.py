@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable
+
+import pytest
 
 from scrapy_dq import Queue
 from scrapy_dq.frontier import Overview
@@ -40,7 +43,8 @@ def test_a_spider_waits_for_what_an_open_queue_may_put(
     site = start_site(pages=20)
     project = make_project([], redis_url=redis_url)
     with Queue(project.name, url=redis_url) as q:
-        assert q.empty()  # it is a member: a spider that came first would find nothing, and finish
+        with pytest.raises(queue.Empty):
+            q.get_nowait()  # it is a member: a spider that came first would find nothing, and finish
         worker = project.start_worker()
         for round_ in range(2):
             q.put(site.url(f"/p/0?{round_}"))
