@@ -107,7 +107,7 @@ class Admissions:
         seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
         if not (seeding and self._seed_once):
             return None
-        token = blake2b(_whole(request, payload), digest_size=SEED_BYTES).digest()
+        token = blake2b(payload, digest_size=SEED_BYTES).digest()
         key = int.from_bytes(token[:8], "big")  # half the memory; there may be millions
         self._seeds[key] += 1
         return token + self._seeds[key].to_bytes(4, "big")
@@ -115,22 +115,16 @@ class Admissions:
     def _child_id(self, request: Request, parent_id: bytes, payload: bytes, followed: bool) -> bytes:
         """Return the id that this child has again when its parent runs again; the second one is dropped.
 
-        Two children are the same only if all of them is: a callback may yield them in another order. A
+        Two children are the same only if all of them is: a callback may yield them in another order. But for
+        when they are due (due.py), which is reckoned anew each time by a page that polls itself. A
         redirect or retry is its parent's only one, and carries the latency of this very download.
         """
-        child = self._fingerprint(request) if followed else _whole(request, payload)
+        child = self._fingerprint(request) if followed else payload
         name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()
         siblings = self._children.setdefault(parent_id, Counter())
         siblings[name] += 1
         ordinal = siblings[name].to_bytes(4, "big")
         return blake2b(name + ordinal, digest_size=ENTRY_ID_BYTES).digest()
-
-
-def _whole(request: Request, payload: bytes) -> bytes:
-    # The delay is not stored (due.py). A time of day is none of it: one that is reckoned anew each time, for
-    # a page that polls itself, would make another request of it.
-    delay = request.meta.get("dq_delay")
-    return payload if delay is None else payload + repr(delay).encode()
 
 
 def entry_ids() -> Iterator[bytes]:
