@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from scrapy_dq.commands.group import SUBCOMMANDS
+from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq, run_dq_each
@@ -173,14 +174,31 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
-        line = f"scrapy dq {command[0]}: no Scrapy project here: run it in the folder that has scrapy.cfg\n"
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+        line = f"scrapy dq {command[0]}: no Scrapy project here: run it in the folder that has scrapy.cfg; or"
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+        assert done.stderr.startswith(line)
     assert sorted(project.folder.rglob("*")) == before
     named = subprocess.run(
         project.command("dq", "status"), cwd=project.folder, capture_output=True, text=True, timeout=120,
         env=project.environ() | {"SCRAPY_SETTINGS_MODULE": "tree_project.settings"}, check=False,
     )  # fmt: skip
     assert named.stdout.splitlines()[1].split() == ["absent", f"{project.name}:", project.name]
+
+
+def test_a_crawl_that_is_named_needs_no_project(
+    make_project: Callable[..., Project], server: RedisServer, live: LiveFrontier
+) -> None:
+    """Of `scrapy runspider`, or on a machine that only looks: with its Redis, all but what needs a spider."""
+    project = make_project([])
+    (project.folder / "scrapy.cfg").unlink()
+    HandWorker(live, "worker").exchange(put(1))
+    where = ["--crawl", live.crawl, "-s", f"REDIS_URL={server.url}"]
+    looked, paused, pushed = run_dq_each(
+        project, [["status", *where], ["pause", *where], ["push", "http://localhost/", *where]]
+    )
+    assert f"Crawl {live.crawl!r}" in looked.stdout
+    assert (paused.returncode, "paused" in paused.stdout) == (0, True)
+    assert (pushed.returncode, "name the spider" in pushed.stderr) == (2, True)
 
 
 def test_each_look_is_in_the_group() -> None:
