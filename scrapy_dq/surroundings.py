@@ -93,6 +93,8 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, (set, frozenset)):
+        value = sorted(map(repr, value))  # each process has an order of its own
     text = value if isinstance(value, str) else repr(value)
     return type(value).__qualname__ if " at 0x" in text else text  # an address is another one in each process
 

@@ -171,7 +171,9 @@ class Visitor:
 
     async def _leave(self) -> None:
         if self._dialogue.under_way:
-            await self._dialogue.speak(0)  # a Ctrl-C came before its answer: the repeat tells what is stored
+            # A Ctrl-C came before its answer: the repeat tells what is stored; without one, it leaves as well.
+            with suppress(FrontierError):
+                await self._dialogue.speak(0)
         if not (self._dialogue.outbox or self._dialogue.under_way):
             # The ids that only this process could put again.
             self._dialogue.retire_log()

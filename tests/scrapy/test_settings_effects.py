@@ -135,14 +135,35 @@ def test_a_feed_per_worker_survives_a_kill(
     assert len(items) - 150 <= second.stats["dq/reclaimed"]
 
 
+# Twenty pages, and no more until the file `go` is there: what is killed then has not finished.
+GATED = """\
+import asyncio
+from pathlib import Path
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+    pages = 0
+
+    async def parse(self, response):
+        self.pages += 1
+        while self.pages > 20 and not Path("go").exists():
+            await asyncio.sleep(0.02)
+        for output in super().parse(response):
+            yield output
+"""
+
+
 def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
     """`scrapy crawl NAME -O items.jsonl`, killed, and the same command again: what was scraped stays."""
-    site = start_site(pages=60, latency_s=0.02)
+    site = start_site(pages=60)
     project = make_project(
         [site.start_url],
         redis_url=redis_url,
+        spider=GATED,
         settings={
             "CONCURRENT_REQUESTS": 4,
             "ADDONS": {"scrapy_dq.Addon": 500},
@@ -157,8 +178,9 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
 
     feed.write_text("of a run before\n")
     worker = project.start_worker()
-    wait_until(lambda: len(scraped()) >= 20, "it is under way", 20)
+    wait_until(lambda: len(scraped()) >= 16, "it is under way", 20)
     worker.kill()
+    (project.folder / "go").touch()
     assert "of a run before" not in feed.read_text()
     worker = project.run_worker()
     assert set(scraped()) == site.paths

@@ -73,6 +73,9 @@ def test_the_arguments_are_what_a_spider_is_made_with() -> None:
     assert len(set(map(str, others))) == 5
     assert list(opened_with(part=2, _job="7")) == ["part"]
     assert opened_with(clock=object()) == opened_with(clock=object())
+    # Equal sets, each in an order of its own, as in two processes.
+    assert repr({8, 0}) != repr({0, 8})
+    assert opened_with(parts={8, 0}) == opened_with(parts={0, 8}) != opened_with(parts={0, 1})
 
 
 def test_without_a_crawl_they_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
