@@ -171,7 +171,7 @@ class Visitor:
 
     async def _leave(self) -> None:
         if self._dialogue.under_way:
-            # A Ctrl-C came before its answer: the repeat tells what is stored; without one, it leaves as well.
+            # A Ctrl-C came before its answer: the repeat tells what is stored, if it gets one.
             with suppress(FrontierError):
                 await self._dialogue.speak(0)
         if not (self._dialogue.outbox or self._dialogue.under_way):
