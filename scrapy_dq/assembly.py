@@ -52,7 +52,10 @@ def codec_of(config: Config, crawler: Crawler) -> Codec:
 
 def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None) -> Frontier:
     """Return the frontier of the crawl that *config* names."""
-    return Frontier(client, config.crawl, config.order, config.keep_failed, config.seen_kind, start_keys)
+    return Frontier(
+        client, config.crawl, config.order, config.keep_failed, config.seen_kind, start_keys,
+        config.signing_keys,
+    )  # fmt: skip
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,6 +111,20 @@ def scripts(refused: str, cached: bool) -> Finding:
     return Finding(
         "scripts", OK, "run; " + ("the exchange is cached" if cached else "the exchange is not cached yet")
     )
+
+
+def signing(host: str) -> Iterator[Finding]:
+    """Yield what to do where entries are not signed, and Redis is on *host*; empty: a socket of this one."""
+    try:
+        here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = host in ("", "localhost")
+    if not here:
+        yield Finding(
+            "signing", WARN,
+            "entries are not signed, and Redis is on another host: whoever can write there decides what is "
+            "crawled, and with which callback. Set DQ_SIGNING_KEYS",
+        )  # fmt: skip
 
 
 def size(count: float) -> str:

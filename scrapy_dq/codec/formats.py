@@ -10,3 +10,5 @@ ITEM = 3
 """What a program put into a Queue, packed: `codec/items.py`."""
 SERIALIZED = 4
 """A request's attributes as SCHEDULER_SERIALIZER wrote them: `codec/serializer.py`."""
+SIGNED = 5
+"""A signature, and an entry of these: `frontier/signing.py`."""

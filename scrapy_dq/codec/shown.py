@@ -11,6 +11,7 @@ from scrapy_dq.codec.attributes import KEYS
 from scrapy_dq.codec.classes import Classes, Shape
 from scrapy_dq.codec.short import lengthen
 from scrapy_dq.codec.values import Values
+from scrapy_dq.frontier.signing import without_signature
 from scrapy_dq.text import printable
 
 _CLASS = 0
@@ -43,6 +44,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
 
     `kind` is request, fed, item, serialized or unreadable; a request's attributes stand beside it.
     """
+    payload = without_signature(payload)
     kind = payload[0] if payload else None
     try:
         if len(payload) > max_bytes:

@@ -110,6 +110,8 @@ def examine(place: looking.Place) -> list[Finding]:
         findings = [health.Finding("INFO", health.WARN, text)]
     else:
         findings = [*health.needed(info, place.target, embedded=place.config.embedded), *health.at_work(info)]
+    if not place.config.signing_keys:
+        findings += health.signing(str(place.client.get_connection_kwargs().get("host", "")))
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()

@@ -304,8 +304,9 @@ class Dialogue:
         seeding = self.seeding or int(beyond > 0) or (LISTENING if self.listening else 0)
         now = time.monotonic()
         self.composed += 1
+        packed = pack_moves(prefix, self._frontier.signer)
         return _Sent(
-            prefix, want, seeding, len(self.leases), pack_moves(prefix), pack_terms(terms), len(terms.notes),
+            prefix, want, seeding, len(self.leases), packed, pack_terms(terms), len(terms.notes),
             len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
 

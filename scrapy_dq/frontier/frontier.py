@@ -36,6 +36,7 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
+from scrapy_dq.frontier.signing import Signer
 from scrapy_dq.frontier.wire import (
     NO_TERMS,
     audit_args,
@@ -104,9 +105,12 @@ class Frontier:
         keep_failed: int = 10_000,
         seen: Seen = Seen.EXACT,
         start_keys: StartKeys | None = None,
+        signing_keys: Sequence[str] = (),
     ) -> None:
         self.crawl = crawl
         self.start_keys = start_keys
+        # What others put under start keys nobody has signed.
+        self.signer = Signer(crawl, signing_keys, start_keys.mark if start_keys else b"")
         self._keep_failed = keep_failed
         self.order = order
         self._seen = seen
@@ -148,7 +152,7 @@ class Frontier:
             SCHEMA, self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
-            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts,
+            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, self.signer.ids,
         )  # fmt: skip
 
     async def rejoin(
@@ -217,7 +221,7 @@ class Frontier:
                 self._keep_failed, terms, moves,
             )  # fmt: skip
             if reply[0] != b"KIND":
-                return parse_receipt(reply)
+                return parse_receipt(reply, self.signer)
             # This frontier came without one, as a program's, or it was converted while this worker was away.
             self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
 

@@ -196,6 +196,8 @@ class Lease:
     send_at: float | None = field(default=None, compare=False)
     """Not to be sent before, in seconds of this process's monotonic clock; `Worker.sent` tells of it. None:
     no delay."""
+    genuine: bool = field(default=True, compare=False)
+    """False: nobody with a signing key has written it, and its payload is left out."""
 
 
 @dataclass(frozen=True, slots=True)

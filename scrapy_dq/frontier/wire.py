@@ -34,21 +34,23 @@ from scrapy_dq.frontier.model import (
     Words,
     clamped,
 )
+from scrapy_dq.frontier.signing import TRUSTING, Signer
 
 MAX_IDENTITY_BYTES = 4096
 MAX_PID = 2**31 - 1
 _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 
-def pack_moves(moves: Sequence[Move]) -> bytes:
+def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING) -> bytes:
     """Return *moves* as lua/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
-    return msgpack.packb([_packed(move) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
+    return msgpack.packb([_packed(move, signer) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
 
-def _packed(move: Move) -> tuple[Any, ...]:
+def _packed(move: Move, signer: Signer) -> tuple[Any, ...]:
     if isinstance(move, Put):
         place = (clamped(move.priority), int(move.start))
-        put = (1, int(move.admission), move.token, move.entry_id, *place, move.payload, move.partition)
+        payload = signer.signed(move.entry_id, move.payload)
+        put = (1, int(move.admission), move.token, move.entry_id, *place, payload, move.partition)
         if not (move.due_at or move.not_before_s or move.reason or move.known_as or move.most):
             return put
         wait_ms = ms(move.due_at - time.monotonic()) if move.due_at else 0
@@ -143,7 +145,7 @@ def whole_ms(seconds: float) -> int:
 NO_TERMS = pack_terms(Terms())
 
 
-def parse_receipt(reply: list[Any]) -> Receipt:
+def parse_receipt(reply: list[Any], signer: Signer = TRUSTING) -> Receipt:
     """Read lua/exchange.lua's answer; times become this process's."""
     status = Status(reply[0].decode())
     if len(reply) == 1:
@@ -158,7 +160,7 @@ def parse_receipt(reply: list[Any]) -> Receipt:
         Census(*counts),
         tuple(
             # Redis reckons in whole ms, rounded down: what a lease follows was sent up to one later.
-            _lease(record, None if wait_ms == b"" else now + (wait_ms + 1) / 1000)
+            _lease(record, signer, None if wait_ms == b"" else now + (wait_ms + 1) / 1000)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
         next_due_ms / 1000 if next_due_ms >= 0 else None,
@@ -170,10 +172,13 @@ def parse_receipt(reply: list[Any]) -> Receipt:
     )
 
 
-def _lease(record: bytes, send_at: float | None) -> Lease:
+def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
     # lua/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
     end = record.index(0, 9)
-    return Lease(record[end + 9 : end + 21], record[8] % 128, record[end + 21 :], record[9:end], send_at)
+    entry_id = record[end + 9 : end + 21]
+    payload = signer.verified(entry_id, record[end + 21 :])
+    attempts, partition = record[8] % 128, record[9:end]
+    return Lease(entry_id, attempts, payload or b"", partition, send_at, payload is not None)
 
 
 def parse_words(packed: bytes) -> Words:
@@ -270,6 +275,8 @@ def refuse(reply: Any) -> None:
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
         way = "Run it as it was started, "
+        if field == "signing":
+            way = "Give all its workers the same DQ_SIGNING_KEYS, "
         if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been converted since
             way = f"Set {SETTING_OF_SEEN[stored]}, "
             if stored != Seen.COMPACT.value:
@@ -305,5 +312,6 @@ _FIELDS = {
     "spider": "spider class",
     "order": "DQ_ORDER",
     "partition_by": "DQ_PARTITION_BY",
+    "signing": "a signing key named",
     "seen_kind": "kind of seen (DQ_SEEN; expiring: with DQ_SEEN_TTL)",
 }

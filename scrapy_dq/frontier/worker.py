@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,7 +26,10 @@ from scrapy_dq.frontier.model import (
     Sent,
 )
 from scrapy_dq.frontier.pace import Pace
+from scrapy_dq.frontier.signing import NOT_SIGNED
 from scrapy_dq.frontier.speaker import Speaker, WorkerOptions
+
+logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -59,6 +63,7 @@ class Worker:
         self._leases = self._dialogue.leases
         self._pace = self._speaker.pace
         self._timer: asyncio.TimerHandle | None = None
+        self._told_of_forgery = False
 
     @property
     def id(self) -> str:
@@ -151,7 +156,8 @@ class Worker:
     def take(self) -> Lease | None:
         """Hand out the next lease; None if there is none at the moment."""
         now = time.monotonic()
-        lease = self._leases.take(now)
+        while (lease := self._leases.take(now)) is not None and not lease.genuine:
+            self._refuse(lease)
         if lease is not None:
             self._pace.taken()
             if not self._leases.has_buffered:
@@ -222,6 +228,12 @@ class Worker:
     def kick(self) -> None:
         """Ask the pace anew when the next exchange is due."""
         self._speaker.kick()
+
+    def _refuse(self, lease: Lease) -> None:
+        if not self._told_of_forgery:
+            self._told_of_forgery = True
+            logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
+        self.bury(lease.entry_id, NOT_SIGNED)
 
     def _note(self, note: Note) -> None:
         # Only in here: while it is not told, other workers wait for it, or should.

@@ -139,7 +139,8 @@ class Member:
         client = await self._connection.open()
         crawl = self._config.crawl
         order = self._order or await order_of(client, crawl) or Order.FIFO
-        self._frontier = Frontier(client, crawl, order, self._config.keep_failed)
+        config = self._config
+        self._frontier = Frontier(client, crawl, order, config.keep_failed, signing_keys=config.signing_keys)
         await self._join()
 
     async def _join(self) -> None:

@@ -27,6 +27,7 @@ from scrapy_dq.settings.setting import (
     mapping,
     number,
     serializer,
+    signing_keys,
     text,
     texts,
     url,
@@ -64,6 +65,7 @@ SETTINGS = (
     Setting("DQ_MAX_ENTRY_BYTES", "max_entry_bytes", 1_048_576, integer, "bytes", 1024, 4_194_304),
     Setting("DQ_LOCAL_SEEN", "local_seen", 100_000, integer, "fingerprints", 0, 100_000_000),
     Setting("DQ_SPILL_DIR", "spill_dir", "", folder),
+    Setting("DQ_SIGNING_KEYS", "signing_keys", (), signing_keys),
     Setting("DQ_URL_SCHEMES", "url_schemes", ("http", "https"), texts),
     Setting("DQ_TYPES", "types", (), texts),
     Setting("SCHEDULER_SERIALIZER", "serializer", "", serializer),
@@ -127,6 +129,7 @@ class Config:
     max_entry_bytes: int = 1_048_576
     local_seen: int = 100_000
     spill_dir: str = ""
+    signing_keys: tuple[str, ...] = field(default=(), repr=False)
     url_schemes: tuple[str, ...] = ("http", "https")
     types: tuple[str, ...] = ()
     serializer: Any = None

@@ -19,8 +19,10 @@ class ConfigError(ValueError):
     """A setting cannot be used; the message names it, its value and what is allowed."""
 
 
+SHORTEST_KEY = 16
+"""Characters of a signing key: a guess is tried a million times a second."""
 _SERIALIZER = "a module or object with dumps() and loads()"
-_MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT")
+_MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT", "DQ_SIGNING_KEYS")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,17 @@ def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
         raise setting.wrong(value, "a list of strings")
     return tuple(value)
+
+
+def signing_keys(setting: Setting, value: Any) -> tuple[str, ...]:
+    expected = f"a list of secret texts, each of at least {SHORTEST_KEY} characters"
+    try:
+        found = texts(setting, value)
+    except ConfigError:
+        raise setting.wrong(value, expected) from None
+    if any(len(key) < SHORTEST_KEY for key in found):
+        raise setting.wrong(value, expected)
+    return found
 
 
 def hosts(setting: Setting, value: Any) -> tuple[str, ...]:

@@ -112,3 +112,17 @@ def test_repair_needs_a_crawl(dq: Any) -> None:
     """A whole Redis cannot be repaired."""
     with pytest.raises(WrongUsage, match="name a spider, or a crawl"):
         dq.text("doctor", "--repair", "--crawl", "")
+
+
+@pytest.mark.parametrize("host", ["", "localhost", "127.0.0.2", "::1"])
+def test_entries_need_no_signature_on_this_machine(host: str) -> None:
+    """Nothing is said of it."""
+    assert not list(health.signing(host))
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "redis.example.com", "localhost.example.com"])
+def test_signing_is_recommended_elsewhere(host: str) -> None:
+    """As a warning that names the setting."""
+    (finding,) = health.signing(host)
+    assert (finding.what, finding.level) == ("signing", "warn")
+    assert "DQ_SIGNING_KEYS" in finding.text

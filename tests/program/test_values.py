@@ -16,7 +16,7 @@ from scrapy import FormRequest, Request, Spider
 
 from scrapy_dq import Queue
 from scrapy_dq.codec import FORMAT, CannotDecode, Codec, Items, formats
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import FrontierRefused, Order
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Event
 from support.redis_server import RedisServer
@@ -115,7 +115,7 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
 
 def test_the_formats_of_entries(items: Items) -> None:
     """A number keeps its meaning: requests, payloads of start keys, items; others are refused."""
-    assert (FORMAT, formats.PAYLOAD, formats.ITEM, formats.SERIALIZED) == (1, 2, 3, 4)
+    assert (FORMAT, formats.PAYLOAD, formats.ITEM, formats.SERIALIZED, formats.SIGNED) == (1, 2, 3, 4, 5)
     assert items.decode(b"\x02http://localhost/") == b"http://localhost/"
     assert items.encode("a") == b"\x03\xa1a"
     for payload in (b"", b"\x04a", b"\xffa"):
@@ -162,3 +162,15 @@ def test_types_of_the_program(make: Make) -> None:
     q.put(event)
     got = q.get()
     assert (type(got), got) == (Event, event)
+
+
+SIGNED = {"DQ_SIGNING_KEYS": "a secret that only the programs have"}
+
+
+def test_items_are_signed(make: Callable[..., Queue]) -> None:
+    """With the keys of the settings; a program without them is refused, and told of the setting."""
+    queue = make(settings=SIGNED)
+    queue.put({"a": 1})
+    assert make(settings=SIGNED).get() == {"a": 1}
+    with pytest.raises(FrontierRefused, match="DQ_SIGNING_KEYS"):
+        make().put(2)

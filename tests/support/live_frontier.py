@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -175,6 +175,7 @@ class LiveFrontier:
         order: Order = Order.PRIORITY_LIFO,
         seen: Seen = Seen.EXACT,
         start_keys: StartKeys | None = None,
+        signing_keys: Sequence[str] = (),
     ) -> None:
         self.crawl = crawl
         self.order = order
@@ -183,7 +184,9 @@ class LiveFrontier:
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED, seen, start_keys)
+        self.frontier = Frontier(
+            self._client, crawl, order, stored.KEEP_FAILED, seen, start_keys, signing_keys
+        )
         self.redis = redis.Redis.from_url(url)
         """To look at the keys, past the frontier."""
 
@@ -260,7 +263,7 @@ class HandWorker:
         self.live.ahead_ms = max(self.live.ahead_ms, round(terms.ahead_s * 1000))
         self.last = {
             "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
-            "seeding": seeding, "held": len(self.held), "moves": pack_moves(moves),
+            "seeding": seeding, "held": len(self.held), "moves": pack_moves(moves, self.live.frontier.signer),
             "terms": pack_terms(terms),
         } | other  # fmt: skip
         receipt = self.send(self.last)

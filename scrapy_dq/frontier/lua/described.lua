@@ -2,13 +2,21 @@
 -- Arguments: schema, order, seen_kind, fingerprinter, spider, partition_by (each of which must agree between workers;
 -- empty: this one goes by whatever is stored), spider_args, run_name, keep_seen (empty: as a spider's worker had it),
 -- seen_ttl_ms (0: for ever), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false,
--- ...]; empty: as they are), starts (the name of its start(): starts.lua)
+-- ...]; empty: as they are), starts (the name of its start(): starts.lua), signing (the names of its signing keys, of
+-- which the first one signs; "no": none)
 local SAID = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
-  'keep_seen', 'seen_ttl_ms', 'limits', 'starts' }
+  'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'signing' }
 local function described(first)
   local ours = {}
   for i, field in ipairs(SAID) do ours[field] = ARGV[first + i - 1] end
+  ours.verifies, ours.signing = ours.signing, string.match(ours.signing, '^%S*')
   return ours
+end
+-- Whether a worker that is *ours* can take part in a run that has *stored* here.
+local function agrees(ours, field, stored)
+  -- Empty: this worker goes by whatever is stored; or none was there yet that had one.
+  if stored == '' or ours[field] == '' or stored == ours[field] then return true end
+  return field == 'signing' and string.find(' ' .. ours.verifies .. ' ', ' ' .. stored .. ' ', 1, true)
 end
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 -- The run of state.run is what *ours* says from now on.
@@ -24,5 +32,6 @@ local function describe(ours)
   redis.call('HSET', key.meta, 'epoch', state.epoch, 'run', state.run, 'phase', state.phase, 'run_name', ours.run_name,
     'schema', ours.schema, 'order', ours.order, 'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter,
     'spider', ours.spider, 'partition_by', ours.partition_by, 'spider_args', ours.spider_args,
+    'signing', ours.signing,
     'seen_since', seen_ttl_ms > 0 and now_ms() - seen_ttl_ms or 0, 'cleared', 0)
 end

@@ -22,17 +22,14 @@ if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$'
 end
 -- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
 -- the keys that may have stayed.
-local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind' }
+local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing' }
 if state.phase == 'finished' then
   agree = redis.call('EXISTS', key.seen) == 1 and seen_stays() and { 'schema', 'fingerprinter', 'seen_kind' }
     or { 'schema' }
 end
 for _, field in ipairs(agree) do
   local stored = stored_field(field)
-  -- Empty: this worker goes by whatever is stored; or none was there yet that had one.
-  if stored ~= '' and ours[field] ~= '' and stored ~= ours[field] then
-    return { 'DIFFERS', field, stored, ours[field] }
-  end
+  if not agrees(ours, field, stored) then return { 'DIFFERS', field, stored, ours[field] } end
 end
 local resumed, limits_changed = 0, 0
 if not state.epoch then
@@ -55,7 +52,8 @@ elseif ours.spider ~= '' and stored_field('spider') == '' then
 else
   resumed = 1
   for _, field in ipairs(agree) do
-    if stored_field(field) == '' then redis.call('HSET', key.meta, field, ours[field]) end
+    -- The newest key: who comes from now on has to know it.
+    if stored_field(field) == '' or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
   end
   -- A run without a name takes the first one that comes: who has it finds the run finished, not the next one.
   if stored_field('run_name') == '' then redis.call('HSET', key.meta, 'run_name', ours.run_name) end
