@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
 
-from scrapy_dq.codec import BadSerializer, Codec, Serializer
+from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
 from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
@@ -37,17 +37,21 @@ def codec_of(config: Config, crawler: Crawler) -> Codec:
     """Return the codec for requests of a crawler's spider.
 
     Raises:
-        ConfigError: the SCHEDULER_SERIALIZER does not work, or unpickles and is not trusted.
+        ConfigError: the SCHEDULER_SERIALIZER does not work, or unpickles and is not trusted; or DQ_TYPES
+            lists what cannot be stored.
     """
     assert crawler.spider is not None
-    return Codec(
-        crawler.spider,
-        types=config.types,
-        spider_modules=crawler.settings.getlist("SPIDER_MODULES"),
-        schemes=config.url_schemes,
-        max_bytes=config.max_entry_bytes,
-        serializer=_serializer(config),
-    )
+    try:
+        return Codec(
+            crawler.spider,
+            types=config.types,
+            spider_modules=crawler.settings.getlist("SPIDER_MODULES"),
+            schemes=config.url_schemes,
+            max_bytes=config.max_entry_bytes,
+            serializer=_serializer(config),
+        )
+    except BadType as error:
+        raise ConfigError(f"DQ_TYPES: {error}") from error
 
 
 def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None) -> Frontier:

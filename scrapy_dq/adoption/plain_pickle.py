@@ -10,8 +10,8 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
-from scrapy_dq.codec.classes import Unfit
 from scrapy_dq.codec.hashes import Hashes
+from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.text import printable
 
 MAX_DEPTH = 64

@@ -1,7 +1,10 @@
 """Request <-> bytes, versioned, safe; and the items of a Queue."""
 
+from scrapy_dq.codec.classes import BadType
 from scrapy_dq.codec.items import Items
 from scrapy_dq.codec.requests import FORMAT, CannotDecode, CannotEncode, Codec
 from scrapy_dq.codec.serializer import BadSerializer, Serializer
 
-__all__ = ["FORMAT", "BadSerializer", "CannotDecode", "CannotEncode", "Codec", "Items", "Serializer"]
+__all__ = [
+    "FORMAT", "BadSerializer", "BadType", "CannotDecode", "CannotEncode", "Codec", "Items", "Serializer",
+]  # fmt: skip

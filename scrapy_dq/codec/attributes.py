@@ -10,7 +10,7 @@ from encodings.aliases import aliases
 from functools import cache
 from typing import Any
 
-from scrapy_dq.codec.classes import Unfit
+from scrapy_dq.codec.unfit import Unfit
 
 Check = Callable[[Any], Any]
 """Return the value, in plain types; raise Unfit, or anything else."""

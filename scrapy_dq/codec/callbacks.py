@@ -11,7 +11,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_dq.codec.classes import Unfit
+from scrapy_dq.codec.unfit import Unfit
 
 BASES = frozenset({"scrapy", "scrapy_dq"})
 """Packages whose spiders a project derives its own from."""

@@ -1,56 +1,39 @@
-"""The project's own classes: which of them an entry may carry, and what an instance consists of.
+"""Which classes an entry may carry: the project's own, and what DQ_TYPES lists.
 
-A name in an entry is a stranger's. It is looked up among imported modules only, in allowed packages only, and
-an instance is rebuilt from its fields without running a method of its class.
+A name in an entry is a stranger's. It is looked up among imported modules only, in allowed packages only.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
+import importlib
 import sys
-from collections.abc import Callable, Collection, Iterator
-from enum import EnumMeta
-from functools import cached_property
-from types import MemberDescriptorType
+from collections.abc import Collection
 from typing import Any
 
-from scrapy import Item
+from scrapy_dq.codec import page_methods
+from scrapy_dq.codec.shapes import Shape, shape_of
+from scrapy_dq.codec.unfit import Unfit
 
 
-class Unfit(Exception):
-    """A value that an entry does not carry, or carries damaged; *path* says where, innermost first."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str] = []
-
-    def __str__(self) -> str:
-        return f"{''.join(reversed(self.path))}: {self.reason}" if self.path else self.reason
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """How the instances of one class are taken apart and put together again."""
-
-    name: str
-    """As entries say it: "module:QualName"."""
-    cls: type
-    read: Callable[[Any], Any]
-    build: Callable[[Any], Any]
-    """Raises Unfit, or anything else, for a state that is none."""
+class BadType(ValueError):
+    """What DQ_TYPES lists cannot be carried; the message says why."""
 
 
 class Classes:
     """The classes of some packages, and those listed by name."""
 
     def __init__(self, packages: Collection[str], types: Collection[str]) -> None:
-        """Allow the classes of top-level *packages*, and *types*: dotted names of single classes."""
+        """Allow the classes of top-level *packages*, and *types*: dotted names of single classes.
+
+        Raises:
+            BadType: one of *types* is no class, or its instances cannot be stored.
+        """
         self._packages = frozenset(packages)
-        self._types = frozenset(types)
         self._by_class: dict[type, Shape] = {}
         self._by_name: dict[str, Shape] = {}
+        for name in types:
+            shape = _listed(name)
+            self._by_name[shape.name] = shape
 
     def shape_of(self, cls: type) -> Shape:
         """Return the shape of *cls*; raise Unfit if instances of it may not be stored."""
@@ -58,7 +41,8 @@ class Classes:
         if shape is None:
             shape = self.find(f"{cls.__module__}:{cls.__qualname__}")
             if shape.cls is not cls:
-                raise Unfit(f"{_dotted(cls)} is another class than the one its module knows by that name")
+                name = f"{cls.__module__}.{cls.__qualname__}"
+                raise Unfit(f"{name} is another class than the one its module knows by that name")
             self._by_class[cls] = shape
         return shape
 
@@ -68,23 +52,19 @@ class Classes:
         if shape is None:
             module, _, qualname = name.partition(":")
             dotted = f"{module}.{qualname}"
-            if module.partition(".")[0] not in self._packages and dotted not in self._types:
+            if name != page_methods.NAME and module.partition(".")[0] not in self._packages:
                 raise Unfit(
-                    f"a {dotted!a:.200} is not stored (an Item, a dataclass, an attrs class, an Enum "
-                    "or a NamedTuple is, if the project defines it or DQ_TYPES lists it)"
+                    f"a {dotted!a:.200} is not stored (an Item, a dataclass, an attrs class, an Enum or a "
+                    "NamedTuple is, if the project defines it; and what DQ_TYPES lists)"
                 )
             cls = _look_up(module, qualname)
-            if dotted not in self._types and (method := _method_that_runs(cls)):
+            if method := _method_that_runs(cls):
                 raise Unfit(
                     f"{dotted} has a {method} of its own, which would run with what anybody may have stored: "
                     f"it is stored if DQ_TYPES lists it"
                 )
             shape = self._by_name[name] = _shape(name, cls)
         return shape
-
-
-def _dotted(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _method_that_runs(cls: type) -> str:
@@ -114,112 +94,35 @@ def _look_up(module: str, qualname: str) -> Any:
     raise Unfit(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
 
 
-def _shape(name: str, cls: type) -> Shape:
-    if isinstance(cls, EnumMeta):
-        return _enum(name, cls)
-    if issubclass(cls, Item):
-        return _item(name, cls)
-    if issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple):
-        return _named_tuple(name, cls)
-    if dataclasses.is_dataclass(cls):
-        return _record(name, cls, [field.name for field in dataclasses.fields(cls)])
-    if isinstance(attributes := getattr(cls, "__attrs_attrs__", None), tuple):
-        return _record(name, cls, [attribute.name for attribute in attributes])
-    raise Unfit(f"{_dotted(cls)} is no Item, dataclass, attrs class, Enum or NamedTuple")
+def _shape(name: str, cls: type, *, listed: bool = False) -> Shape:
+    if name == page_methods.NAME:
+        return page_methods.shape_of(cls, listed=listed)
+    return shape_of(name, cls, listed=listed)
 
 
-def _enum(name: str, cls: EnumMeta) -> Shape:
-    members: dict[str, Any] = dict(cls.__members__)
-
-    def read(member: Any) -> str:
-        name = str(member._name_)
-        if members.get(name) is not member:
-            raise Unfit(f"{name} is not a single member of {cls.__qualname__}")
-        return name
-
-    def build(state: Any) -> Any:
-        if state not in members:
-            raise Unfit(f"{cls.__qualname__} has no member {state!a:.80}")
-        return members[state]
-
-    return Shape(name, cls, read, build)
-
-
-def _item(name: str, cls: type[Item]) -> Shape:
-    # Item's own methods, not those of cls: an override would run with a stranger's values.
-    def read(item: Item) -> dict[str, Any]:
-        for attribute in vars(item):
-            if attribute != "_values":
-                raise Unfit(f"its attribute {attribute!r} is no field")
-        return {key: Item.__getitem__(item, key) for key in Item.__iter__(item)}
-
-    def build(state: Any) -> Item:
-        item = Item.__new__(cls)
-        Item.__init__(item)
-        for key, value in state.items():
-            Item.__setitem__(item, key, value)
-        return item
-
-    return Shape(name, cls, read, build)
-
-
-def _named_tuple(name: str, cls: type[tuple[Any, ...]]) -> Shape:
-    length = len(cls._fields)  # type: ignore[attr-defined]
-
-    def read(value: tuple[Any, ...]) -> list[Any]:
-        if getattr(value, "__dict__", None):
-            raise Unfit(f"{cls.__qualname__} has attributes that are no fields")
-        return list(tuple.__iter__(value))
-
-    def build(state: Any) -> tuple[Any, ...]:
-        if type(state) is not list or len(state) != length:
-            raise Unfit(f"{cls.__qualname__} has {length} fields")
-        return tuple.__new__(cls, state)
-
-    return Shape(name, cls, read, build)
-
-
-def _record(name: str, cls: type, fields: list[str]) -> Shape:
-    """Return the shape of a dataclass or an attrs class: exactly its fields, set without __init__."""
-    slots = dict(_slots(cls))
-    for field in fields:
-        static = inspect.getattr_static(cls, field, None)
-        if hasattr(type(static), "__set__") and not isinstance(static, MemberDescriptorType):
-            raise Unfit(f"the field {field!r} of {cls.__qualname__} is a property")
+def _listed(dotted: str) -> Shape:
+    """Import a class that DQ_TYPES lists, and return its shape."""
+    module, _, qualname = dotted.rpartition(".")
     try:
-        object.__new__(cls)
-    except TypeError:
-        raise Unfit(f"{_dotted(cls)} is built on a type that keeps more than fields") from None
-
-    def read(record: Any) -> dict[str, Any]:
-        state = dict(getattr(record, "__dict__", ()))
-        for slot, member in slots.items():
+        found: Any = None
+        while module and found is None:
             try:
-                state[slot] = member.__get__(record)
-            except AttributeError:
-                continue
-        for attribute in state.keys() - set(fields):
-            if not isinstance(inspect.getattr_static(cls, attribute, None), cached_property):
-                raise Unfit(f"its attribute {attribute!r} is no field")
-        for field in fields:
-            if field not in state:
-                raise Unfit(f"its field {field!r} is not set")
-        return {field: state[field] for field in fields}
-
-    def build(state: Any) -> Any:
-        if state.keys() != set(fields):
-            odd = sorted(map(ascii, state.keys() ^ set(fields)))
-            raise Unfit(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
-        record: Any = object.__new__(cls)
-        for field, value in state.items():
-            object.__setattr__(record, field, value)
-        return record
-
-    return Shape(name, cls, read, build)
+                found = importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                    raise
+                module, _, outer = module.rpartition(".")  # a class within a class
+                qualname = f"{outer}.{qualname}"
+        for part in qualname.split(".") if found is not None else ():
+            found = getattr(found, part)
+    except Exception as error:  # what a module raises while it is imported may be anything
+        raise BadType(f"{dotted!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, type):
+        raise BadType(f"{dotted!r} is not the dotted name of a class")
+    name = f"{found.__module__}:{found.__qualname__}"
+    try:
+        return _shape(name, found, listed=True)
+    except Unfit as error:
+        raise BadType(f"instances of {dotted!r} cannot be stored: {error}") from error
 
 
-def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
-    for base in reversed(cls.__mro__):
-        for name, member in vars(base).items():
-            if isinstance(member, MemberDescriptorType):
-                yield name, member

@@ -13,7 +13,7 @@ from scrapy import Request, Spider
 
 from scrapy_dq.codec import attributes
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS, Check
-from scrapy_dq.codec.classes import Unfit
+from scrapy_dq.codec.unfit import Unfit
 
 CLASS = "_class"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from scrapy_dq.codec.classes import Unfit
+from scrapy_dq.codec.unfit import Unfit
 
 MAX_ALIKE = 32
 """Members of one hash in one set or dict. By chance there are no three, but of numbers around -1 and -2."""

@@ -9,9 +9,10 @@ from typing import Any
 
 from scrapy_dq.codec import formats
 from scrapy_dq.codec.attributes import KEYS
-from scrapy_dq.codec.classes import Classes, Unfit
+from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.requests import CannotDecode, CannotEncode
 from scrapy_dq.codec.short import lengthen
+from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 

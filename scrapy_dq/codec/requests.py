@@ -18,10 +18,11 @@ from scrapy import Request, Spider
 from scrapy_dq.codec import attributes, formats
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
-from scrapy_dq.codec.classes import Classes, Unfit
+from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.dicts import Dicts
 from scrapy_dq.codec.serializer import Serializer
 from scrapy_dq.codec.short import lengthen, shorten
+from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from scrapy_dq.codec.attributes import KEYS
-from scrapy_dq.codec.classes import Unfit
+from scrapy_dq.codec.unfit import Unfit
 
 URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
 DEPTH = 14

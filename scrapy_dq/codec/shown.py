@@ -8,7 +8,8 @@ from typing import Any
 
 from scrapy_dq.codec import formats
 from scrapy_dq.codec.attributes import KEYS
-from scrapy_dq.codec.classes import Classes, Shape
+from scrapy_dq.codec.classes import Classes
+from scrapy_dq.codec.shapes import Shape
 from scrapy_dq.codec.short import lengthen
 from scrapy_dq.codec.values import Values
 from scrapy_dq.frontier.signing import without_signature

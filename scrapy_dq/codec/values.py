@@ -18,8 +18,9 @@ from uuid import UUID
 import msgpack
 from msgpack import ExtType
 
-from scrapy_dq.codec.classes import Classes, Unfit
+from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.hashes import MAX_ALIKE, Hashes
+from scrapy_dq.codec.unfit import Unfit
 
 MAX_DEPTH = 64
 """Containers within containers. What is nested deeper, or contains itself, is refused both ways."""

@@ -13,14 +13,14 @@ from contextlib import suppress
 from types import GenericAlias, TracebackType
 from typing import Any
 
-from scrapy_dq.codec import CannotEncode, Items
+from scrapy_dq.codec import BadType, CannotEncode, Items
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.asks import Ask, Flush, Get, Join, Look, ShutDown, putting
 from scrapy_dq.queue.hands import Hands
 from scrapy_dq.queue.look import look
 from scrapy_dq.queue.member import Member
-from scrapy_dq.settings import Config
+from scrapy_dq.settings import Config, ConfigError
 
 
 class Queue:
@@ -225,7 +225,10 @@ class Queue:
             self._finalizer.detach()
         self._finalizer = None
         # Made anew with the locks in them: a thread that is not there any more may have held one.
-        self._items = Items(self._config.types, self._config.max_entry_bytes)
+        try:
+            self._items = Items(self._config.types, self._config.max_entry_bytes)
+        except BadType as error:
+            raise ConfigError(f"DQ_TYPES: {error}") from error
         self._starting = threading.Lock()
         self._member: Member | None = None
         self._hands = Hands()

@@ -222,8 +222,8 @@ def test_a_request_class_is_not_imported(unimported: str, codec: Codec) -> None:
 
 
 def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
-    """Not even one that DQ_TYPES lists, in a package of the project."""
-    codec = Codec(BookSpider(), types=[f"{unimported}.P"], spider_modules=[unimported])
+    """Not even one in a package of the project."""
+    codec = Codec(BookSpider(), spider_modules=[unimported])
     payload = pack({1: URL, META: {"x": extension(OBJECT, [f"{unimported}:P", [1]])}})
     assert "no imported module 'codec_unimported'" in reason(payload, codec)
     assert unimported not in sys.modules

@@ -14,7 +14,8 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -25,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Field, Item, Request, Spider
 
-from scrapy_dq.codec import CannotEncode, Codec
+from scrapy_dq.codec import BadType, CannotDecode, CannotEncode, Codec
 
 URL = "https://example.com/"
 
@@ -433,11 +434,135 @@ def test_what_would_come_back_changed_is_refused(value: Any, reason: str, codec:
 
 
 def test_listed_types_are_carried_besides_the_projects(codec: Codec) -> None:
-    """DQ_TYPES names single classes; a name alone makes no dataclass of them."""
-    listing = Codec(BookSpider(), types=["http.HTTPStatus", "fractions.Fraction"])
+    """DQ_TYPES names single classes, whose instances are carried, and no others of their module."""
+    listing = Codec(BookSpider(), types=["http.HTTPStatus"])
     assert there_and_back(http.HTTPStatus.OK, listing) is http.HTTPStatus.OK
     assert "is not stored" in refused(http.HTTPStatus, listing)
-    assert "fractions.Fraction is no Item" in refused(Fraction(1), listing)
+    assert "is not stored" in refused(Fraction(1), listing)
+
+
+class Base:
+    __slots__ = ("slot",)
+
+
+class Step(Base):
+    """A class like any other."""
+
+    made: ClassVar[int] = 0
+
+    def __init__(self, name: str, **more: Any) -> None:
+        Step.made += 1
+        self.name = name
+        self.slot = more
+
+    @property
+    def method(self) -> None:
+        raise AssertionError("a property was read")
+
+    @method.setter
+    def method(self, value: Any) -> None:
+        raise AssertionError("a property was set")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if Step.made > 1:
+            raise AssertionError("a method was run")
+        object.__setattr__(self, name, value)
+
+    class Inner:
+        pass
+
+
+def test_a_plain_class_that_is_listed_is_carried_by_its_attributes(codec: Codec) -> None:
+    """Whatever these are, without running a method of it; unlisted it stays local, and is told how."""
+    Step.made = 0
+    step = Step("click", on=("a", 1))
+    listing = Codec(BookSpider(), types=[f"{__name__}.Step", f"{__name__}.Step.Inner"])
+    assert "DQ_TYPES" in refused(step, codec)
+    Step.made = 2
+    again = there_and_back(step, listing)
+    assert type(again) is Step
+    assert (vars(again), again.slot) == ({"name": "click"}, {"on": ("a", 1)})
+    assert type(there_and_back(Step.Inner(), listing)) is Step.Inner
+    vars(step)["method"] = 5
+    assert vars(there_and_back(step, listing)) == {"name": "click", "method": 5}
+
+
+class Copied:
+    def __reduce__(self) -> Any:
+        raise AssertionError("it was run")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("zz", "'zz' is not the dotted name of a class"),
+        ("no_such_module.Thing", "is not the dotted name of a class"),
+        ("http.nothing", "cannot be imported: AttributeError"),
+        ("http.client", "is not the dotted name of a class"),
+        (f"{__name__}.Copied", "its __reduce__ says how it is to be copied"),
+        (f"{__name__}.Text", "built on a type that keeps more than fields"),
+        (f"{__name__}.Guarded", "is a property"),
+        ("fractions.Fraction", "its __reduce__"),
+        ("datetime.datetime", "cannot be stored"),
+    ],
+)
+def test_what_cannot_be_carried_is_not_listed(name: str, reason: str) -> None:
+    """Told as a worker starts, and not by a request that stays local."""
+    with pytest.raises(BadType, match=reason):
+        Codec(BookSpider(), types=[name])
+
+
+PAGE_METHODS = """
+from typing import Any
+class PageMethod:
+    def __init__(self, method, *args, **kwargs):
+        self.method, self.args, self.kwargs, self.result = method, args, kwargs, None
+"""
+
+
+@pytest.fixture
+def page_method(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a class as that of scrapy-playwright 0.0.48, in a module of that name."""
+    module = ModuleType("scrapy_playwright.page")
+    exec(PAGE_METHODS, vars(module))
+    monkeypatch.setitem(sys.modules, "scrapy_playwright.page", module)
+    monkeypatch.setitem(sys.modules, "scrapy_playwright", ModuleType("scrapy_playwright"))
+    monkeypatch.setattr(sys.modules["scrapy_playwright"], "page", module, raising=False)
+    return vars(module)["PageMethod"]
+
+
+def test_page_methods_are_carried_without_their_results(page_method: Any, codec: Codec) -> None:
+    """What scrapy-playwright has found stays in the worker that ran it."""
+    method = page_method("wait_for_selector", "div.quote", timeout=5000)
+    method.result = object()
+    again = there_and_back([method], codec)[0]
+    assert type(again) is page_method
+    assert vars(again) == {
+        "method": "wait_for_selector", "args": ("div.quote",), "kwargs": {"timeout": 5000}, "result": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        (("goto", "file:///etc/passwd"), {}),
+        (("set_input_files", "input", "/etc/passwd"), {}),
+        (("screenshot",), {"path": "/tmp/x"}),
+        (("add_script_tag",), {"path": "x"}),
+        (("__class__",), {}),
+    ],
+)
+def test_page_methods_that_reach_further_have_to_be_listed(
+    args: Any, options: Any, page_method: Any, codec: Codec
+) -> None:
+    """Files, and other addresses; those that are listed are carried like any other class."""
+    method = page_method(*args, **options)
+    assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in refused(method, codec)
+    listing = Codec(BookSpider(), types=["scrapy_playwright.page.PageMethod"])
+    assert vars(there_and_back(method, listing)) == vars(method)
+    payload = listing.encode(Request(URL, meta={"x": method}))
+    with pytest.raises(CannotDecode, match="DQ_TYPES"):
+        codec.decode(payload)
 
 
 def test_the_project_is_the_packages_of_the_spider_modules() -> None:

@@ -1,0 +1,189 @@
+"""What an instance of a class consists of, and how it is rebuilt without running a method of that class."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from enum import EnumMeta
+from functools import cached_property
+from types import MemberDescriptorType
+from typing import Any
+
+from scrapy import Item
+
+from scrapy_dq.codec.unfit import Unfit
+
+_OWN_STATE = (
+    "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """How the instances of one class are taken apart and put together again."""
+
+    name: str
+    """As entries say it: "module:QualName"."""
+    cls: type
+    read: Callable[[Any], Any]
+    build: Callable[[Any], Any]
+    """Raises Unfit, or anything else, for a state that is none."""
+
+
+def shape_of(name: str, cls: type, *, listed: bool = False) -> Shape:
+    """Return the shape of a class; raise Unfit if its instances cannot be carried.
+
+    Args:
+        listed: DQ_TYPES lists it: any class will do.
+    """
+    if isinstance(cls, EnumMeta):
+        return _enum(name, cls)
+    if issubclass(cls, Item):
+        return _item(name, cls)
+    if issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple):
+        return _named_tuple(name, cls)
+    if dataclasses.is_dataclass(cls):
+        return _record(name, cls, [field.name for field in dataclasses.fields(cls)])
+    if isinstance(attributes := getattr(cls, "__attrs_attrs__", None), tuple):
+        return _record(name, cls, [attribute.name for attribute in attributes])
+    if listed:
+        return _plain(name, cls)
+    kinds = "Item, dataclass, attrs class, Enum or NamedTuple"
+    raise Unfit(f"{_dotted(cls)} is no {kinds}: it is stored if DQ_TYPES lists it")
+
+
+def _plain(name: str, cls: type) -> Shape:
+    """Return the shape of any other class: its attributes, whatever they are, set without a method of it."""
+    _check_made(cls)
+    own = (base for base in cls.__mro__ if base is not object)
+    if method := next((name for base in own for name in _OWN_STATE if name in vars(base)), ""):
+        raise Unfit(f"its {method} says how it is to be copied, and no code of it is run")
+    slots = dict(_slots(cls))
+
+    def read(instance: Any) -> dict[str, Any]:
+        return _attributes(instance, slots)
+
+    def build(state: Any) -> Any:
+        instance: Any = object.__new__(cls)
+        for attribute, value in state.items():
+            if attribute in slots:
+                slots[attribute].__set__(instance, value)
+            elif type(attribute) is str:
+                # Not setattr: a property, or a __setattr__, would run.
+                object.__getattribute__(instance, "__dict__")[attribute] = value
+            else:
+                raise Unfit(f"{cls.__qualname__} has an attribute that is no name")
+        return instance
+
+    return Shape(name, cls, read, build)
+
+
+def _check_made(cls: type) -> None:
+    try:
+        object.__new__(cls)
+    except TypeError:
+        raise Unfit(f"{_dotted(cls)} is built on a type that keeps more than fields") from None
+
+
+def _attributes(instance: Any, slots: dict[str, MemberDescriptorType]) -> dict[str, Any]:
+    state = dict(getattr(instance, "__dict__", ()))
+    for slot, member in slots.items():
+        try:
+            state[slot] = member.__get__(instance)
+        except AttributeError:
+            continue
+    return state
+
+
+def _enum(name: str, cls: EnumMeta) -> Shape:
+    members: dict[str, Any] = dict(cls.__members__)
+
+    def read(member: Any) -> str:
+        name = str(member._name_)
+        if members.get(name) is not member:
+            raise Unfit(f"{name} is not a single member of {cls.__qualname__}")
+        return name
+
+    def build(state: Any) -> Any:
+        if state not in members:
+            raise Unfit(f"{cls.__qualname__} has no member {state!a:.80}")
+        return members[state]
+
+    return Shape(name, cls, read, build)
+
+
+def _item(name: str, cls: type[Item]) -> Shape:
+    # Item's own methods, not those of cls: an override would run with a stranger's values.
+    def read(item: Item) -> dict[str, Any]:
+        for attribute in vars(item):
+            if attribute != "_values":
+                raise Unfit(f"its attribute {attribute!r} is no field")
+        return {key: Item.__getitem__(item, key) for key in Item.__iter__(item)}
+
+    def build(state: Any) -> Item:
+        item = Item.__new__(cls)
+        Item.__init__(item)
+        for key, value in state.items():
+            Item.__setitem__(item, key, value)
+        return item
+
+    return Shape(name, cls, read, build)
+
+
+def _named_tuple(name: str, cls: type[tuple[Any, ...]]) -> Shape:
+    length = len(cls._fields)  # type: ignore[attr-defined]
+
+    def read(value: tuple[Any, ...]) -> list[Any]:
+        if getattr(value, "__dict__", None):
+            raise Unfit(f"{cls.__qualname__} has attributes that are no fields")
+        return list(tuple.__iter__(value))
+
+    def build(state: Any) -> tuple[Any, ...]:
+        if type(state) is not list or len(state) != length:
+            raise Unfit(f"{cls.__qualname__} has {length} fields")
+        return tuple.__new__(cls, state)
+
+    return Shape(name, cls, read, build)
+
+
+def _record(name: str, cls: type, fields: list[str]) -> Shape:
+    """Return the shape of a dataclass or an attrs class: exactly its fields, set without __init__."""
+    slots = dict(_slots(cls))
+    for field in fields:
+        static = inspect.getattr_static(cls, field, None)
+        if hasattr(type(static), "__set__") and not isinstance(static, MemberDescriptorType):
+            raise Unfit(f"the field {field!r} of {cls.__qualname__} is a property")
+    _check_made(cls)
+
+    def read(record: Any) -> dict[str, Any]:
+        state = _attributes(record, slots)
+        for attribute in state.keys() - set(fields):
+            if not isinstance(inspect.getattr_static(cls, attribute, None), cached_property):
+                raise Unfit(f"its attribute {attribute!r} is no field")
+        for field in fields:
+            if field not in state:
+                raise Unfit(f"its field {field!r} is not set")
+        return {field: state[field] for field in fields}
+
+    def build(state: Any) -> Any:
+        if state.keys() != set(fields):
+            odd = sorted(map(ascii, state.keys() ^ set(fields)))
+            raise Unfit(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
+        record: Any = object.__new__(cls)
+        for field, value in state.items():
+            object.__setattr__(record, field, value)
+        return record
+
+    return Shape(name, cls, read, build)
+
+
+def _dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
+    for base in reversed(cls.__mro__):
+        for name, member in vars(base).items():
+            if isinstance(member, MemberDescriptorType):
+                yield name, member

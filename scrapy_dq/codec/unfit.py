@@ -1,0 +1,15 @@
+"""Why a value, or an entry, is refused."""
+
+from __future__ import annotations
+
+
+class Unfit(Exception):
+    """A value that an entry does not carry, or carries damaged; *path* says where, innermost first."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        return f"{''.join(reversed(self.path))}: {self.reason}" if self.path else self.reason
