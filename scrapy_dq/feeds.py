@@ -10,17 +10,18 @@ import io
 import logging
 import os
 import threading
-from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from scrapy import Spider
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.parts import write_lock
+from scrapy_dq.crew.parts import lock_alone, write_lock
 from scrapy_dq.crew.recruit import own_recruit
 
 if TYPE_CHECKING:
@@ -31,7 +32,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
 _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
-_not_emptied: WeakSet[Crawler] = WeakSet()
+
+
+class _RunOfFeeds(NamedTuple):
+    name: str
+    new: bool
+
+
+_runs: WeakKeyDictionary[Crawler, _RunOfFeeds] = WeakKeyDictionary()
+"""Of crawlers that have joined theirs. Scrapy makes storages before that, too, to try them."""
 
 
 def open_none(crawler: Crawler) -> None:
@@ -44,12 +53,16 @@ def open_none(crawler: Crawler) -> None:
             extension.feeds = {}  # Source: scrapy/extensions/feedexport.py::FeedExporter.open_spider
 
 
-def empty_none(crawler: Crawler) -> None:
-    """Have local feeds of *crawler* appended to, even with `overwrite`: its run has begun before.
+def run_begins(crawler: Crawler, run: str, *, new: bool) -> None:
+    """Have each local feed that is to be overwritten emptied once in a run: as the first worker makes it.
 
-    What they hold was acknowledged then, and nobody will scrape it again.
+    Later ones append: what it holds was acknowledged, and nobody will scrape it again.
+
+    Args:
+        run: its name; no other run of any crawl has it.
+        new: nobody has scraped anything in it yet.
     """
-    _not_emptied.add(crawler)
+    _runs[crawler] = _RunOfFeeds(run, new)
 
 
 def kept_in_process(settings: BaseSettings) -> list[str]:
@@ -87,33 +100,52 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     """
 
     _is_part = False
-    _crawler: Crawler | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
-        storage._crawler = crawler
         recruit = own_recruit()
         part = recruit.part(crawler, feed_options) if recruit else None
         if part is not None:
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and nobody removes a part before.
             write_lock(part.parent)
+        elif storage.write_mode == "wb" and crawler in _runs:
+            storage._overwrite(_runs[crawler])
         return storage
 
-    def open(self, spider: Spider) -> IO[bytes]:
-        """Open for appending, without a buffer; what is written is whole.
+    def _overwrite(self, run: _RunOfFeeds) -> None:
+        """Empty the file, as `overwrite` asks for, unless somebody may have written to it in this run.
 
-        With `overwrite` the file is emptied, but for a run that has begun before.
+        Now, and not with the first item: until then others may have written theirs, or, if this worker is
+        killed before, whoever goes on would find the items of an older run. The file beside it says for which
+        run it was emptied last; who holds its lock is the only one to look.
         """
-        if self.write_mode == "wb" and self._crawler in _not_emptied:
-            self.write_mode = "ab"
-            if os.path.isfile(self.path) and os.path.getsize(self.path):
-                logger.warning(
-                    "%s is appended to, and not overwritten: it may hold what this run has scraped before",
-                    self.path,
-                )
+        path = Path(self.path)
+        if path.exists() and not path.is_file():  # a pipe, a terminal
+            return
+        self.write_mode = "ab"
+        mark, noted = path.with_name(f".{path.name}.run"), ""
+        with ExitStack() as stack:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
+                file = stack.enter_context(mark.open("a+"))
+                lock_alone(file.fileno())
+                file.seek(0)
+                noted = file.read()
+                file.truncate(0)
+                file.write(run.name)
+            except OSError as error:
+                logger.warning("%s cannot be written (%s): the run of %s is not noted", mark, error, path)
+            if noted != run.name and (noted or run.new):
+                with suppress(FileNotFoundError):
+                    os.truncate(path, 0)
+            elif path.exists() and path.stat().st_size:
+                logger.warning("%s is appended to: it may hold what this run has scraped before", path)
+
+    def open(self, spider: Spider) -> IO[bytes]:
+        """Open for appending, without a buffer; what is written is whole."""
         buffered = super().open(spider)
         path, mode = self.path, self.write_mode
         buffered.close()

@@ -23,6 +23,7 @@ from scrapy_dq.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.settlement import Outcome, is_one_off
 from scrapy_dq.signals import items_given_up
+from scrapy_dq.start_hosts import OtherHost
 from scrapy_dq.storing import Storing
 from scrapy_dq.text import printable
 
@@ -156,8 +157,9 @@ class Scheduler(BaseScheduler):
     def _decode(self, lease: Lease) -> Request | None:
         try:
             request = self._session.codec.decode(lease.payload)
-        except CannotDecode as error:
-            logger.warning("A stored request cannot be read and becomes a dead letter: %s", error)
+            self._session.start_hosts.check_served(request)
+        except (CannotDecode, OtherHost) as error:
+            logger.warning("A stored request cannot be served and becomes a dead letter: %s", error)
             self._session.worker.bury(lease.entry_id, str(error))
             return None
         self._work.begin(request, lease.entry_id)

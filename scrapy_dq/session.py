@@ -25,7 +25,7 @@ from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of, op
 from scrapy_dq.connection import Connection
 from scrapy_dq.crew.recruit import own_recruit
 from scrapy_dq.dupefilter import DupeFilter, dupefilter_of
-from scrapy_dq.feeds import empty_none, open_none
+from scrapy_dq.feeds import open_none, run_begins
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
@@ -180,10 +180,10 @@ class Session:
             self.settlement.skip_start()
             self.listening.stop()
             open_none(self._crawler)
-        if joined.resumed:
-            empty_none(self._crawler)
+        run_begins(self._crawler, f"{joined.epoch}.{joined.run}", new=not joined.crawled)
         self._dupefilter.open()
-        self._listen()
+        if not self.left_out:
+            self._listen()
         if config.retry_after_max_s and config.partition_by != "none":
             # Signals hold their receivers weakly.
             self._retry_after = RetryAfter(self.slots, self.worker, config.retry_after_max_s, self._stats)
@@ -233,12 +233,17 @@ class Session:
             if self.opened:
                 await self._leave()
                 mention_end(self.config.crawl, reason, self.worker.census)
-                known = self._stats.get_value(stats.DUPLICATES)
-                if known and self.config.persist and reason == "finished" and not self.worker.census.done:
+                if self._found_nothing_new(reason):
                     mention_nothing_new(self.config.crawl)
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
+
+    def _found_nothing_new(self, reason: str) -> bool:
+        census = self.worker.census
+        nothing = not (census.done or census.failed or census.dead or self.worker.over)
+        known = self._stats.get_value(stats.DUPLICATES)
+        return bool(nothing and known and self.config.persist and reason == "finished")
 
     async def _leave(self) -> None:
         leaving = self.worker.stop(self._time_left())

@@ -31,6 +31,15 @@ class StartHosts:
             request.meta[_FED] = True
             self._check(request, "")
 
+    def check_served(self, request: Request) -> None:
+        """Check a request that was leased: it may have been a dead letter because of its host.
+
+        Raises:
+            OtherHost: it may not be crawled.
+        """
+        if self._hosts and _FED in request.meta:
+            self._check(request, "")
+
     def check(self, request: Request, followed: bool) -> None:
         """Check what a worker stores.
 

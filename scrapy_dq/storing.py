@@ -65,9 +65,9 @@ class Storing:
         partition, due, reason = b"", AT_ONCE, ""
         refused = False
         try:
+            partition = self._session.slots.partition_of(request)
             if not self._work.was_fed(request):
                 self._session.start_hosts.check(request, self._followed(request))
-            partition = self._session.slots.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition, OtherHost) as error:
             reason, refused = str(error), isinstance(error, OtherHost)

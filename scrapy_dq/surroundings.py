@@ -88,7 +88,8 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
             frame = holder if isinstance(holder, FrameType) else None
         found = frame.f_locals if frame else {}
         if found.get("self") is crawler and isinstance(found.get("kwargs"), dict):
-            return dict(found["kwargs"])
+            positional = {str(place): value for place, value in enumerate(found.get("args", ()))}
+            return {**positional, **found["kwargs"]}
     return None
 
 
@@ -96,7 +97,11 @@ def _text(value: object) -> str:
     if isinstance(value, (set, frozenset)):
         value = sorted(map(repr, value))  # each process has an order of its own
     text = value if isinstance(value, str) else repr(value)
-    return type(value).__qualname__ if " at 0x" in text else text  # an address is another one in each process
+    if isinstance(value, str) or " at 0x" not in text:
+        return text
+    # An address is another one in each process: what an object has says which one it is.
+    inside = sorted((name, _text(each)) for name, each in getattr(value, "__dict__", {}).items())
+    return f"{type(value).__qualname__}{inside}"
 
 
 def differing(stored: str, ours: str) -> list[str]:

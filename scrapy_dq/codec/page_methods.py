@@ -16,8 +16,8 @@ _METHODS = frozenset((
     "go_back", "go_forward", "hover", "inner_html", "inner_text", "input_value", "is_checked", "is_disabled",
     "is_editable", "is_enabled", "is_hidden", "is_visible", "press", "query_selector", "query_selector_all",
     "reload", "screenshot", "select_option", "set_checked", "set_viewport_size", "tap", "text_content",
-    "title", "type", "uncheck", "wait_for_event", "wait_for_function", "wait_for_load_state", "wait_for_selector",
-    "wait_for_timeout", "wait_for_url",
+    "title", "type", "uncheck", "wait_for_event", "wait_for_function", "wait_for_load_state",
+    "wait_for_selector", "wait_for_timeout", "wait_for_url",
 ))  # fmt: skip
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MemberDescriptorType
 from typing import Any
 
 from scrapy import Request, Spider
@@ -58,8 +61,10 @@ class _Plan:
     """Attributes that a subclass adds: always written, as their defaults are unknown."""
     proven: bool
     """Whether an entry was decoded again and gave the same request."""
-    unnamed: dict[str, Any] = field(default_factory=dict)
-    """What that one had beside `attributes`."""
+    slots: tuple[str, ...] = ()
+    """Where a subclass keeps attributes that are not in its instances' __dict__."""
+    anew: set[str] = field(default_factory=set)
+    """Attributes that are not to come back: named, or made by the class itself."""
 
 
 class Codec:
@@ -131,7 +136,7 @@ class Codec:
                 payload = bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
-            if not plan.proven or (plan.name and _unnamed(request, plan) != plan.unnamed):
+            if not plan.proven or (plan.name and _unnamed(request, plan)):
                 self._prove(plan, request, payload)
         except Exception as error:
             raise CannotEncode(_reason(error)) from error
@@ -220,24 +225,27 @@ class Codec:
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
-        """Decode the first entry of a class, and each that has other attributes beside `attributes`.
+        """Decode the first entry of a class, and each with attributes beside `attributes`.
 
         Its constructor may take more than these name: what it was given would not come back.
         """
         try:
-            again = self.decode(payload)
+            again, once_more = (self.decode(payload) for _ in range(2))
         except CannotDecode as error:
             raise Unfit(f"{plan.name or 'it'} cannot be rebuilt from its `attributes`: {error}") from error
         for name in ("method", "body", *plan.added):
             if getattr(again, name) != getattr(request, name):
                 raise Unfit(f"{plan.name or 'it'} comes back from its `attributes` with another {name}")
+        # What its constructor makes anew each time (a time, an id, a lock) is none of what it was given.
+        first, second = _unnamed(again, plan), _unnamed(once_more, plan)
+        plan.anew |= {name for name in first if name not in second or first[name] != second[name]}
         there, back = _unnamed(request, plan), _unnamed(again, plan)
         if missing := sorted(name for name in there if name not in back or back[name] != there[name]):
             raise Unfit(
                 f"{plan.name} comes back without its {', '.join(missing)}: its `attributes` do not name it. "
                 f"A subclass with attributes = (*Request.attributes, {missing[0]!r}, ...) is stored whole"
             )
-        plan.proven, plan.unnamed = True, back
+        plan.proven = True
 
     def _request(self, entry: Any) -> Request:
         class_name = attributes.mapping(entry).pop(_CLASS, None)
@@ -276,7 +284,12 @@ class Codec:
             readers.update({a: (a, self._values.lift) for a in added})
             defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
             proven = cls is Request and self.serializer is None
-            plan = self._plans[cls] = _Plan(name, writers, readers, defaults, added, proven)
+            plan = _Plan(name, writers, readers, defaults, added, proven)
+            bases = [base for base in cls.__mro__ if base not in Request.__mro__]
+            own = [item for base in bases for item in vars(base).items()]
+            plan.slots = tuple(a for a, each in own if isinstance(each, MemberDescriptorType))
+            plan.anew = {a for a, each in own if isinstance(each, cached_property)} | {*_OWN, *added}
+            self._plans[cls] = plan
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:
@@ -296,9 +309,12 @@ _OWN = frozenset(getattr(Request("data:,"), "__dict__", ()))
 
 
 def _unnamed(request: Request, plan: _Plan) -> dict[str, Any]:
-    """Return the attributes of *request* that its class does not list in `attributes`."""
-    found = getattr(request, "__dict__", {})
-    return {name: value for name, value in found.items() if name not in _OWN and name not in plan.added}
+    """Return the attributes of *request* that its class neither lists in `attributes` nor makes by itself."""
+    found = dict(getattr(request, "__dict__", {}))
+    for name in plan.slots:
+        with suppress(AttributeError):
+            found[name] = getattr(request, name)
+    return {name: value for name, value in found.items() if name not in plan.anew}
 
 
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:

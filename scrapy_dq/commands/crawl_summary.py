@@ -77,7 +77,7 @@ class Summary:
         print(f"Crawl {self._crawl!r} at {self._target}: {run}")
         if crew.took_s:
             self._print_workers(found)
-        self._print_run(found)
+        self._print_run()
         self._print_lost()
         for feed in self._joined:
             print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
@@ -91,10 +91,10 @@ class Summary:
         census = _census(self._crew)
         return (census.failed, census.dead) if census else (None, None)
 
-    def _print_run(self, found: dict[str, Any]) -> None:
+    def _print_run(self) -> None:
         """Say that more was done than the table has: before, elsewhere, or in a process's last second."""
         census = _census(self._crew)
-        if census and census.done > found["pages"]:
+        if census and census.done > sum(post.done for post in self._crew.posts):
             print(
                 f"The whole run: {census.done:,} requests done. The table has what the processes of this "
                 f"command told; one that is killed does not tell its last second"

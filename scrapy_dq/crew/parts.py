@@ -188,6 +188,12 @@ def write_lock(folder: Path) -> int:
     return lock
 
 
+def lock_alone(descriptor: int) -> None:
+    """Wait until nobody else has a lock on a file, and take it until that is closed; not on Windows."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 

@@ -28,7 +28,7 @@ class Post:
         self.state = ""
         """How it ended."""
         self.restarts = 0
-        self._before = (0, 0, 0)
+        self._before = (0, 0, 0, 0)
         self._deaths = 0
         self._samples = deque([(time.monotonic(), 0)])
 
@@ -45,6 +45,11 @@ class Post:
         return self._before[2] + (self.process.errors if self.process else 0)
 
     @property
+    def done(self) -> int:
+        """Requests, confirmed by Redis."""
+        return self._before[3] + (self.process.done if self.process else 0)
+
+    @property
     def rate(self) -> float:
         """Pages per second, of the last seconds."""
         (since, before), (now, pages) = self._samples[0], self._samples[-1]
@@ -59,7 +64,7 @@ class Post:
 
     def take_leave(self, process: WorkerProcess) -> None:
         """Its process has ended."""
-        self._before = (self.pages, self.items, self.errors)
+        self._before = (self.pages, self.items, self.errors, self.done)
         self.process = None
         process.close()
 

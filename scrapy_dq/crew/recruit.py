@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 
+from scrapy_dq import stats
 from scrapy_dq.crew import reports
 from scrapy_dq.crew.invitation import Invitation
 from scrapy_dq.crew.parts import part_path
@@ -87,6 +88,7 @@ class Recruit:
         report = {
             "pages": count("response_received_count", 0),
             "items": count("item_scraped_count", 0),
+            "done": count(stats.ACKED, 0),
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
             "epoch": self._run[0],
             "run": self._run[1],

@@ -23,7 +23,7 @@ class WorkerProcess:
     """A `scrapy crawl` in a session of its own, so that the terminal's Ctrl-C is the parent's alone.
 
     Attributes:
-        pages, items, errors: as of its last report.
+        pages, items, errors: as of its last report; done: requests, confirmed.
         run: None as long as it has not joined.
         over: the run was finished before this worker came.
         joined_at: when that was heard of (monotonic); inf before.
@@ -33,7 +33,7 @@ class WorkerProcess:
     def __init__(
         self, number: int, command: Sequence[str], log: Path, lifeline: int, parts: Mapping[str, str]
     ) -> None:
-        self.pages = self.items = self.errors = 0
+        self.pages = self.items = self.errors = self.done = 0
         self.run: Run | None = None
         self.over = False
         self.joined_at = math.inf
@@ -73,6 +73,7 @@ class WorkerProcess:
                 errors.append(str(report["error"]))
                 continue
             self.pages, self.items, self.errors = report["pages"], report["items"], report["errors"]
+            self.done = report["done"]
             if report["epoch"]:
                 self.run, self.over = Run(report["epoch"], report["run"]), report["over"]
                 self.joined_at = min(self.joined_at, time.monotonic())

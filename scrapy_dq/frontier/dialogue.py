@@ -112,6 +112,11 @@ def _may_be_known(moves: Iterable[Move]) -> None:
             move.fresh = False
 
 
+def _listened(sent: _Sent) -> bool:
+    """Others finished the run while this worker was away: it would listen for what nobody claims there."""
+    return sent.seeding == LISTENING
+
+
 class Dialogue:
     """One worker's conversation with the frontier: at most one exchange or rejoin is under way."""
 
@@ -278,7 +283,7 @@ class Dialogue:
             self._accept(sent, receipt)
             self._hear(receipt.words)
             if receipt.status is Status.FINISHED and not self.outbox:
-                self._finish(sent)
+                self._finish(over=_listened(sent))
             return sent.want, len(receipt.leases)
         else:
             self.seq += 1  # noted all the same: the next is no repeat of it, and no late copy of it the next
@@ -294,7 +299,7 @@ class Dialogue:
             self.leases.keep(())
             # If the next run has begun, there is no word of this one: what is known to be gone stays so.
             self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
-            self._finish(sent)
+            self._finish(over=_listened(sent))
             self._hear(receipt.words)
 
     def _freeze(self, want: int, terms: Terms) -> _Sent:
@@ -382,13 +387,12 @@ class Dialogue:
             if self.leases.settle(Release(entry_id)):
                 self.outbox.append(Release(entry_id))
 
-    def _finish(self, sent: _Sent | None = None) -> None:
+    def _finish(self, *, over: bool) -> None:
+        """Note that the run is finished; *over*: for good, as far as this worker is concerned."""
         self.notes.clear()  # of a finished run nothing is sent, and nothing applies them
-        if sent is not None and sent.seeding == LISTENING:
-            # Others finished it while this worker was away: it would listen for what nobody claims here.
-            self.over = True
-        if not self.finished:
-            self.finished = True
+        before = self.finished, self.over
+        self.finished, self.over = True, self.over or over
+        if (self.finished, self.over) != before:
             self._listener.run_finished()
 
     def _give_up_outbox(self, error: SpillLost) -> None:
@@ -498,11 +502,10 @@ class Dialogue:
                 _LEFT_BEHIND,
             )
             self._left_behind = True
-        self.over = True
         logged = self._log.take() if forgotten else []
         self.left_over = [put for put in logged if put.parent is None] + self.outbox.parentless_in_memory()
         self.outbox.clear()
-        self._finish()
+        self._finish(over=True)
 
     def _lose(self) -> None:
         self.lost = True

@@ -132,7 +132,8 @@ class Frontier:
             "join", worker_id, json.dumps(identity), new_epoch, ms(crawl.restart_window_s),
             *self._said_of(crawl),
         )  # fmt: skip
-        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms = reply
+        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, *more = reply
+        ended_ms, crawled = more
         return Joined(
             Status(status.decode()),
             parse_epoch(epoch),
@@ -144,6 +145,7 @@ class Frontier:
             bool(adopted),
             parse_words(words),
             None if ended_ms < 0 else ended_ms / 1000,
+            bool(crawled),
         )
 
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:

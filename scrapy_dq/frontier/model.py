@@ -374,6 +374,8 @@ class Joined:
     words: Words = Words()
     ended_s: float | None = None
     """FINISHED, for a worker that was started again: how long ago the run ended; None: by the run's name."""
+    crawled: bool = False
+    """Another worker with a start() has taken part in this run: what it scraped may be somewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
     """Return as much of a crew as is shown."""
     overview = Overview("open", "epoch", 0, census, [], hold)
     posts = [
-        SimpleNamespace(number=n, rate=0.5, pages=5, items=4, errors=2, restarts=0, state="finished",
+        SimpleNamespace(number=n, rate=0.5, pages=5, items=4, errors=2, done=1, restarts=0, state="finished",
                         log="w.log", process=object() if n <= alive else None)
         for n in (1, 2)
     ]  # fmt: skip
@@ -52,7 +52,11 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
         spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
     )
     for census, name, lines in (
-        (Census(done=3), "books", []),
+        (Census(done=2), "books", []),
+        (Census(done=3), "books", [
+            "The whole run: 3 requests done. The table has what the processes of this command told; one that "
+            "is killed does not tell its last second",
+        ]),
         (Census(failed=1200, dead=1), "books", [
             "1,200 requests failed for good: scrapy dq failed books, scrapy dq retry books --all",
             "1 dead letter: scrapy dq dead books",

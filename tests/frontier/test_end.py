@@ -273,6 +273,21 @@ def test_the_tombstone_outlives_repeated_leaves(live: LiveFrontier) -> None:
 # The next run
 
 
+def test_a_worker_is_told_whether_others_have_crawled_in_its_run(live: LiveFrontier) -> None:
+    """Programs that feed it are none; a repeat of the first join gets the same answer."""
+    HandWorker(live, "program", replace(IDENTITY, starts=""))
+    crawl = replace(IDENTITY, starts="args")
+    first = HandWorker(live, "first", crawl)
+    assert (first.joined.resumed, first.joined.crawled) == (True, False)
+    assert not HandWorker(live, "first", crawl).joined.crawled
+    second = HandWorker(live, "second", crawl)
+    assert second.joined.crawled
+    for worker in (HandWorker(live, "program", replace(IDENTITY, starts="")), first, second):
+        worker.exchange()
+        worker.leave()
+    assert not HandWorker(live, "third", crawl).joined.crawled
+
+
 def test_a_run_without_a_name_takes_the_first_that_comes(live: LiveFrontier, worker: HandWorker) -> None:
     """Who joins with it finds the run finished later; a second name changes nothing."""
     named = HandWorker(live, "named", replace(IDENTITY, run_name="job"))

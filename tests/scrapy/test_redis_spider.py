@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -203,6 +204,12 @@ def test_hosts_of_others_are_not_asked_nor_those_that_a_redirect_names(
     why = "'localhost', which is not among DQ_START_HOSTS"
     assert sorted(reasons(project)) == [why, f"redirected to {why}"]
     assert f"is dropped: redirected to {why}" in worker.text
+    before = other.hits()
+    retry = project.command("dq", "retry", project.name, "--dead", "--all", "--yes")
+    subprocess.run(retry, cwd=project.folder, env=project.environ(), check=True, timeout=60)
+    project.run_worker()
+    assert other.hits() == before
+    assert sorted(reasons(project)) == [why, why]
 
 
 def test_make_request_from_data_is_the_projects_own(

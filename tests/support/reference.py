@@ -9,6 +9,7 @@ from typing import Any
 
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
+    AGAIN,
     PRIORITY_LIMIT,
     Ack,
     Admission,
@@ -63,6 +64,7 @@ class ReferenceFrontier(Partitions):
         self.seen_for_retry = False
         """What was seen stays for a retry of what failed, or for who comes back, not for the next run."""
         self.cleared = False
+        self.crawled = ""
         """The last worker has left the finished run, and what makes a put known is gone."""
         self.starts: dict[str, bool] = {}
         """By name, whether a start() is done; else one was broken off."""
@@ -72,7 +74,7 @@ class ReferenceFrontier(Partitions):
         if not resumed and self.phase == "finished":
             if crawl.run_name and crawl.run_name == self.crawl.run_name:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
-                return Joined(Status.FINISHED, *args, words=self.words)
+                return Joined(Status.FINISHED, *args, words=self.words, crawled=True)
             self._next_run(crawl.keep_seen)
             self.crawl = crawl
         elif not resumed:
@@ -83,8 +85,10 @@ class ReferenceFrontier(Partitions):
         if limits_changed or not resumed:
             self.set_limits(crawl.limits)
         self.members.setdefault(worker_id, Worker(identity, starts=crawl.starts))
+        crawled = self.crawled not in ("", worker_id)
+        self.crawled = self.crawled or (worker_id if crawl.starts else "")
         known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
-        return Joined(Status.OK, *known, limits_changed, words=self.words)
+        return Joined(Status.OK, *known, limits_changed, words=self.words, crawled=crawled)
 
     def exchange(
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,
@@ -141,7 +145,8 @@ class ReferenceFrontier(Partitions):
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
         member = self.members.get(old_id)
         registered = member is not None and not member.fenced
-        stays = (registered or parentless != Parentless.NONE) and not self.cleared
+        again = seeding == AGAIN
+        stays = (registered or again or parentless != Parentless.NONE) and not self.cleared
         over = self.run > run and old_id not in self.members
         if over:
             return Rejoined(Status.FINISHED, last_seq=2**52)
@@ -165,6 +170,8 @@ class ReferenceFrontier(Partitions):
         if old and not old.fenced:
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
             self._remove(old_id)
+        if again and crawl.starts:
+            self.phase = "open"
         return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
 
     def _last_seq(self, old_id: str, new_id: str) -> int:
@@ -327,7 +334,7 @@ class ReferenceFrontier(Partitions):
     def _next_run(self, keep_seen: bool) -> None:
         self._clear_run(keep_seen and not self.seen_for_retry)
         self.seen_for_retry = self.cleared = False
-        self.starts = {}
+        self.starts, self.crawled = {}, ""
         self.run, self.phase = self.run + 1, "open"
         self._count_from_zero()
         self.limited = bool(self.delay or self.concurrency or self.own)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+import time
+from functools import cached_property, partial
 from typing import Any
 
 import msgpack
@@ -553,6 +554,32 @@ def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None
         assert codec.decode(codec.encode(WaitingRequest(URL))).wait_s == 0  # type: ignore[attr-defined]
         with pytest.raises(CannotEncode, match=r"WaitingRequest comes back without its wait_s: its `attri"):
             codec.encode(WaitingRequest(URL, wait_s=9))
+
+
+class MakingRequest(Request):
+    """Has attributes that its constructor makes, and one that is computed when it is needed."""
+
+    __slots__ = ("__dict__", "slotted")
+
+    def __init__(self, *args: Any, slotted: int = 0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.slotted = slotted
+        self.made_at = time.perf_counter_ns()
+        self.lock = object()
+
+    @cached_property
+    def short(self) -> str:
+        return self.url[:3]
+
+
+def test_what_a_request_class_makes_by_itself_need_not_come_back(codec: Codec) -> None:
+    """A time, an object, a cached property; what it was given in a slot has to."""
+    for _ in range(2):
+        request = MakingRequest(URL)
+        assert request.short
+        assert type(codec.decode(codec.encode(request))) is MakingRequest
+        with pytest.raises(CannotEncode, match="comes back without its slotted"):
+            codec.encode(MakingRequest(URL, slotted=1))
 
 
 class Hostile:

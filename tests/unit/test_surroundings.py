@@ -53,7 +53,7 @@ def test_scrapyd_names_its_job(
     assert surroundings.names_of(crawler, Spider(name="books", **arguments)).get("job") == job
 
 
-def opened_with(**kwargs: object) -> dict[str, str]:
+def opened_with(*args: object, **kwargs: object) -> dict[str, str]:
     """Return what is known of a spider's arguments while its `crawl()` is under way."""
 
     class Opening(Crawler):
@@ -61,9 +61,15 @@ def opened_with(**kwargs: object) -> dict[str, str]:
             yield
 
     crawler = Opening(Spider)
-    crawling = crawler.crawl(**kwargs)
+    crawling = crawler.crawl(*args, **kwargs)
     next(crawling)
     return surroundings.spider_args(crawler)
+
+
+class Part:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.same = object()
 
 
 def test_the_arguments_are_what_a_spider_is_made_with() -> None:
@@ -73,6 +79,9 @@ def test_the_arguments_are_what_a_spider_is_made_with() -> None:
     assert len(set(map(str, others))) == 5
     assert list(opened_with(part=2, _job="7")) == ["part"]
     assert opened_with(clock=object()) == opened_with(clock=object())
+    assert len(set(map(str, [opened_with(), opened_with(2), opened_with(3), opened_with(2, part=2)]))) == 4
+    assert opened_with(part="is at 0x1") != opened_with(part="is at 0x2")
+    assert opened_with(part=Part(1)) == opened_with(part=Part(1)) != opened_with(part=Part(2))
     # Equal sets, each in an order of its own, as in two processes.
     assert repr({8, 0}) != repr({0, 8})
     assert opened_with(parts={8, 0}) == opened_with(parts={0, 8}) != opened_with(parts={0, 1})

@@ -27,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Sent,
     Status,
 )
+from scrapy_dq.frontier.signing import TRUSTING
 from worker.engine import IDENTITY
 
 HORIZON_S = 10.0
@@ -40,6 +41,7 @@ class Talk:
     def __init__(self) -> None:
         self.now = 1000.0
         self.start_keys = None
+        self.signer = TRUSTING
         self.numbers: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while an exchange is under way."""

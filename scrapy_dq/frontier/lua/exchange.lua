@@ -22,8 +22,8 @@ load_state()
 local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
 if answer then return answer end
-local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases',
-  'done', 'seeding')
+local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done',
+  'seeding')
 local last_seq = tonumber(me[1])
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
@@ -38,7 +38,7 @@ moves = cmsgpack.unpack(moves)
 local ahead, most, here, notes, claims, forgotten = unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
 if state.phase == 'finished' and not has_put(moves) then
-  redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '') -- a late copy is not the next
+  remember_nothing(worker_id, seq)
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' }
 end
 if me[2] == '1' then return { 'RESYNC' } end

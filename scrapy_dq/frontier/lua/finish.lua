@@ -24,3 +24,8 @@ local function finish_if_done()
   end
   return seeding, incomplete
 end
+-- An exchange that found the run finished: a late copy of it is not the next one.
+local function remember_nothing(worker_id, seq)
+  redis.call('HDEL', worker_key(worker_id), 'leases') -- a script that has written may go past maxmemory
+  redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '')
+end

@@ -3,7 +3,8 @@
 --          comes with the same arguments and no run_name is one of them, restarted), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are there), words
---          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1)
+--          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
+--          another worker with a start() has taken part in this run)
 --          DENIED, what Redis says, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it): nothing was
 --          changed
@@ -41,7 +42,7 @@ if not state.epoch then
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   local ended_ms = over_for(ours, restart_ms)
   if ended_ms then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1 }
   end
   next_run(keeps_seen(ours.keep_seen))
   describe(ours)
@@ -67,6 +68,8 @@ if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   register(worker_id, identity, ours.starts)
   note_shared()
 end
+local crawled = stored_field('crawled')
+if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end
 save_state()
-return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'),
-  limits_changed, redis.call('EXISTS', key.adopted), words(), -1 }
+return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_changed,
+  redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0 }

@@ -58,9 +58,8 @@ local function keeps_seen(said)
   if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
   return said == '1'
 end
--- The last worker has left a finished run. Until the next run begins, what failed can be tried again (retry.lua), and
--- a worker that was taken for dead may come back (rejoin.lua): without what makes a put known, either would crawl all
--- of it again.
+-- The last worker has left a finished run. Until the next run begins, a retry, or a worker that comes back, needs what
+-- makes a put known: without it either would crawl all of it again.
 local function end_run(keep_seen)
   local kept = redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
   redis.call('HSET', key.meta, 'seen_for', kept and not keep_seen and 'retry' or '', 'cleared', kept and 0 or 1)
@@ -68,19 +67,20 @@ local function end_run(keep_seen)
 end
 -- Whether a run that is begun now knows what the finished one has seen.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
--- Whether the finished run is that of who joins now: by its name (returns -1), or because a supervisor starts again
--- what has just ended, well or by a kill (returns how long ago it ended).
+-- Whether the finished run is that of who joins now: by its name (-1), or because a supervisor starts again what has
+-- just ended, well or by a kill (how long ago it ended).
 local function over_for(ours, restart_ms)
   local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
-  if ours.run_name ~= '' then return ours.run_name == was[1] and state.gone == 0 and -1 end
+  if state.gone > 0 then return false end
+  if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end
   local ago_ms = wall_ms() - (tonumber(was[5]) or 0)
-  return ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and state.gone == 0 and ours.spider == was[2]
+  return ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and ours.spider == was[2]
     and (ours.spider_args == was[3] or stored_starts()[ours.starts] == 'done') and ago_ms
 end
 -- Who calls it writes run and phase, in one step: until then the last one is finished.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
-  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'hold')
+  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'hold', 'crawled')
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed, state.hold, state.gone = 0, '', 0

@@ -51,8 +51,9 @@ local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
 if state.phase == 'finished' then
   -- What makes a put known is there still: puts that were stored drop out, and a new one opens the run (put.lua). If
   -- it were opened here, and this worker died, the next crawl would go on with a run that knows all its requests.
-  -- A member that only fell out of step stays one: nobody has cleared the run that it is in.
-  local comes_back = parentless == 0 and old.fenced ~= '0'
+  -- A member that only fell out of step stays one: nobody has cleared the run that it is in. One whose start() has to
+  -- run again opens it: the run was never complete.
+  local comes_back = parentless == 0 and old.fenced ~= '0' and seeding ~= AGAIN
   if comes_back or redis.call('HGET', key.meta, 'cleared') == '1' then return { 'FINISHED', last_seq } end
 elseif ours.spider ~= '' and stored_field('spider') == '' then
   describe(ours) -- a program came back first, which does not know what the run is
@@ -83,5 +84,6 @@ end
 redis.call('HDEL', key.absent, old_id, new_id)
 start_goes_on(ours.starts, old_id)
 note_shared()
+if seeding == AGAIN and ours.starts ~= '' then state.phase = 'open' end
 save_state()
 return { 'OK', state.run, table.concat(owned), last_seq }

@@ -1,0 +1,116 @@
+"""A worker that was away when its run was finished: what it is told, and what the next crawl finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from unittest.mock import Mock
+
+from scrapy_dq.frontier.dialogue import Dialogue
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.model import Admission, Put, Status
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
+from support.redis_server import RedisServer
+
+ARGS = replace(IDENTITY, starts="args", spider_args="args", run_name="job")
+OTHER = replace(ARGS, starts="other", spider_args="other")
+
+
+def start(number: int) -> Put:
+    return put(number, start=True, admission=Admission.SEED)
+
+
+class Late:
+    """A worker's dialogue, whose exchanges a test makes one by one."""
+
+    def __init__(self, live: LiveFrontier, crawl: Identity) -> None:
+        self._run = live._loop.run_until_complete
+        self.listener = Mock()
+        self.dialogue = Dialogue(live.frontier, crawl, own_identity(), self.listener, 0.0)
+        self._run(self.dialogue.join("a new epoch"))
+
+    def speak(self, *puts: Put, times: int = 1) -> None:
+        for each in puts:
+            self.dialogue.outbox.append(each)
+        for _ in range(times):
+            self._run(self.dialogue.speak(0))
+
+    def leave(self) -> None:
+        self._run(self.dialogue.leave())
+
+    @property
+    def told(self) -> int:
+        """How often it was told that the run is finished."""
+        return int(self.listener.run_finished.call_count)
+
+
+def test_one_that_listens_is_told_that_it_is_over(live: LiveFrontier) -> None:
+    """Fed, and frozen in its start() while others finished the run: it finds it finished, and then over."""
+    other = HandWorker(live, "other", ARGS)
+    late = Late(live, ARGS)
+    late.dialogue.listening = True
+    late.speak(start(1))
+    other.exchange(start(1), seeding=1)
+    other.fence(late.dialogue.id)
+    other.drain(late.dialogue.id)
+    other.take(1)
+    assert other.exchange(ack(1)).status is Status.FINISHED
+    late.speak(times=3)  # out of step, the rejoin, and what it has in its log
+    assert late.dialogue.finished
+    assert not late.dialogue.over
+    told = late.told
+    late.dialogue.seeding = 0
+    late.speak()
+    assert late.dialogue.over
+    assert late.told == told + 1
+
+
+def test_one_that_has_nothing_to_hand_in_is_told_that_it_is_over(live: LiveFrontier) -> None:
+    """It knew that the run is finished, and is kept open by its spider (DontCloseSpider)."""
+    other = HandWorker(live, "other", ARGS)
+    late = Late(live, ARGS)
+    late.dialogue.seeding = 0
+    other.exchange()
+    late.speak()
+    assert late.dialogue.finished
+    told = late.told
+    other.fence(late.dialogue.id)
+    other.drain(late.dialogue.id)
+    late.speak(times=2)
+    assert late.dialogue.over
+    assert late.told == told + 1
+
+
+def test_a_start_that_has_to_run_again_is_not_over(live: LiveFrontier) -> None:
+    """Redis came back older than its log, and others finished the run: the same command goes on."""
+    other = HandWorker(live, "other", ARGS)
+    other.exchange(start(8), seeding=1)
+    snapshot = live.dump()
+    late = Late(live, OTHER)
+    late.speak(start(7), times=2)
+    late.speak(start(8))
+    live.roll_back(snapshot)
+    other.take(1)
+    assert other.exchange(ack(8)).status is Status.FINISHED
+    late.speak()
+    while late.dialogue.under_way or late.dialogue.outbox:
+        late.speak()
+    late.listener.rolled_back.assert_called_once_with(True)
+    late.leave()
+    other.leave()
+    again = HandWorker(live, "again", OTHER)
+    assert again.joined.status is Status.OK
+    assert again.exchange(start(7), seeding=0).dropped == ()
+
+
+def test_a_full_redis_tells_that_the_run_is_finished(start_redis: Callable[..., RedisServer]) -> None:
+    """That is noted by a script that may go past maxmemory."""
+    with closing(LiveFrontier(start_redis().url, "crawl")) as live:
+        worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
+        worker.exchange()
+        other.exchange()
+        live.redis.config_set("maxmemory", 1)
+        assert other.exchange().status is Status.FINISHED
+        live.redis.config_set("maxmemory", 0)

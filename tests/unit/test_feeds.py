@@ -1,0 +1,102 @@
+"""Which worker of a run empties a feed that is to be overwritten: each file once, whoever comes and goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from scrapy import Spider
+
+from scrapy_dq import feeds
+from scrapy_dq.feeds import UnbufferedFileFeedStorage
+
+
+class Feed:
+    """A feed's file, with items of a run before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def worker(self, run: str, *, new: bool, overwrite: bool = True) -> Any:
+        """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
+        crawler = Mock()
+        feeds.run_begins(crawler, run, new=new)
+        return UnbufferedFileFeedStorage.from_crawler(
+            crawler, str(self.path), feed_options={"overwrite": overwrite}
+        )
+
+    def write(self, storage: Any, item: str) -> None:
+        with storage.open(Spider("any")) as file:
+            file.write(item.encode())
+
+    @property
+    def text(self) -> str:
+        return self.path.read_text()
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    made = Feed(tmp_path / "folder" / "items.jsonl")
+    made.write(made.worker("run 0", new=True), "0")
+    assert made.text == "0"
+    return made
+
+
+def test_the_first_worker_empties_it_as_it_begins(feed: Feed) -> None:
+    """Not with its first item: another one, that joined later, may have written by then."""
+    first = feed.worker("run 1", new=True)
+    feed.write(feed.worker("run 1", new=False), "a")
+    feed.write(first, "b")
+    assert feed.text == "ab"
+
+
+def test_who_goes_on_appends(feed: Feed) -> None:
+    """Also if the first one was killed before it had scraped anything."""
+    feed.worker("run 1", new=True)
+    feed.write(feed.worker("run 1", new=False), "a")
+    feed.write(feed.worker("run 1", new=False), "b")
+    assert feed.text == "ab"
+
+
+def test_a_later_worker_empties_a_file_of_its_own(feed: Feed) -> None:
+    """Others crawl in the run already, on another host: this file is of the run before."""
+    feed.write(feed.worker("run 1", new=False), "a")
+    assert feed.text == "a"
+
+
+def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_goes_on(feed: Feed) -> None:
+    """It may be of this run: what it holds will not be scraped again."""
+    (mark,) = feed.path.parent.glob(".*")
+    mark.unlink()
+    feed.write(feed.worker("run 1", new=False), "a")
+    assert feed.text == "0a"
+    mark.unlink()
+    feed.write(feed.worker("run 2", new=True), "b")
+    assert feed.text == "b"
+
+
+def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
+    """Nor noted."""
+    (mark,) = feed.path.parent.glob(".*")
+    feed.write(feed.worker("run 1", new=True, overwrite=False), "a")
+    assert (feed.text, mark.read_text()) == ("0a", "run 0")
+
+
+def test_a_storage_that_scrapy_makes_to_try_it_empties_nothing(feed: Feed) -> None:
+    """It does so before the run is known."""
+    UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options={"overwrite": True})
+    assert feed.text == "0"
+
+
+def test_a_folder_that_takes_no_mark(feed: Feed, caplog: pytest.LogCaptureFixture) -> None:
+    """Only a new run empties the file then; a warning names what could not be written."""
+    (mark,) = feed.path.parent.glob(".*")
+    mark.unlink()
+    mark.mkdir()
+    feed.write(feed.worker("run 1", new=False), "a")
+    assert feed.text == "0a"
+    feed.write(feed.worker("run 2", new=True), "b")
+    assert feed.text == "b"
+    assert f"{mark} cannot be written" in caplog.text
