@@ -36,6 +36,7 @@ class Addon:
     def update_settings(self, settings: BaseSettings) -> None:
         """Scrapy's hook for add-ons."""
         if not enabled(settings):
+            logger.info("DQ_ENABLED = False: scrapy_dq.Addon changes nothing, Scrapy's own scheduler serves")
             # A project's FEEDS may name %(dq_worker)s in either case.
             self._crawler.signals.connect(self._name_worker, signals.spider_opened)
             return

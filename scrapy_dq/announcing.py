@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scrapy_dq.feeds import kept_in_process
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Census, Hold, Joined, Status
-from scrapy_dq.settings import Config
+from scrapy_dq.settings import Config, breadth_first_queues
 from scrapy_dq.slots import delay_of_each
 from scrapy_dq.surroundings import differing
 
@@ -39,7 +39,10 @@ def mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
     """Log which of the project's settings do nothing with this scheduler."""
     settings = crawler.settings
     names = [name for name in WITHOUT_EFFECT if (settings.getpriority(name) or 0) > 0 and settings.get(name)]
-    if names:
+    if understood := breadth_first_queues(settings):
+        queues, order = " and ".join(understood), config.order.value
+        logger.info("%s: breadth-first, which is DQ_ORDER = %r here", queues, order)
+    if names := [name for name in names if name not in understood]:
         logger.info(
             "These settings have no effect with scrapy_dq.Scheduler: %s. The order is DQ_ORDER = %r, and "
             "the crawl is kept in Redis",

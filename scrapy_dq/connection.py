@@ -258,15 +258,14 @@ def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis
 def place(config: Config) -> tuple[str, dict[str, Any]]:
     """Return the URL of the configured Redis, or "", and all arguments of its client but for retries."""
     options = {name: value for name, value in config.redis_params.items() if name not in _OURS}
-    # REDIS_URL wins over REDIS_HOST, and that over REDIS_PARAMS.
-    url = options.pop("url", "")
-    url = config.redis_url or (url if not config.redis_host else "")
+    # As scrapy-redis has it: a URL wins, then a socket, then REDIS_HOST.
+    own_url = options.pop("url", "")
+    url = config.redis_url or own_url
     if not url.startswith("unix:"):
         options.setdefault("socket_keepalive", True)
     if url:
         return url, options
-    if config.redis_host:
-        options.pop("unix_socket_path", None)
+    if config.redis_host and not options.get("unix_socket_path"):
         options |= {"host": config.redis_host, "port": config.redis_port}
     if config.redis_db:
         options["db"] = config.redis_db

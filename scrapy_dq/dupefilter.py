@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+_NOT_CALLED = ("request_seen", "request_fingerprint", "fingerprint")
 
 
 class DupeFilter(RFPDupeFilter):
@@ -32,6 +33,14 @@ class DupeFilter(RFPDupeFilter):
     @classmethod
     def for_frontier(cls, crawler: Crawler) -> Self:
         """Return one that only makes fingerprints and logs: the frontier remembers."""
+        if own := [name for name in _NOT_CALLED if getattr(cls, name) is not getattr(DupeFilter, name)]:
+            logger.warning(
+                "%s: its %s() is not called, for the crawl's shared `seen` decides, by "
+                "REQUEST_FINGERPRINTER_CLASS. Say there what is the same; or derive it from Scrapy's "
+                "RFPDupeFilter: then each worker filters by it, alone",
+                global_object_name(cls),
+                "() and ".join(own),
+            )
         debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         assert crawler.request_fingerprinter is not None
         self = cls(None, debug, fingerprinter=crawler.request_fingerprinter)

@@ -47,8 +47,14 @@ class RedisPipeline:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
-        return cls(crawler)
+        """Check the settings. Source: scrapy/utils/misc.py::build_from_crawler
+
+        Raises:
+            ConfigError: after one ERROR line; the crawl is not opened yet, and what failed in it still there.
+        """
+        self = cls(crawler)
+        self._checked()
+        return self
 
     def open_spider(self, spider: Spider | None = None) -> None:
         """Check the settings. Redis is connected to by the first item.
@@ -56,19 +62,10 @@ class RedisPipeline:
         Raises:
             ConfigError: after one ERROR line.
         """
-        spider = spider or self.crawler.spider
-        assert spider is not None
-        settings = self.crawler.settings
-        try:
-            need_asyncio()
-            config = Config.for_items(settings)
-            self.key = config.items_key
-            fill_items_key(self.key, spider.name)
-            if not hasattr(self, "serialize"):
-                self.serialize = _serializer(config.items_serializer)
-        except ConfigError as error:
-            logger.error("scrapy_dq.RedisPipeline cannot start: %s", error)
-            raise
+        config = self._checked(need_asyncio)
+        self.key = config.items_key
+        if not hasattr(self, "serialize"):
+            self.serialize = _serializer(config.items_serializer)
         self._writer = ItemWriter(
             Connection(config, data_dir() if config.embedded else Path()),
             config.items_type,
@@ -80,6 +77,17 @@ class RedisPipeline:
         )
         # Not close_spider: only of Scrapy 2.14 and later may it be a coroutine, and of older ones a Deferred.
         self.crawler.signals.connect(self._close, signals.spider_closed)
+
+    def _checked(self, more: Callable[[], None] = lambda: None) -> Config:
+        try:
+            more()
+            config = Config.for_items(self.crawler.settings)
+            fill_items_key(config.items_key, "any")
+            _serializer(config.items_serializer)
+        except ConfigError as error:
+            logger.error("scrapy_dq.RedisPipeline cannot start: %s", error)
+            raise
+        return config
 
     def item_key(self, item: Any, spider: Spider) -> str | bytes:
         """Return the key that *item* is stored under."""

@@ -41,6 +41,7 @@ class Storing:
         self._work = work
         self._count = crawler.stats.inc_value
         self._retry_backoff = config.retry_backoff
+        self._checks_hosts = bool(config.start_hosts)
         self.admissions = Admissions(
             quick_fingerprint(crawler.request_fingerprinter),
             config.seed_once,
@@ -66,7 +67,7 @@ class Storing:
         refused = False
         try:
             partition = self._session.slots.partition_of(request)
-            if not self._work.was_fed(request):
+            if self._checks_hosts and not self._work.was_fed(request):
                 self._session.start_hosts.check(request, self._followed(request))
             due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition, OtherHost) as error:

@@ -50,6 +50,10 @@ class Leases:
         return bool(self._buffer)
 
     @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
     def usable(self) -> int:
         """How many of those in the buffer there is room for."""
         return sum(min(len(queue), max(0, self._room(p))) for p, queue in self._buffer.items())

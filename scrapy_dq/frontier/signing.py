@@ -27,6 +27,7 @@ class Signer:
         # One for each crawl: an entry of one is none of another.
         name = crawl.encode("utf-8", "surrogateescape")
         self._keys = [hmac.digest(root, b"scrapy_dq entry\0" + name, "sha256") for root in roots]
+        self.signs = bool(roots)
         ids = [hmac.digest(root, b"scrapy_dq key", "sha256")[:4].hex() for root in roots]
         self.ids = " ".join(ids) or UNSIGNED
         """What names the keys, the first one first, and tells nothing of them; or UNSIGNED."""

@@ -34,7 +34,7 @@ from scrapy_dq.frontier.model import (
     Words,
     clamped,
 )
-from scrapy_dq.frontier.signing import TRUSTING, Signer
+from scrapy_dq.frontier.signing import MARK, TRUSTING, Signer
 
 MAX_IDENTITY_BYTES = 4096
 MAX_PID = 2**31 - 1
@@ -49,7 +49,7 @@ def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING) -> bytes:
 def _packed(move: Move, signer: Signer) -> tuple[Any, ...]:
     if isinstance(move, Put):
         place = (clamped(move.priority), int(move.start))
-        payload = signer.signed(move.entry_id, move.payload)
+        payload = signer.signed(move.entry_id, move.payload) if signer.signs else move.payload
         put = (1, int(move.admission), move.token, move.entry_id, *place, payload, move.partition)
         if not (move.due_at or move.not_before_s or move.reason or move.known_as or move.most):
             return put
@@ -176,7 +176,9 @@ def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
     # lua/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
     end = record.index(0, 9)
     entry_id = record[end + 9 : end + 21]
-    payload = signer.verified(entry_id, record[end + 21 :])
+    payload: bytes | None = record[end + 21 :]
+    if signer.signs or record[end + 21 : end + 22] == MARK:
+        payload = signer.verified(entry_id, record[end + 21 :])
     attempts, partition = record[8] % 128, record[9:end]
     return Lease(entry_id, attempts, payload or b"", partition, send_at, payload is not None)
 

@@ -176,6 +176,8 @@ class Worker:
 
         The delay counts from this call, of which only the first is heard: too early and the site sees less.
         """
+        if not self._leases.has_unsent:
+            return
         now = time.monotonic()
         partition = self._leases.sent(entry_id, now)
         if partition is not None:

@@ -1,6 +1,8 @@
 """The settings of scrapy_dq: every one is read and checked in one place."""
 
-from scrapy_dq.settings.config import SETTINGS, Config, enabled, fill_items_key
+from scrapy_dq.settings.config import SETTINGS, Config, breadth_first_queues, enabled, fill_items_key
 from scrapy_dq.settings.setting import ConfigError, Setting
 
-__all__ = ["SETTINGS", "Config", "ConfigError", "Setting", "enabled", "fill_items_key"]
+__all__ = [
+    "SETTINGS", "Config", "ConfigError", "Setting", "breadth_first_queues", "enabled", "fill_items_key",
+]  # fmt: skip

@@ -26,6 +26,7 @@ from scrapy_dq.settings.setting import (
     loadable,
     mapping,
     number,
+    program,
     serializer,
     signing_keys,
     text,
@@ -72,7 +73,7 @@ SETTINGS = (
     Setting("DQ_TRUST_PICKLE", "trust_pickle", False, boolean),
     Setting("DQ_LOG_INTERVAL", "log_interval_s", 60.0, number, "s", 0, 86_400),
     Setting("DQ_REDIS_TIMEOUT", "redis_timeout_s", 2.0, number, "s", 0.1, 60),
-    Setting("DQ_REDIS_SERVER", "redis_server", "", text),
+    Setting("DQ_REDIS_SERVER", "redis_server", "", program),
     Setting("SCHEDULER_PERSIST", "persist", False, boolean),
     Setting("SCHEDULER_FLUSH_ON_START", "flush_on_start", False, boolean),
     Setting("REDIS_URL", "redis_url", "", url),
@@ -189,6 +190,9 @@ class Config:
             if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
                 # An argument of the command line whose bytes are no UTF-8: Redis keys and values are UTF-8.
                 raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
+        for name, known in (("REDIS_START_URLS_KEY", ("name", "spider")), ("REDIS_ITEMS_KEY", ("spider",))):
+            # Whether or not this crawl has use for it.
+            _fill(_BY_NAME[name], values[_BY_NAME[name].field], dict.fromkeys(known, "x"))
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
         if values["partition_by"] == "none" and values["domain_limits"]:
@@ -255,14 +259,18 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _order_of(settings: Mapping[str, Any]) -> str:
-    return (order_of_queue(settings) or Order(_from_recipe(settings))).value
+    breadth_first = breadth_first_queues(settings)
+    return (
+        order_of_queue(settings) or (Order.PRIORITY_FIFO if breadth_first else Order.PRIORITY_LIFO)
+    ).value
 
 
-def _from_recipe(settings: Mapping[str, Any]) -> str:
-    """Understand Scrapy's documented recipe for breadth-first order."""
-    queues = (settings.get("SCHEDULER_MEMORY_QUEUE"), settings.get("SCHEDULER_DISK_QUEUE"))
-    depth_first = not any("Fifo" in str(getattr(queue, "__name__", queue)) for queue in queues)
-    return Order.PRIORITY_LIFO.value if depth_first else Order.PRIORITY_FIFO.value
+def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings by which Scrapy's recipe asks for breadth-first order, if they decide it here."""
+    if settings.get("DQ_ORDER") is not None or order_of_queue(settings):
+        return []
+    queues = {name: settings.get(name) for name in ("SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE")}
+    return [name for name, queue in queues.items() if "Fifo" in str(getattr(queue, "__name__", queue))]
 
 
 def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:

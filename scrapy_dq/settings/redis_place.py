@@ -30,8 +30,8 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any], place: Setting,
     """
     params = values["redis_params"]
     port_given = given.get("REDIS_PORT") is not None
-    db_given = given.get("REDIS_DB") is not None
-    url = values["redis_url"] or (not values["redis_host"] and params.get("url")) or ""
+    db_given = bool(given.get("REDIS_DB"))  # as scrapy-redis: 0 says nothing
+    url = values["redis_url"] or params.get("url") or ""
     if url:
         # What the URL itself says wins over both.
         own_port = port_given and not str(url).startswith("unix:")
@@ -41,7 +41,8 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any], place: Setting,
         values["redis_params"] = params | more
         return
     if not values["redis_host"]:
-        if any(params.get(name) for name in _SOCKETS) or not (port_given or db_given or names_redis(params)):
+        names_one = port_given or given.get("REDIS_DB") is not None or names_redis(params)
+        if any(params.get(name) for name in _SOCKETS) or not names_one:
             return
         named = params.get("host") or "localhost"
         values["redis_host"] = host(replace(place, name="host in REDIS_PARAMS"), named)

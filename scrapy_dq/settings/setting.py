@@ -7,6 +7,7 @@ import difflib
 import importlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,12 @@ def folder(setting: Setting, value: Any) -> str:
         if not path or (os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)):
             return str(path)
     raise setting.wrong(value, "a folder that is there and can be written to")
+
+
+def program(setting: Setting, value: Any) -> str:
+    if isinstance(value, str) and (not value or shutil.which(value)):
+        return value
+    raise setting.wrong(value, "a program that is there, by its path or its name")
 
 
 def url(setting: Setting, value: Any) -> str:

@@ -46,6 +46,16 @@ def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenF
     assert {field for field in before if before[field] != after[field]} <= {b"counts", b"events"}
 
 
+def test_a_crawl_that_programs_began_without_an_order_is_served_oldest_first(
+    open_frontier: OpenFrontier,
+) -> None:
+    """A program that comes with another order is refused; the spider's first worker says what it is."""
+    HandWorker(open_frontier(Order.FIFO), "program", PROGRAM)
+    with pytest.raises(FrontierRefused, match="'fifo', this worker has 'lifo'"):
+        HandWorker(open_frontier(Order.LIFO), "other", replace(PROGRAM, order_given=True))
+    HandWorker(open_frontier(Order.FIFO), "same", replace(PROGRAM, order_given=True))
+
+
 def test_an_order_that_is_given_must_be_the_stored_one(open_frontier: OpenFrontier) -> None:
     """A program that names another order is refused; one that names it for a new crawl decides."""
     HandWorker(open_frontier(Order.LIFO), "program", replace(PROGRAM, order_given=True))

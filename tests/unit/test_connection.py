@@ -143,8 +143,8 @@ def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
         ({"redis_host": "b", "redis_port": 2, "redis_db": 3}, "b:2/3"),
         ({"redis_host": "b", "redis_params": {"host": "c", "port": 5, "db": 6}}, "b:6379/6"),
         ({"redis_host": "b", "redis_db": 3, "redis_params": {"db": 6}}, "b:6379/3"),
-        ({"redis_host": "b", "redis_params": {"url": "redis://c"}}, "b:6379/0"),
-        ({"redis_host": "b", "redis_params": {"unix_socket_path": "/run/r.sock"}}, "b:6379/0"),
+        ({"redis_host": "b", "redis_params": {"url": "redis://c"}}, "c:6379/0"),
+        ({"redis_host": "b", "redis_params": {"unix_socket_path": "/run/r.sock"}}, "unix:///run/r.sock"),
         ({"redis_params": {"host": "c", "port": 5, "db": 6}}, "c:5/6"),
         ({"redis_params": {"url": "redis://c:5/6"}}, "c:5/6"),
         ({"redis_params": {"url": "unix:///run/r.sock"}}, "unix:///run/r.sock"),
@@ -152,7 +152,7 @@ def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
     ],
 )  # fmt: skip
 def test_url_wins_over_host_and_host_over_params(config: dict[str, Any], target: str) -> None:
-    """REDIS_URL, then REDIS_HOST with REDIS_PORT and REDIS_DB, then REDIS_PARAMS."""
+    """REDIS_URL, then a URL or a socket in REDIS_PARAMS, then REDIS_HOST, then a host in REDIS_PARAMS."""
     connection = Connection(Config("crawl", **config), Path())
     assert connection.target == target
 

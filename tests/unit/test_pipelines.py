@@ -48,9 +48,9 @@ def opened(pipeline: RedisPipeline) -> RedisPipeline:
 def test_settings_that_cannot_be_used_are_refused(
     settings: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One ERROR line and a ConfigError that name the setting."""
+    """One ERROR line and a ConfigError that name the setting, before the crawl is opened."""
     with pytest.raises(ConfigError) as refusal:
-        opened(RedisPipeline.from_crawler(crawler(**settings)))
+        RedisPipeline.from_crawler(crawler(**settings))
     [record] = [record for record in caplog.records if record.name == "scrapy_dq.pipelines"]
     assert record.levelno == logging.ERROR
     assert str(refusal.value) in record.getMessage()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ KINDS = {
     "folder": "a folder that is there and can be written to",
     "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
     "signing_keys": "a list of secret texts",
+    "program": "a program that is there, by its path or its name", "template": "a string",
     "loadable": "a function, or its dotted path",
     "serializer": "a module or object with dumps() and loads()",
 }  # fmt: skip
@@ -97,7 +99,9 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_TYPES", ("a.B",), ("a.B",)),
     ("DQ_LOG_INTERVAL", 0, 0.0),
     ("DQ_REDIS_TIMEOUT", "0.1", 0.1),
-    ("DQ_REDIS_SERVER", "/opt/redis-server", "/opt/redis-server"),
+    ("DQ_REDIS_SERVER", sys.executable, sys.executable),
+    ("DQ_REDIS_SERVER", "sh", "sh"),
+    ("DQ_REDIS_SERVER", "", ""),
     ("SCHEDULER_IDLE_BEFORE_CLOSE", "5", 5.0),
     ("MAX_IDLE_TIME_BEFORE_CLOSE", 0, 0.0),
     ("REDIS_START_URLS_KEY", "urls", "urls"),
@@ -201,6 +205,8 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_LOG_INTERVAL", -1),
     ("DQ_REDIS_TIMEOUT", 0),
     ("DQ_REDIS_SERVER", Path("/opt/redis-server")),
+    ("DQ_REDIS_SERVER", "nonesuch"),
+    ("DQ_REDIS_SERVER", "/etc/passwd"),
     ("SCHEDULER_IDLE_BEFORE_CLOSE", -1),
     ("MAX_IDLE_TIME_BEFORE_CLOSE", "soon"),
     ("REDIS_START_URLS_KEY", 1),
@@ -238,6 +244,14 @@ def test_a_bad_value_is_refused(name: str, value: Any) -> None:
     assert allowed(BY_NAME[name]) in message
     if name not in ("REDIS_URL", "REDIS_PARAMS"):
         assert (f"= {value!r}:" in message) == (name != "DQ_SIGNING_KEYS")
+
+
+@pytest.mark.parametrize("name", ["REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY"])
+@pytest.mark.parametrize("value", ["zz%s", "%(zz)s", "%"])
+def test_a_key_with_another_placeholder_is_refused(name: str, value: str) -> None:
+    """Whether or not this crawl has use for it."""
+    with pytest.raises(ConfigError, match=rf"^{name} = {value!r}: ".replace("(", r"\(").replace(")", r"\)")):
+        read(**{name: value})
 
 
 @pytest.mark.parametrize("url", ["redis://:123/45@db", "redis://bob:99#x@db", "rediss://:1?2@db:6379"])
@@ -537,7 +551,9 @@ def test_the_embedded_redis_serves_where_none_is_named(settings: dict[str, Any],
         ({"REDIS_HOST": "a"}, "a:6379/0"),
         ({"REDIS_HOST": "a", "REDIS_PARAMS": {"port": 5, "db": 6}}, "a:5/6"),
         ({"REDIS_HOST": "a", "REDIS_PORT": 6379, "REDIS_PARAMS": {"port": 5}}, "a:6379/0"),
-        ({"REDIS_HOST": "a", "REDIS_PARAMS": {"url": "redis://b:5/6"}}, "a:6379/0"),
+        ({"REDIS_HOST": "a", "REDIS_PARAMS": {"url": "redis://b:5/6"}}, "b:5/6"),
+        ({"REDIS_HOST": "a", "REDIS_PARAMS": {"unix_socket_path": "/r.sock"}}, "unix:///r.sock"),
+        ({"REDIS_HOST": "a", "REDIS_DB": 0, "REDIS_PARAMS": {"db": 6}}, "a:6379/6"),
         ({"REDIS_PORT": 5, "REDIS_PARAMS": {"host": "b"}}, "b:5/0"),
         ({"REDIS_DB": 2, "REDIS_PARAMS": {"host": "b", "port": 5}}, "b:5/2"),
         ({"REDIS_PORT": 5, "REDIS_PARAMS": {"unix_socket_path": "/r.sock"}}, "unix:///r.sock"),

@@ -1,0 +1,35 @@
+"""What is said of a project's own dupefilter, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_dq import DupeFilter
+from scrapy_dq.dupefilter import dupefilter_of
+
+
+class Own(DupeFilter):
+    def request_seen(self, request: Request) -> bool:
+        raise AssertionError("it was called")
+
+
+class Telling(DupeFilter):
+    def log(self, request: Request, spider: Spider) -> None: ...
+
+
+@pytest.mark.parametrize(("cls", "told"), [(Own, True), (Telling, False), (DupeFilter, False)])
+def test_what_a_subclass_overrides_in_vain_is_named(
+    cls: type[DupeFilter], told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The crawl's shared `seen` decides: its request_seen() is not asked, and that is no secret."""
+    crawler = Crawler(Spider, {"DUPEFILTER_CLASS": cls})
+    crawler.request_fingerprinter = RequestFingerprinter(crawler)
+    with caplog.at_level(logging.INFO):
+        assert type(dupefilter_of(crawler)) is cls
+    assert ("Own: its request_seen() is not called" in caplog.text) is told
+    assert bool(caplog.text) is told
