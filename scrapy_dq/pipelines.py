@@ -14,6 +14,7 @@ from scrapy.utils.serialize import ScrapyJSONEncoder
 from scrapy_dq import stats
 from scrapy_dq.connection import Connection
 from scrapy_dq.item_writer import ItemWriter
+from scrapy_dq.refusal import refuse
 from scrapy_dq.settings import Config, ConfigError, fill_items_key
 from scrapy_dq.settlement import is_closing
 from scrapy_dq.signals import items_given_up
@@ -85,7 +86,7 @@ class RedisPipeline:
             fill_items_key(config.items_key, "any")
             _serializer(config.items_serializer)
         except ConfigError as error:
-            logger.error("scrapy_dq.RedisPipeline cannot start: %s", error)
+            refuse(logger, self.crawler, "scrapy_dq.RedisPipeline cannot start", error)
             raise
         return config
 

@@ -32,6 +32,7 @@ from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.listening import Listening
 from scrapy_dq.redis_watch import RedisWatch
+from scrapy_dq.refusal import refuse
 from scrapy_dq.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError, peers
 from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
@@ -126,7 +127,7 @@ class Session:
                 logger.log(level, "%s", remark)
             return cls(crawler, config, dupefilter_of(crawler))
         except ConfigError as error:
-            logger.error("scrapy_dq cannot start: %s", error)
+            refuse(logger, crawler, "scrapy_dq cannot start", error)
             raise
 
     async def open(self, scheduler: Settler) -> None:
@@ -153,7 +154,7 @@ class Session:
                 logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(gone))
             await self._join(frontier)
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
-            logger.error("scrapy_dq cannot open the crawl%s: %s", where, error)
+            refuse(logger, self._crawler, f"scrapy_dq cannot open the crawl{where}", error)
             raise
 
     async def _join(self, frontier: Frontier) -> None:

@@ -1,0 +1,40 @@
+"""A crawl that is refused as it opens: one line says why, without the tracebacks that Scrapy adds to it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+def refuse(logger: logging.Logger, crawler: Crawler, what: str, error: Exception) -> None:
+    """Log *what* was refused, and why; whoever calls this raises *error*, which ends the crawl.
+
+    Scrapy then closes what it has not opened, and says of each step that it failed: this error again, twice,
+    and those of extensions that expect to have been opened. All of that is left out of the log.
+    """
+    logger.error("%s: %s", what, error)
+    aftermath = _Aftermath(crawler, error)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(aftermath)
+
+
+class _Aftermath(logging.Filter):
+    def __init__(self, crawler: Crawler, error: Exception) -> None:
+        super().__init__()
+        self._spider = crawler.spider
+        self._error = error
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let pass what is no consequence of the refusal."""
+        raised = record.exc_info[1] if record.exc_info else None
+        if raised is not None and getattr(record, "spider", None) is self._spider:
+            return False
+        while raised is not None:
+            if raised is self._error:
+                return False
+            raised = raised.__cause__ or raised.__context__
+        # Twisted announces an error that nobody has taken, and then writes it.
+        return not (record.name == "twisted" and record.exc_info is None and "Unhandled error" in record.msg)
