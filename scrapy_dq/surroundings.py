@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -93,15 +94,20 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
     return None
 
 
-def _text(value: object) -> str:
+def _text(value: object, *, within: bool = False) -> str:
     if isinstance(value, (set, frozenset)):
         value = sorted(map(repr, value))  # each process has an order of its own
     text = value if isinstance(value, str) else repr(value)
     if isinstance(value, str) or " at 0x" not in text:
         return text
-    # An address is another one in each process: what an object has says which one it is.
-    inside = sorted((name, _text(each)) for name, each in getattr(value, "__dict__", {}).items())
-    return f"{type(value).__qualname__}{inside}"
+    # An address is another one in each process: what an object has says which one it is. But not what these
+    # have in their turn: a client, or a pool, leads to half of the program.
+    name = type(value).__qualname__
+    return name if within else f"{name}{sorted((k, _text(v, within=True)) for k, v in _attributes(value))}"
+
+
+def _attributes(value: object) -> Iterable[tuple[str, object]]:
+    return getattr(value, "__dict__", {}).items()  # type: ignore[no-any-return]
 
 
 def differing(stored: str, ours: str) -> list[str]:

@@ -132,8 +132,9 @@ class Frontier:
             "join", worker_id, json.dumps(identity), new_epoch, ms(crawl.restart_window_s),
             *self._said_of(crawl),
         )  # fmt: skip
-        status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, *more = reply
-        ended_ms, crawled = more
+        (
+            status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms, crawled
+        ) = reply  # fmt: skip
         return Joined(
             Status(status.decode()),
             parse_epoch(epoch),

@@ -70,6 +70,7 @@ class Part:
     def __init__(self, number: int) -> None:
         self.number = number
         self.same = object()
+        self.cycle = self
 
 
 def test_the_arguments_are_what_a_spider_is_made_with() -> None:
