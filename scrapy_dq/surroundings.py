@@ -107,7 +107,7 @@ def _text(value: object, *, within: bool = False) -> str:
 
 
 def _attributes(value: object) -> Iterable[tuple[str, object]]:
-    return getattr(value, "__dict__", {}).items()  # type: ignore[no-any-return]
+    return getattr(value, "__dict__", {}).items()
 
 
 def differing(stored: str, ours: str) -> list[str]:

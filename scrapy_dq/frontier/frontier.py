@@ -133,7 +133,8 @@ class Frontier:
             *self._said_of(crawl),
         )  # fmt: skip
         (
-            status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms, crawled
+            status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
+            crawled,
         ) = reply  # fmt: skip
         return Joined(
             Status(status.decode()),
