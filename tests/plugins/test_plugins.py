@@ -1,0 +1,243 @@
+"""Plugins of others: each does under two workers of scrapy_dq what it does under Scrapy's own scheduler."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from scrapy import Request, Spider
+
+from scrapy_dq.codec import Codec
+from support.project import PLAIN, Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+
+pytestmark = pytest.mark.plugins
+SPIDER = """
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+"""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """How a project uses a plugin."""
+
+    package: str
+    settings: dict[str, Any]
+    spider: str = "class ProjectSpider(TreeSpider):\n    name = SPIDER_NAME"
+    says: list[str] = field(default_factory=list)
+    """Stats that it must have written, under either scheduler."""
+    runs: int = 1
+    """How often the whole crawl is run: what is remembered from run to run shows in the second one."""
+    workers: int = 2
+    """Of scrapy_dq; 1: the plugin keeps a file that two processes cannot share."""
+
+
+PLUGINS = [
+    Plugin(
+        "scrapy-poet",
+        {"ADDONS": {"scrapy_poet.Addon": 300}},
+        """
+        from web_poet import WebPage, field
+
+        class TreePage(WebPage):
+            @field
+            def path(self):
+                return str(self.url).split("/", 3)[3]
+
+        class ProjectSpider(TreeSpider):
+            name = SPIDER_NAME
+
+            def parse(self, response, page: TreePage):
+                yield from super().parse(response)
+                self.crawler.stats.inc_value("pages made", bool(page.path))
+        """,
+        ["pages made"],
+    ),
+    Plugin(
+        "spidermon",
+        {
+            "SPIDERMON_ENABLED": True,
+            "EXTENSIONS": {"spidermon.contrib.scrapy.extensions.Spidermon": 500},
+            "SPIDERMON_SPIDER_CLOSE_MONITORS": ["spidermon.contrib.scrapy.monitors.SpiderCloseMonitorSuite"],
+            "SPIDERMON_MIN_ITEMS": 1,
+        },
+    ),
+    Plugin(
+        "scrapy-deltafetch",
+        {"DELTAFETCH_ENABLED": True, "SPIDER_MIDDLEWARES": {"scrapy_deltafetch.DeltaFetch": 100}},
+        says=["deltafetch/skipped"],
+        runs=2,
+        workers=1,
+    ),
+    Plugin(
+        "scrapy-crawl-once",
+        {
+            "SPIDER_MIDDLEWARES": {"scrapy_crawl_once.CrawlOnceMiddleware": 100},
+            "DOWNLOADER_MIDDLEWARES": {"scrapy_crawl_once.CrawlOnceMiddleware": 50},
+            "CRAWL_ONCE_DEFAULT": True,
+        },
+        says=["crawl_once/ignored"],
+        runs=2,
+        workers=1,
+    ),
+    Plugin(
+        "scrapy-user-agents",
+        {
+            "DOWNLOADER_MIDDLEWARES": {
+                "scrapy.downloadermiddlewares.useragent.UserAgentMiddleware": None,
+                "scrapy_user_agents.middlewares.RandomUserAgentMiddleware": 400,
+            },
+        },
+    ),
+    Plugin(
+        "scrapy-magicfields",
+        {
+            "SPIDER_MIDDLEWARES": {"scrapy_magicfields.MagicFieldsMiddleware": 100},
+            "MAGIC_FIELDS": {"from": "scraped from $response:url"},
+        },
+    ),
+    Plugin(
+        "scrapy-querycleaner",
+        {
+            "SPIDER_MIDDLEWARES": {"scrapy_querycleaner.QueryCleanerMiddleware": 100},
+            "QUERYCLEANER_REMOVE": "session",
+        },
+    ),
+    Plugin(
+        "scrapy-impersonate",
+        {
+            "DOWNLOAD_HANDLERS": {
+                "http": "scrapy_impersonate.ImpersonateDownloadHandler",
+                "https": "scrapy_impersonate.ImpersonateDownloadHandler",
+            },
+            "USER_AGENT": None,
+        },
+        """
+        class ProjectSpider(TreeSpider):
+            name = SPIDER_NAME
+
+            def parse(self, response):
+                for result in super().parse(response):
+                    if isinstance(result, scrapy.Request):
+                        result.meta["impersonate"] = "chrome"
+                    yield result
+        """,
+    ),
+    Plugin(
+        "scrapy-spider-metadata",
+        {},
+        """
+        from pydantic import BaseModel
+        from scrapy_spider_metadata import Args
+
+        class Params(BaseModel):
+            depth: int = 3
+
+        class ProjectSpider(Args[Params], TreeSpider):
+            name = SPIDER_NAME
+
+            def parse(self, response):
+                assert self.args.depth == 3
+                yield from super().parse(response)
+        """,
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """Yield the URL of one server."""
+    with RedisServer(appendonly=True) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[TreeSite]:
+    """Yield a tree of 60 pages."""
+    with TreeSite(pages=60) as site:
+        yield site
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of all runs of a project."""
+
+    pages: Counter[str]
+    items: Counter[str]
+    says: set[str]
+    reasons: set[str | None]
+    stats: Counter[str]
+
+
+@pytest.fixture
+def crawled(tmp_path: Path, site: TreeSite, redis_url: str) -> Iterator[Callable[..., Outcome]]:
+    """Yield a function that crawls a project with a plugin, as often as it needs, and returns the outcome."""
+    with ExitStack() as stack:
+
+        def crawl(plugin: Plugin, name: str, workers: int, **settings: Any) -> Outcome:
+            project = Project(
+                tmp_path / name, [site.start_url], redis_url=redis_url, spider=SPIDER + dedent(plugin.spider),
+                settings=plugin.settings | settings,
+            )  # fmt: skip
+            stack.callback(project.close)
+            for _ in range(plugin.runs):
+                project.start_workers(workers)
+                reasons = set(project.wait())
+            stats: Counter[str] = Counter()
+            for worker in project.workers:
+                stats.update({name: n for name, n in worker.stats.items() if isinstance(n, int)})
+            says = {name for name in plugin.says if stats[name]}
+            return Outcome(project.count("done"), project.count("item"), says, reasons, stats)
+
+        yield crawl
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=[plugin.package for plugin in PLUGINS])
+def test_a_plugin_does_what_it_does_with_scrapys_own_scheduler(
+    plugin: Plugin, crawled: Callable[..., Outcome], record_property: Callable[[str, object], None]
+) -> None:
+    """The same pages and items, and what it counts; every request is shared, and none fails."""
+    version = importlib.metadata.version(plugin.package)
+    scrapys = crawled(plugin, "scrapys", 1, **PLAIN)
+    ours = crawled(plugin, "ours", plugin.workers)
+    record_property("figures", f"{plugin.package} {version}: {ours.pages.total()} pages")
+    assert scrapys.pages
+    assert (ours.pages, ours.items) == (scrapys.pages, scrapys.items)
+    assert scrapys.says == ours.says == set(plugin.says)
+    assert ours.reasons == {"finished"}
+    assert not ours.stats["dq/enqueued/local"]
+    assert not ours.stats["dq/failed"] + ours.stats["log_count/ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("scrapy-playwright", "from scrapy_playwright.page import PageMethod\nrequest = Request(URL, meta={"
+         "'playwright': True, 'playwright_page_methods': [PageMethod('wait_for_selector', 'div')]})"),
+        ("scrapy-splash", "from scrapy_splash import SplashRequest\n"
+         "request = SplashRequest(URL, args={'wait': 0.5, 'lua_source': 'return 1'}, magic_response=True)"),
+        ("scrapy-zyte-api", "request = Request(URL, meta={'zyte_api': {'browserHtml': True, 'tags': []}})"),
+    ],
+    ids=["scrapy-playwright", "scrapy-splash", "scrapy-zyte-api"],
+)
+def test_the_requests_of_a_plugin_are_stored_whole(package: str, source: str) -> None:
+    """Of those that need a browser or a service: what they are told comes back."""
+    importlib.metadata.version(package)
+    made: dict[str, Any] = {"Request": Request, "URL": "http://localhost/"}
+    exec(source, made)
+    request = made["request"]
+    codec = Codec(Spider("any"))
+    again = codec.decode(codec.encode(request))
+    assert type(again) is type(request)
+    assert repr(again.meta) == repr(request.meta)
+    assert again.to_dict().keys() == request.to_dict().keys()
