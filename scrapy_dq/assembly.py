@@ -15,7 +15,7 @@ from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
 from scrapy_dq.frontier.speaker import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_keys import start_keys_of
-from scrapy_dq.surroundings import names_of, spider_args
+from scrapy_dq.surroundings import names_of, spider_args, told_apart
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -77,7 +77,8 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
 def identity_of(config: Config, crawler: Crawler) -> Identity:
     """Return what must agree between all workers of the crawl."""
     assert crawler.spider is not None
-    args = json.dumps(spider_args(crawler), sort_keys=True)
+    named = spider_args(crawler)
+    args, own = json.dumps(named, sort_keys=True), not told_apart(named)
     listens = start_keys_of(crawler.spider, config) is not None
     return Identity(
         fingerprinter=global_object_name(type(crawler.request_fingerprinter)),
@@ -88,9 +89,10 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         partition_by=config.partition_by,
         seen_ttl_s=config.seen_ttl_s,
         limits=config.limits,
-        starts=("" if config.seed_once else "*") + args,
+        # Of arguments that cannot be told apart, nobody knows whether another start() yields the same.
+        starts=("" if config.seed_once and not own else "*") + args,
         # One that is fed is started again to be fed on.
-        restart_window_s=0.0 if listens else config.restart_window_s,
+        restart_window_s=0.0 if listens or own else config.restart_window_s,
     )
 
 

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 SCRAPYD_ARGUMENT = "_job"
+UNNAMED = "\0"
+"""What the digest of an argument begins with that says nothing of itself but its type."""
 
 
 def need_asyncio() -> None:
@@ -94,20 +95,20 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
     return None
 
 
-def _text(value: object, *, within: bool = False) -> str:
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, (set, frozenset)):
         value = sorted(map(repr, value))  # each process has an order of its own
-    text = value if isinstance(value, str) else repr(value)
-    if isinstance(value, str) or " at 0x" not in text:
-        return text
-    # An address is another one in each process: what an object has says which one it is. But not what these
-    # have in their turn: a client, or a pool, leads to half of the program.
-    name = type(value).__qualname__
-    return name if within else f"{name}{sorted((k, _text(v, within=True)) for k, v in _attributes(value))}"
+    text = repr(value)
+    # An address is another one in each process, and says nothing of what an iterator, or a client, is for;
+    # what is left out of a large table may be what differs.
+    return f"{UNNAMED}{type(value).__qualname__}" if " at 0x" in text or "..." in text else text
 
 
-def _attributes(value: object) -> Iterable[tuple[str, object]]:
-    return getattr(value, "__dict__", {}).items()
+def told_apart(args: dict[str, str]) -> bool:
+    """Tell whether other arguments of the same names would look different; else they may be anybody's."""
+    return not any(digest.startswith(UNNAMED) for digest in args.values())
 
 
 def differing(stored: str, ours: str) -> list[str]:
@@ -120,5 +121,7 @@ def differing(stored: str, ours: str) -> list[str]:
 
 
 def _digest(text: str) -> str:
+    if text.startswith(UNNAMED):
+        return text
     # The command line may hold bytes that are not UTF-8; Python has surrogates for them.
     return blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()

@@ -1,0 +1,37 @@
+"""What a worker says of the crawl that it joins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_dq.assembly import identity_of
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.settings import Config
+
+
+class Opening(Crawler):
+    def crawl(self, *args: Any, **kwargs: Any) -> Any:
+        yield
+
+
+def identity(**kwargs: object) -> Identity:
+    """Return the identity of a worker whose `crawl()` was given these arguments."""
+    crawler = Opening(Spider)
+    crawler.spider = Spider("any")
+    crawler.request_fingerprinter = RequestFingerprinter(crawler)
+    crawling = crawler.crawl(**kwargs)
+    next(crawling)
+    return identity_of(Config.read({}, {"spider": "any"}), crawler)
+
+
+@pytest.mark.parametrize(("rows", "own"), [(iter([1]), True), ([1], False)], ids=["iterator", "list"])
+def test_a_start_with_arguments_that_say_nothing_is_this_workers_own(rows: object, own: bool) -> None:
+    """Another one with such arguments makes up for it as little as it is this one, started again."""
+    said = identity(rows=rows)
+    assert said.starts.startswith("*") is own
+    assert (said.restart_window_s == 0) is own
