@@ -86,7 +86,7 @@ class AtWork:
         """Note that the engine is through with *request*; tell whether it was a local one."""
         if request in self.local:
             # Interrupted: the spider is closing, and its parents are given back, which yield it anew.
-            if ending.outcome is not Outcome.INTERRUPTED:
+            if ending.outcome is not Outcome.INTERRUPTED and self.local.is_taken(request):
                 for free in self.local.done(request):
                     if free in self._waiting:
                         self._settle(free, self._waiting.pop(free))

@@ -25,6 +25,7 @@ class LocalQueue:
         self._later: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._parents: dict[Request, frozenset[bytes]] = {}
+        self._taken: set[Request] = set()
         self._holds: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
@@ -58,11 +59,17 @@ class LocalQueue:
         while self._later and self._later[0][0] <= time.monotonic():
             self._push(heappop(self._later)[2])
         request: Request | None = self._queue.pop()
+        if request is not None:
+            self._taken.add(request)
         return request
 
     def _push(self, request: Request) -> None:
         priority = request.priority if isinstance(request.priority, int) else 0
         self._queue.push(request, -priority)
+
+    def is_taken(self, request: Request) -> bool:
+        """Tell whether it was taken out, and is not done; else the engine knows it by `engine.download()`."""
+        return request in self._taken
 
     def parents(self, request: Request) -> frozenset[bytes]:
         """Return the leases that wait for *request*."""
@@ -74,6 +81,7 @@ class LocalQueue:
 
     def done(self, request: Request) -> list[bytes]:
         """Forget *request*; return the leases that wait for nothing any more."""
+        self._taken.discard(request)
         free = []
         for entry_id in self._parents.pop(request):
             self._holds[entry_id] -= 1

@@ -11,7 +11,7 @@ import pytest
 
 from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import failed, keys
-from scrapy_dq.frontier.signing import NOT_SIGNED
+from scrapy_dq.frontier.signing import NOT_SIGNED, Signer
 from support import outages, unstorable_spider, watched_spider
 from support.fault_crawl import FaultCrawl
 from support.hostile import (
@@ -148,7 +148,7 @@ def test_what_nobody_with_a_key_has_written_is_not_crawled(
     store(crawl, [*forged, b"\5" + bytes(16) + forged[0]])
     with connect_url(crawl.redis_url) as client:
         # Else no worker would begin: whoever can write there can take that for granted.
-        client.hdel(keys.meta(crawl.project.name), "signing")
+        client.hset(keys.meta(crawl.project.name), "signing", Signer("", SIGNED["DQ_SIGNING_KEYS"]).ids)
 
     workers = crawl.start(2)
     verdict = crawl.end()

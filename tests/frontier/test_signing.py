@@ -120,6 +120,16 @@ def test_workers_without_a_common_key_do_not_meet(
     HandWorker(open_signed(*then), "coming")
 
 
+def test_a_crawl_of_a_version_that_signed_nothing_is_none_for_workers_with_a_key(open_signed: Open) -> None:
+    """What waits there has no signature: it would become dead letters."""
+    live = open_signed()
+    HandWorker(live, "going").exchange(put(1))
+    live.redis.hdel(live.key("meta"), "signing")
+    with pytest.raises(FrontierRefused, match="DQ_SIGNING_KEYS"):
+        HandWorker(open_signed(OLD), "coming")
+    HandWorker(open_signed(), "like it")
+
+
 def test_keys_are_rotated_in_three_steps(open_signed: Open) -> None:
     """The new one verifies everywhere before it signs anywhere, and the old one goes last."""
     HandWorker(open_signed(OLD), "1").exchange(put(1))

@@ -473,3 +473,42 @@ def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
         asyncio.run(open_and_close())
     assert [record.name for record in caplog.records] == ["scrapy_dq.session"]
     assert "no engine._slot" in caplog.text
+
+
+DOWNLOADS_WHAT_WAITS = """\
+import asyncio
+import scrapy
+from scrapy.utils.defer import maybe_deferred_to_future
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def parse(self, response):
+        # A lambda cannot be stored: it stays in this worker, and waits, as long as the downloader is busy.
+        page = response.follow("/p/1", callback=lambda again: self.page(again), dont_filter=True)
+        yield response.follow("/p/2?delay=0.5", callback=self.page)
+        yield page
+        engine = self.crawler.engine
+        await maybe_deferred_to_future(engine.download(page))
+        self.record("looked", "at it")
+
+    def page(self, response):
+        self.record("done", page_path(response))
+"""
+
+
+def test_a_local_request_that_waits_is_not_done_when_it_is_downloaded_meanwhile(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """`engine.download()` of what was yielded ends with the same call of the engine; it is crawled, too."""
+    site = start_site(pages=3)
+    busy = {"CONCURRENT_REQUESTS": 1}
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=DOWNLOADS_WHAT_WAITS, settings=busy
+    )
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    assert project.count("looked") == {"at it": 1}
+    assert set(project.count()) == {"/p/1", "/p/2?delay=0.5"}

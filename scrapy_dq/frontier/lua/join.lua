@@ -30,8 +30,10 @@ if state.phase == 'finished' then
 end
 for _, field in ipairs(agree) do
   local stored = stored_field(field)
-  -- Programs that begin a crawl without a word of its order serve it oldest first.
-  if field == 'order' and stored == '' and state.epoch and ours.spider == '' then stored = 'fifo' end
+  -- Programs that begin a crawl without a word of its order serve it oldest first; versions before signed nothing.
+  if stored == '' and state.epoch then
+    stored = field == 'signing' and 'no' or field == 'order' and ours.spider == '' and 'fifo' or ''
+  end
   if not agrees(ours, field, stored) then return { 'DIFFERS', field, stored, ours[field] } end
 end
 local resumed, limits_changed = 0, 0
