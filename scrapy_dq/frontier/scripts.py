@@ -20,14 +20,14 @@ _SEEN = {
     Seen.COMPACT: ("buckets", "seen_compact"),
 }
 _PARTS: dict[str, tuple[str, ...]] = {
-    "join": ("starts", "member", "limits", "described", "rights"),
-    "rejoin": ("release", "starts", "member", "limits", "described"),
+    "join": ("shared", "starts", "member", "limits", "described", "rights"),
+    "rejoin": ("release", "shared", "starts", "member", "limits", "described"),
     "exchange": (
         "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
         "serve", "lease", "claim", "starts", "finish",
     ),
     "adopt": (),
-    "fence": ("starts",),
+    "fence": ("shared", "starts"),
     "drain": ("bury", "starts", "member"),
     "leave": ("release", "starts", "member"),
     "beat": (),

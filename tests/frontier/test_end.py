@@ -407,14 +407,18 @@ def test_a_run_of_one_worker_has_no_window(live: LiveFrontier) -> None:
     assert HandWorker(live, "again", ARGS).run == 1
 
 
-@pytest.mark.parametrize("with_", ["itself", "a program", "one that is dead"])
+@pytest.mark.parametrize("with_", ["itself", "a program", "one that is dead", "one that died before it came"])
 def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None:
-    """Not with its former self, a program or a command, nor with one that was found dead before it came."""
+    """Not with its former self, a program or a command, nor with one that was dead before it came."""
     if with_ == "a program":
         HandWorker(live, "program", IDENTITY).exchange(seeding=LISTENING)
     elif with_ == "one that is dead":
         HandWorker(live, "dead", ARGS).fence("dead", gone=True)
+    elif with_ == "one that died before it came":
+        live.call("beats", "dead", HandWorker(live, "dead", ARGS).epoch)
     alone = HandWorker(live, "alone", ARGS)
+    if with_ == "one that died before it came":
+        alone.fence("dead", gone=True)
     if with_ == "itself":
         alone.rejoin("alone again")
     alone.drain("dead")
@@ -423,6 +427,22 @@ def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None
     assert alone.exchange(ack(1)).status is FINISHED
     alone.leave()
     assert HandWorker(live, "again", ARGS).run == 1
+
+
+@pytest.mark.parametrize("third", [False, True])
+def test_who_lives_on_has_shared_the_run(live: LiveFrontier, third: bool) -> None:
+    """One that has beaten since the other one came, and died then; or others that are there besides."""
+    first = HandWorker(live, "first", ARGS)
+    second = HandWorker(live, "second", ARGS)
+    if third:
+        HandWorker(live, "third", ARGS).exchange()
+    else:
+        live.call("beats", "first", first.epoch)
+    second.fence("first", gone=True)
+    second.drain("first")
+    assert second.exchange().status is FINISHED
+    second.leave()
+    assert HandWorker(live, "again", ARGS).joined.status is FINISHED
 
 
 def test_the_next_run_is_shared_or_not_by_itself(live: LiveFrontier) -> None:

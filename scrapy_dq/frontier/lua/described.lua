@@ -18,7 +18,6 @@ local function agrees(ours, field, stored)
   if stored == '' or ours[field] == '' or stored == ours[field] then return true end
   return field == 'signing' and string.find(' ' .. ours.verifies .. ' ', ' ' .. stored .. ' ', 1, true)
 end
-local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 -- The run of state.run is what *ours* says from now on.
 local function describe(ours)
   -- A program without a spider does not know by what the fingerprints were made that stay.

@@ -20,4 +20,5 @@ if gone == '0' then
   redis.call('HSET', key.absent, worker_id, worker[1] == '0' and worker[2] or worker[1] or 2 ^ 52)
 end
 redis.call('HSET', worker_key(worker_id), 'fenced', 1, 'seeding', 0)
+unshare(worker_id)
 return { 'OK', broken }

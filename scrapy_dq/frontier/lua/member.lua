@@ -11,15 +11,6 @@ local function register(id, identity, starts, old, suspect, came_from, seeding)
   state.members = state.members + redis.call('SADD', key.members, id) -- last: a member has all of these
   midway.registering = nil
 end
--- Several workers with a start() share this run: a program, a command, or one that rejoins is no other worker.
-local function note_shared()
-  local workers = 0
-  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-    local worker = redis.call('HMGET', worker_key(id), 'starts', 'fenced')
-    if (worker[1] or '') ~= '' and worker[2] == '0' then workers = workers + 1 end
-    if workers > 1 then return redis.call('HSET', key.meta, 'shared', 1) end
-  end
-end
 local function remove_member(id)
   midway.removing = id -- all that it had is elsewhere
   state.members = state.members - redis.call('SREM', key.members, id)
@@ -74,7 +65,7 @@ local function over_for(ours, restart_ms)
   if state.gone > 0 then return false end
   if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end
   local ago_ms = wall_ms() - (tonumber(was[5]) or 0)
-  return ago_ms >= 0 and ago_ms < restart_ms and was[4] == '1' and ours.spider == was[2]
+  return ago_ms >= 0 and ago_ms < restart_ms and was[4] and ours.spider == was[2]
     and (ours.spider_args == was[3] or stored_starts()[ours.starts] == 'done') and ago_ms
 end
 -- Who calls it writes run and phase, in one step: until then the last one is finished.

@@ -1,0 +1,21 @@
+-- shared: whether several workers with a start() share this run. A program, a command, or one that rejoins is no other
+-- worker. `meta.shared` has two of them, a line each: id, and its heartbeats at that time.
+local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
+local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
+local function note_shared()
+  if stored_field('shared') ~= '' then return end
+  local workers = {}
+  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
+    local worker = redis.call('HMGET', worker_key(id), 'starts', 'fenced')
+    if (worker[1] or '') ~= '' and worker[2] == '0' then workers[#workers + 1] = with_beat(id) end
+    if #workers > 1 then return redis.call('HSET', key.meta, 'shared', table.concat(workers, '\n')) end
+  end
+end
+-- A worker was found dead: if its heart has not beaten since, it was dead before the other one came, as the one that
+-- a supervisor has started in its place.
+local function unshare(id)
+  local pair = '\n' .. stored_field('shared') .. '\n'
+  if not string.find(pair, '\n' .. with_beat(id) .. '\n', 1, true) then return end
+  redis.call('HDEL', key.meta, 'shared')
+  note_shared()
+end
