@@ -98,12 +98,24 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, (set, frozenset)):
-        value = sorted(map(repr, value))  # each process has an order of its own
-    text = repr(value)
+    try:
+        text = _canonical(value)
+    except RecursionError:
+        text = " at 0x"
     # An address is another one in each process, and says nothing of what an iterator, or a client, is for;
     # what is left out of a large table may be what differs.
     return f"{UNNAMED}{type(value).__qualname__}" if " at 0x" in text or "..." in text else text
+
+
+def _canonical(value: object) -> str:
+    """Return the repr of plain data, in which sets, and dicts, have the same order in each process."""
+    if type(value) in (set, frozenset):
+        return f"{{{', '.join(sorted(map(_canonical, value)))}}}"  # type: ignore[call-overload]
+    if type(value) is dict:
+        return f"{{{', '.join(sorted(f'{_canonical(k)}: {_canonical(v)}' for k, v in value.items()))}}}"
+    if type(value) in (list, tuple):
+        return f"{type(value).__name__}({', '.join(map(_canonical, value))})"  # type: ignore[call-overload]
+    return repr(value)
 
 
 def told_apart(args: dict[str, str]) -> bool:

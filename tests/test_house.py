@@ -35,8 +35,8 @@ HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomaticall
 NO_MOVE = {
     "bands.lua", "buckets.lua", "damage.lua", "delayed.lua", "described.lua", "discarded.lua", "entry.lua",
     "grants.lua", "keys.lua", "kinds.lua", "limits.lua", "member.lua", "midway.lua", "partition.lua",
-    "politeness.lua", "put_back.lua", "recount.lua", "rights.lua", "salvage.lua", "serve.lua", "shared.lua", "starts.lua",
-    "state.lua", "sums.lua", "types.lua", "words.lua",
+    "politeness.lua", "put_back.lua", "recount.lua", "rights.lua", "salvage.lua", "serve.lua", "shared.lua",
+    "starts.lua", "state.lua", "sums.lua", "types.lua", "words.lua",
 }  # fmt: skip
 NO_MOVE_KINDS = ("order_", "seen_")
 

@@ -92,6 +92,18 @@ def test_arguments_that_say_nothing_of_themselves_are_not_taken_for_the_same(val
     assert opened_with(rows=value) == opened_with(rows=value)
 
 
+def test_plain_data_is_the_same_in_whichever_order_it_is_written() -> None:
+    """Sets have another one in each process, also within lists and dicts."""
+    first, second = {8, 0}, {0, 8}
+    assert repr(first) != repr(second)
+    one, other = ({"a": [first], "b": (1,)}, {"b": (1,), "a": [second]})
+    assert opened_with(given=one) == opened_with(given=other)
+    assert opened_with(given=one) != opened_with(given={"a": [first], "b": [1]})
+    endless: list[Any] = []
+    endless.append(endless)
+    assert not surroundings.told_apart(opened_with(given=endless))
+
+
 def test_without_a_crawl_they_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """`scrapy dq push` makes a spider, and crawls nothing."""
     words = ["scrapy", "dq", "push", "-a", "_job=7", "-a", "category=1", "-acolour=red"]
