@@ -175,7 +175,7 @@ def _line(crew: Crew) -> str:
     rate = sum(post.rate for post in crew.posts)
     errors = sum(post.errors for post in crew.posts)
     alive = sum(post.process is not None for post in crew.posts)
-    return (
-        f"{done:,} of {total:,} done; {_counts(crew)}; {workers(alive)}, {rate:,.1f} pages/s, "
-        f"{errors:,} errors"
-    )
+    seen = crew.lookout.overview
+    pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
+    found = f"{errors:,} error{'' if errors == 1 else 's'}"
+    return f"{done:,} of {total:,} done; {_counts(crew)}; {workers(alive)}{pace}, {found}"

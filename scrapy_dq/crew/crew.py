@@ -139,7 +139,8 @@ class Crew:
 
     def _ended(self, post: Post, process: WorkerProcess, status: int) -> None:
         post.take_leave(process)
-        if status == 0 and process.reason:
+        # One that has closed its spider has ended, though a signal may find it while Python exits.
+        if process.reason and status in (0, -signal.SIGTERM):
             post.state = process.reason
             if process.reason != "finished":
                 self._say(f"{post.name} closed: {process.reason}")

@@ -40,6 +40,18 @@ STOP_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 2.0
 
 
+@contextmanager
+def _quiet_redis() -> Iterator[None]:
+    """Leave out what redis-py logs of a connection that SHUTDOWN ends, as it should: a failed operation."""
+    redis_logger = logging.getLogger("redis.client")
+    before = redis_logger.level
+    redis_logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        redis_logger.setLevel(before)
+
+
 class EmbeddedRedis:
     """The redis-server that all workers of one project share on this machine.
 
@@ -241,7 +253,7 @@ class EmbeddedRedis:
                 logger.warning("Embedded Redis: %s, does not stop (%s); left running", who, self._silence)
                 return
             try:
-                with self._client() as client:
+                with self._client() as client, _quiet_redis():
                     # NOSAVE spares the RDB only: the AOF is written and fsynced. It also ends a stuck script.
                     client.shutdown(nosave=True)
             except RedisError as error:

@@ -43,7 +43,12 @@ CENSUS = Census(waiting=7, done=1200)
 )
 def test_the_line_says_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says: str) -> None:
     """Else it looks as if it hung; and it counts as people do."""
-    assert _line(crew_with(CENSUS, hold, alive)) == f"1,200 of 1,207 {says}, 1.0 pages/s, 4 errors"
+    pace = "" if hold is Hold.PAUSED else ", 1.0 pages/s"
+    crew = crew_with(CENSUS, hold, alive)
+    assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
+    for post in crew.posts:
+        post.errors = post.number - 1
+    assert _line(crew).endswith(", 1 error")
 
 
 def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
