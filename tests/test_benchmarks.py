@@ -140,14 +140,14 @@ for name, reason, paths in [
 
 
 def test_a_redis_at_a_distance_answers_no_sooner() -> None:
-    """What a timer was late before is taken off, not more."""
+    """What a timer was late before is taken off, and each way no more than EARLY_S."""
     code = """
 from benchmarks.distance import Distance
 from support.redis_server import RedisServer
 with RedisServer() as redis, Distance(redis.port, 20) as distance:
     print(distance.ping_ms())
 """
-    assert float(run("-c", code).stdout) >= 19.9
+    assert float(run("-c", code).stdout) >= 20 - 2 * 0.5
 
 
 def test_a_call_that_an_outage_finds_under_way_is_in_its_window() -> None:

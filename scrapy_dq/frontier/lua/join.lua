@@ -30,9 +30,10 @@ if state.phase == 'finished' then
 end
 for _, field in ipairs(agree) do
   local stored = stored_field(field)
-  -- Programs that begin a crawl without a word of its order serve it oldest first; versions before signed nothing.
+  -- Programs (who have no fingerprinter) that begin a crawl without a word of its order serve it oldest first; versions
+  -- before signed nothing.
   if stored == '' and state.epoch then
-    stored = field == 'signing' and 'no' or field == 'order' and ours.spider == '' and 'fifo' or ''
+    stored = field == 'signing' and 'no' or field == 'order' and ours.fingerprinter == '' and 'fifo' or ''
   end
   if not agrees(ours, field, stored) then return { 'DIFFERS', field, stored, ours[field] } end
 end
