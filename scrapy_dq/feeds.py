@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import logging
 import os
 import threading
@@ -35,6 +36,7 @@ _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
 
 
 class _RunOfFeeds(NamedTuple):
+    crawl: str
     name: str
     new: bool
 
@@ -53,7 +55,7 @@ def open_none(crawler: Crawler) -> None:
             extension.feeds = {}  # Source: scrapy/extensions/feedexport.py::FeedExporter.open_spider
 
 
-def run_begins(crawler: Crawler, run: str, *, new: bool) -> None:
+def run_begins(crawler: Crawler, crawl: str, run: str, *, new: bool) -> None:
     """Have each local feed that is to be overwritten emptied once in a run: as the first worker makes it.
 
     Later ones append: what it holds was acknowledged, and nobody will scrape it again.
@@ -62,7 +64,7 @@ def run_begins(crawler: Crawler, run: str, *, new: bool) -> None:
         run: its name; no other run of any crawl has it.
         new: nobody has scraped anything in it yet.
     """
-    _runs[crawler] = _RunOfFeeds(run, new)
+    _runs[crawler] = _RunOfFeeds(crawl, run, new)
 
 
 def kept_in_process(settings: BaseSettings) -> list[str]:
@@ -89,6 +91,15 @@ def kept_in_process(settings: BaseSettings) -> list[str]:
         if not unbuffered or options.get("postprocessing") or batches:
             found.append(f"{scheme}://{parts.hostname}{parts.path}" if parts.hostname else str(uri))
     return found
+
+
+def _runs_in(mark: IO[str]) -> dict[str, str]:
+    mark.seek(0)
+    with suppress(ValueError):
+        found = json.loads(mark.read())
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 class UnbufferedFileFeedStorage(FileFeedStorage):
@@ -120,7 +131,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
         Now, and not with the first item: until then others may have written theirs, or, if this worker is
         killed before, whoever goes on would find the items of an older run. The file beside it says for which
-        run it was emptied last; who holds its lock is the only one to look.
+        run of each crawl it was emptied last; who holds its lock is the only one to look.
         """
         path = Path(self.path)
         if path.exists() and not path.is_file():  # a pipe, a terminal
@@ -132,10 +143,12 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
                 file = stack.enter_context(mark.open("a+"))
                 lock_alone(file.fileno())
-                file.seek(0)
-                noted = file.read()
+                runs = _runs_in(file)
+                noted = runs.get(run.crawl, "")
                 file.truncate(0)
-                file.write(run.name)
+                # Before the file is emptied: else whoever comes next would empty it once more.
+                file.write(json.dumps(runs | {run.crawl: run.name}))
+                file.flush()
             except OSError as error:
                 logger.warning("%s cannot be written (%s): the run of %s is not noted", mark, error, path)
             if noted != run.name and (noted or run.new):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+
+SOON_S = 10.0
+"""What is announced later is of another crawl in this process."""
 
 
 def refuse(logger: logging.Logger, crawler: Crawler, what: str, error: Exception) -> None:
@@ -26,6 +30,7 @@ class _Aftermath(logging.Filter):
         super().__init__()
         self._spider = crawler.spider
         self._error = error
+        self._until = time.monotonic() + SOON_S
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let pass what is no consequence of the refusal."""
@@ -36,5 +41,6 @@ class _Aftermath(logging.Filter):
             if raised is self._error:
                 return False
             raised = raised.__cause__ or raised.__context__
-        # Twisted announces an error that nobody has taken, and then writes it.
-        return not (record.name == "twisted" and record.exc_info is None and "Unhandled error" in record.msg)
+        # Twisted announces an error that nobody has taken, and then writes it. What it logs is an object.
+        announced = record.name == "twisted" and record.exc_info is None
+        return not (announced and time.monotonic() < self._until and "Unhandled error" in str(record.msg))

@@ -181,7 +181,8 @@ class Session:
             self.settlement.skip_start()
             self.listening.stop()
             open_none(self._crawler)
-        run_begins(self._crawler, f"{joined.epoch}.{joined.run}", new=not joined.crawled)
+        run = f"{joined.epoch}.{joined.run}"
+        run_begins(self._crawler, config.crawl, run, new=not joined.crawled)
         self._dupefilter.open()
         if not self.left_out:
             self._listen()

@@ -95,16 +95,17 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
     return None
 
 
+class _SaysNothing(Exception):
+    """The repr of an object may be that of another one."""
+
+
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     try:
-        text = _canonical(value)
-    except RecursionError:
-        text = " at 0x"
-    # An address is another one in each process, and says nothing of what an iterator, or a client, is for;
-    # what is left out of a large table may be what differs.
-    return f"{UNNAMED}{type(value).__qualname__}" if " at 0x" in text or "..." in text else text
+        return _canonical(value)
+    except (_SaysNothing, RecursionError):
+        return f"{UNNAMED}{type(value).__qualname__}"
 
 
 def _canonical(value: object) -> str:
@@ -115,7 +116,12 @@ def _canonical(value: object) -> str:
         return f"{{{', '.join(sorted(f'{_canonical(k)}: {_canonical(v)}' for k, v in value.items()))}}}"
     if type(value) in (list, tuple):
         return f"{type(value).__name__}({', '.join(map(_canonical, value))})"  # type: ignore[call-overload]
-    return repr(value)
+    text = repr(value)
+    # An address is another one in each process, and says nothing of what an iterator, or a client, is for;
+    # what is left out of a large table may be what differs.
+    if not isinstance(value, (str, bytes)) and (" at 0x" in text or "..." in text):
+        raise _SaysNothing
+    return text
 
 
 def told_apart(args: dict[str, str]) -> bool:

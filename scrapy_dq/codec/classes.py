@@ -14,6 +14,9 @@ from scrapy_dq.codec import page_methods
 from scrapy_dq.codec.shapes import Shape, shape_of
 from scrapy_dq.codec.unfit import Unfit
 
+_CARRIED = ("builtins", "datetime", "decimal", "uuid", "pathlib")
+"""Modules of the types that codec/values.py carries by itself."""
+
 
 class BadType(ValueError):
     """What DQ_TYPES lists cannot be carried; the message says why."""
@@ -33,7 +36,8 @@ class Classes:
         self._by_name: dict[str, Shape] = {}
         for name in types:
             shape = _listed(name)
-            self._by_name[shape.name] = shape
+            if shape is not None:
+                self._by_name[shape.name] = shape
 
     def shape_of(self, cls: type) -> Shape:
         """Return the shape of *cls*; raise Unfit if instances of it may not be stored."""
@@ -100,8 +104,8 @@ def _shape(name: str, cls: type, *, listed: bool = False) -> Shape:
     return shape_of(name, cls, listed=listed)
 
 
-def _listed(dotted: str) -> Shape:
-    """Import a class that DQ_TYPES lists, and return its shape."""
+def _listed(dotted: str) -> Shape | None:
+    """Import a class that DQ_TYPES lists, and return its shape; None: entries carry it anyway."""
     module, _, qualname = dotted.rpartition(".")
     try:
         found: Any = None
@@ -119,6 +123,8 @@ def _listed(dotted: str) -> Shape:
         raise BadType(f"{dotted!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type):
         raise BadType(f"{dotted!r} is not the dotted name of a class")
+    if found.__module__.partition(".")[0] in _CARRIED:
+        return None
     name = f"{found.__module__}:{found.__qualname__}"
     try:
         return _shape(name, found, listed=True)

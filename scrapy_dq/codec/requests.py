@@ -238,9 +238,9 @@ class Codec:
                 raise Unfit(f"{plan.name or 'it'} comes back from its `attributes` with another {name}")
         # What its constructor makes anew each time (a time, an id, a lock) is none of what it was given.
         first, second = _unnamed(again, plan), _unnamed(once_more, plan)
-        plan.anew |= {name for name in first if name not in second or first[name] != second[name]}
+        plan.anew |= {name for name in first if name not in second or not _alike(first[name], second[name])}
         there, back = _unnamed(request, plan), _unnamed(again, plan)
-        if missing := sorted(name for name in there if name not in back or back[name] != there[name]):
+        if missing := sorted(n for n in there if n not in back or not _alike(there[n], back[n])):
             raise Unfit(
                 f"{plan.name} comes back without its {', '.join(missing)}: its `attributes` do not name it. "
                 f"A subclass with attributes = (*Request.attributes, {missing[0]!r}, ...) is stored whole"
@@ -315,6 +315,19 @@ def _unnamed(request: Request, plan: _Plan) -> dict[str, Any]:
         with suppress(AttributeError):
             found[name] = getattr(request, name)
     return {name: value for name, value in found.items() if name not in plan.anew}
+
+
+def _alike(a: Any, b: Any, depth: int = 3) -> bool:
+    """Compare two values; objects that do not say when they are equal, by what they have, if anything."""
+    if type(a) is not type(b):
+        return False
+    own: Any = type(a).__eq__
+    if own is not object.__eq__:
+        return bool(a == b)
+    ours, theirs = (getattr(each, "__dict__", {}) for each in (a, b))
+    if not depth or ours.keys() != theirs.keys():
+        return not depth
+    return all(_alike(ours[name], theirs[name], depth - 1) for name in ours)
 
 
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -25,6 +25,7 @@ from scrapy_dq.settings.setting import (
     limits,
     loadable,
     mapping,
+    need_program,
     number,
     program,
     serializer,
@@ -190,9 +191,8 @@ class Config:
             if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
                 # An argument of the command line whose bytes are no UTF-8: Redis keys and values are UTF-8.
                 raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
-        for name, known in (("REDIS_START_URLS_KEY", ("name", "spider")), ("REDIS_ITEMS_KEY", ("spider",))):
-            # Whether or not this crawl has use for it.
-            _fill(_BY_NAME[name], values[_BY_NAME[name].field], dict.fromkeys(known, "x"))
+        # Whether or not this crawl has use for it.
+        _fill(_BY_NAME["REDIS_START_URLS_KEY"], values["start_urls_key"], {"name": "x", "spider": "x"})
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
         if values["partition_by"] == "none" and values["domain_limits"]:
@@ -216,7 +216,10 @@ class Config:
                 "REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET are both True: a key is one of them, "
                 "or neither (a list)"
             )
-        return cls(**values)
+        config = cls(**values)
+        if config.embedded:
+            need_program(_BY_NAME["DQ_REDIS_SERVER"], config.redis_server)
+        return config
 
     @classmethod
     def for_items(cls, settings: Mapping[str, Any]) -> Config:

@@ -22,6 +22,7 @@ class ConfigError(ValueError):
 
 SHORTEST_KEY = 16
 """Characters of a signing key: a guess is tried a million times a second."""
+_PROGRAM = "a program that is there, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT", "DQ_SIGNING_KEYS")
 
@@ -117,9 +118,15 @@ def folder(setting: Setting, value: Any) -> str:
 
 
 def program(setting: Setting, value: Any) -> str:
-    if isinstance(value, str) and (not value or shutil.which(os.path.expanduser(value))):
+    """Whether it is there matters only where it is to be run: see `need_program`."""
+    if isinstance(value, str):
         return value
-    raise setting.wrong(value, "a program that is there, by its path or its name")
+    raise setting.wrong(value, _PROGRAM)
+
+
+def need_program(setting: Setting, value: str) -> None:
+    if value and not shutil.which(os.path.expanduser(value)):
+        raise setting.wrong(value, _PROGRAM)
 
 
 def url(setting: Setting, value: Any) -> str:

@@ -556,6 +556,25 @@ def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None
             codec.encode(WaitingRequest(URL, wait_s=9))
 
 
+class Extra:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+
+
+class ExtraRequest(Request):
+    def __init__(self, *args: Any, extra: Extra | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.extra = extra or Extra()
+
+
+def test_an_object_that_a_request_was_given_is_not_taken_for_one_that_it_made(codec: Codec) -> None:
+    """Both are others each time; what they have tells them apart."""
+    for _ in range(2):
+        assert codec.decode(codec.encode(ExtraRequest(URL))).extra.number == 0  # type: ignore[attr-defined]
+        with pytest.raises(CannotEncode, match="comes back without its extra"):
+            codec.encode(ExtraRequest(URL, extra=Extra(7)))
+
+
 class MakingRequest(Request):
     """Has attributes that its constructor makes, and one that is computed when it is needed."""
 

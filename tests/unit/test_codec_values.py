@@ -503,13 +503,19 @@ class Copied:
         (f"{__name__}.Text", "built on a type that keeps more than fields"),
         (f"{__name__}.Guarded", "is a property"),
         ("fractions.Fraction", "its __reduce__"),
-        ("datetime.datetime", "cannot be stored"),
+        ("collections.deque", "cannot be stored"),
     ],
 )
 def test_what_cannot_be_carried_is_not_listed(name: str, reason: str) -> None:
     """Told as a worker starts, and not by a request that stays local."""
     with pytest.raises(BadType, match=reason):
         Codec(BookSpider(), types=[name])
+
+
+def test_what_is_carried_anyway_may_be_listed() -> None:
+    """It changes nothing."""
+    listing = Codec(BookSpider(), types=["datetime.datetime", "decimal.Decimal"])
+    assert there_and_back(Decimal(1), listing) == Decimal(1)
 
 
 PAGE_METHODS = """

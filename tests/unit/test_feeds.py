@@ -19,10 +19,10 @@ class Feed:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def worker(self, run: str, *, new: bool, overwrite: bool = True) -> Any:
+    def worker(self, run: str, *, new: bool, overwrite: bool = True, crawl: str = "crawl") -> Any:
         """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
         crawler = Mock()
-        feeds.run_begins(crawler, run, new=new)
+        feeds.run_begins(crawler, crawl, run, new=new)
         return UnbufferedFileFeedStorage.from_crawler(
             crawler, str(self.path), feed_options={"overwrite": overwrite}
         )
@@ -81,7 +81,7 @@ def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
     """Nor noted."""
     (mark,) = feed.path.parent.glob(".*")
     feed.write(feed.worker("run 1", new=True, overwrite=False), "a")
-    assert (feed.text, mark.read_text()) == ("0a", "run 0")
+    assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "run 0"}')
 
 
 def test_a_storage_that_scrapy_makes_to_try_it_empties_nothing(feed: Feed) -> None:
@@ -100,3 +100,12 @@ def test_a_folder_that_takes_no_mark(feed: Feed, caplog: pytest.LogCaptureFixtur
     feed.write(feed.worker("run 2", new=True), "b")
     assert feed.text == "b"
     assert f"{mark} cannot be written" in caplog.text
+
+
+def test_a_file_that_two_crawls_share_is_emptied_by_the_first_worker_of_each_alone(feed: Feed) -> None:
+    """Not by who joins one of them after the other has begun."""
+    feed.write(feed.worker("run 1", new=True), "a")
+    feed.write(feed.worker("run 7", new=True, crawl="other"), "o")
+    feed.write(feed.worker("run 1", new=False), "b")
+    feed.write(feed.worker("run 7", new=False, crawl="other"), "p")
+    assert feed.text == "obp"
