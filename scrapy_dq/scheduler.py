@@ -18,6 +18,7 @@ from scrapy_dq.codec import CannotDecode
 from scrapy_dq.dupefilter import DupeFilter
 from scrapy_dq.fed import Fed, NoRequest
 from scrapy_dq.frontier.model import Admission, Lease, Put
+from scrapy_dq.held_up import HeldUp
 from scrapy_dq.outgoing import Outgoing
 from scrapy_dq.session import Session
 from scrapy_dq.settings import enabled
@@ -83,6 +84,7 @@ class Scheduler(BaseScheduler):
         self._storing = Storing(self._crawler, self._session, self._work)
         self._fed = Fed(spider, self._session.codec, self._session.start_hosts)
         await self._session.open(self)
+        self._held_up = HeldUp(self._session.settlement, self._wait)
         self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True
 
@@ -139,6 +141,7 @@ class Scheduler(BaseScheduler):
                 return None
             lease = self._session.worker.take()
             if lease is None:
+                self._held_up.look()
                 return None
             if Fed.is_fed(lease.payload):
                 self._expand(lease)
@@ -182,6 +185,11 @@ class Scheduler(BaseScheduler):
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
             self._session.worker.sent(entry_id)
+
+    def _wait(self, request: Request) -> None:
+        entry_id = self._work.lease_of(request)
+        if entry_id is not None:
+            self._session.worker.held_up(entry_id)
 
     def downloaded(self, request: Request) -> None:
         """Settlement's call: *request* has left the downloader."""

@@ -170,6 +170,15 @@ class Settlement:
         """Tell whether *request* is a redirect or a retry: what a download became."""
         return request in self._followed
 
+    def held_up(self) -> set[Request]:
+        """Return the requests that wait in a downloader middleware; none of a downloader unlike Scrapy's."""
+        # Source: scrapy/core/downloader/__init__.py::Downloader.fetch, Downloader._enqueue_request
+        try:
+            downloader = self._engine.downloader
+            return downloader.active.difference(*(slot.active for slot in downloader.slots.values()))  # type: ignore[no-any-return]
+        except (AttributeError, TypeError):
+            return set()
+
     def skip_start(self) -> None:
         """Have `start()` not run: this worker takes no part in the run, nobody would get what it yields."""
         self._engine._start = None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from math import ceil
+from operator import attrgetter
 
 from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Release
 
 RECENT = 256
 """Leases handed out, over which a partition's share of the work is counted."""
+_PLACE = attrgetter("place")
 
 
 class Leases:
@@ -21,7 +24,8 @@ class Leases:
 
     def __init__(self, limit: Callable[[bytes], int]) -> None:
         self._limit = limit
-        # Within a partition in the order in which they came; no partition is empty.
+        # Within a partition as the crawl's order serves; those that have a time of sending, in the order in
+        # which they came. No partition is empty.
         self._buffer: dict[bytes, deque[Lease]] = {}
         self._running: set[bytes] = set()
         # Handed out and not downloaded yet; and how many these are by partition.
@@ -53,6 +57,10 @@ class Leases:
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
+    def is_unsent(self, entry_id: bytes) -> bool:
+        """Tell whether a lease has a time of sending, is at work, and has not gone out."""
+        return any(lease.entry_id == entry_id for lease in self._unsent.values())
+
     @property
     def usable(self) -> int:
         """How many of those in the buffer there is room for."""
@@ -66,8 +74,14 @@ class Leases:
         """Take in a lease that an exchange brought."""
         self._owned.add(lease.entry_id)
         # It may come back to us while its work goes on here: adopt it, do not start it twice.
-        if lease.entry_id not in self._running and lease.entry_id not in self._settling:
-            self._buffer.setdefault(lease.partition, deque()).append(lease)
+        if lease.entry_id in self._running or lease.entry_id in self._settling:
+            return
+        queue = self._buffer.setdefault(lease.partition, deque())
+        last = queue[-1] if queue else lease
+        if lease.place >= last.place or lease.send_at is not None or last.send_at is not None:
+            queue.append(lease)
+        else:
+            insort(queue, lease, key=_PLACE)
 
     def take(self, now: float) -> Lease | None:
         """Hand out the next lease in the buffer: of the partitions that have room, the least loaded one."""

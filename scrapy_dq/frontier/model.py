@@ -196,6 +196,8 @@ class Lease:
     send_at: float | None = field(default=None, compare=False)
     """Not to be sent before, in seconds of this process's monotonic clock; `Worker.sent` tells of it. None:
     no delay."""
+    place: bytes = field(default=b"", compare=False)
+    """Sorts as the order of the crawl serves; empty: not known."""
     genuine: bool = field(default=True, compare=False)
     """False: nobody with a signing key has written it, and its payload is left out."""
 

@@ -179,8 +179,8 @@ def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
     payload: bytes | None = record[end + 21 :]
     if signer.signs or record[end + 21 : end + 22] == MARK:
         payload = signer.verified(entry_id, record[end + 21 :])
-    attempts, partition = record[8] % 128, record[9:end]
-    return Lease(entry_id, attempts, payload or b"", partition, send_at, payload is not None)
+    attempts, partition, place = record[8] % 128, record[9:end], record[:8] + record[end + 1 : end + 9]
+    return Lease(entry_id, attempts, payload or b"", partition, send_at, place, payload is not None)
 
 
 def parse_words(packed: bytes) -> Words:

@@ -194,6 +194,14 @@ class Worker:
             self._pace.room_appeared()
             self._speaker.kick()
 
+    def held_up(self, entry_id: bytes) -> None:
+        """The download of a lease waits for something in this process: it takes no room meanwhile.
+
+        One that has a time of sending keeps its room until it has gone out: the next one counts from that.
+        """
+        if not self._leases.is_unsent(entry_id):
+            self.downloaded(entry_id)
+
     def block(self, partition: bytes, seconds: float) -> None:
         """Have all workers leave a partition alone: its site asked for it."""
         self._note(Block(partition, time.monotonic() + seconds))

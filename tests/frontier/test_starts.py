@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Receipt, Status
+from scrapy_dq.frontier.model import Admission, Receipt, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 ARGS, OTHER = replace(IDENTITY, starts="args"), replace(IDENTITY, starts="other args")
@@ -189,6 +189,20 @@ def test_one_that_dies_after_its_rejoin_has_said_that_its_start_has_to_run_again
     worker.rejoin("again", seeding=4)
     complete.reclaim("again")
     assert all_done(complete).census.incomplete == 1
+
+
+def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFrontier) -> None:
+    """It was kept for who comes back; now it is that of an open run, as after a put that is new."""
+    frozen, other = HandWorker(live, "frozen", ARGS), HandWorker(live, "other", ARGS)
+    other.exchange(put(1, admission=Admission.SEEN))
+    other.take(1)
+    other.fence("frozen")
+    other.drain("frozen")
+    other.exchange(ack(1))
+    other.leave()
+    assert live.redis.hget(live.key("meta"), "seen_for") == b"retry"
+    assert frozen.rejoin("back", seeding=4).status is Status.OK
+    assert live.redis.hmget(live.key("meta"), "phase", "seen_for") == [b"open", None]
 
 
 def test_who_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:

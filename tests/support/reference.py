@@ -171,7 +171,7 @@ class ReferenceFrontier(Partitions):
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
             self._remove(old_id)
         if again and crawl.starts:
-            self.phase = "open"
+            self._open()
         return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
 
     def _last_seq(self, old_id: str, new_id: str) -> int:
@@ -293,7 +293,7 @@ class ReferenceFrontier(Partitions):
             entry.attempts, entry.suspect = 0, False
             self._come_back(entry_id, entry)
         if chosen:
-            self.phase = "open"
+            self._open()
             self.words = replace(self.words, count=self.words.count + 1)
         self.classify_touched(0)
 
@@ -354,11 +354,15 @@ class ReferenceFrontier(Partitions):
         self.ended: dict[bytes, Entry] = {}
         """What failed, or is a dead letter: a retry brings it back."""
 
+    def _open(self) -> None:
+        if self.phase == "finished":
+            self.phase, self.seen_for_retry = "open", False
+
     def _put(self, put: Put) -> bool:
         if put.token in self.tokens[put.admission]:
             return False
         self.tokens[put.admission].add(put.token)
-        self.phase = "open"
+        self._open()
         due = self.clock + (units(max(put.due_at, put.not_before_s - self.wall_s)) or 0)
         if put.reason:
             self.dead[put.entry_id] = ("", 0, put.payload)

@@ -30,6 +30,12 @@ class Held(Leases):
             self.grant(leases[-1])
         return [lease.entry_id for lease in leases]
 
+    def placed(self, *places: bytes) -> list[bytes]:
+        """Grant a lease of A for each of these places, which are the ids, too."""
+        for place in places:
+            self.grant(Lease(place, 0, b"", A, place=place))
+        return sorted(places)
+
     def stint(self, partition: bytes, *send_at: float) -> list[bytes]:
         """Grant one lease of *partition* for each of these times."""
         return [self.fill(partition, send_at=at)[0] for at in send_at]
@@ -56,6 +62,22 @@ def test_a_partition_is_first_in_first_out(held: Held) -> None:
     assert held.ids(1) == [one]
     [four] = held.fill(A)
     assert held.ids(4) == [two, three, four, None]
+
+
+def test_a_newer_lease_that_the_order_serves_first_overtakes_those_in_the_buffer(held: Held) -> None:
+    """As it would if all waited in one process."""
+    in_order = held.placed(b"3", b"5", b"1", b"4", b"2", b"6")
+    assert held.ids(7) == [*in_order, None]
+
+
+def test_leases_that_have_times_of_sending_keep_to_these(held: Held) -> None:
+    """Each is timed to follow the one before it."""
+    for place in b"2", b"1":
+        held.grant(Lease(place, 0, b"", A, send_at=NOW, place=place))
+    [first] = held.ids(1)
+    assert first == b"2"
+    held.sent(first, NOW)
+    assert held.ids(1) == [b"1"]
 
 
 def test_the_partition_that_is_least_at_work_comes_first(held: Held) -> None:

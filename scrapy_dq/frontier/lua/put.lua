@@ -46,7 +46,6 @@ local function put(admission, token, id, rank, payload, partition, wait_ms, not_
   end
   if not admit[admission](token) then return KNOWN end
   adding, adding_to = token, admission -- until the entry is somewhere
-  if state.phase ~= 'open' then redis.call('HDEL', key.meta, 'seen_for') end
   state.phase = 'open'
   if reason then
     local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)

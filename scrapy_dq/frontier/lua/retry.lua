@@ -54,7 +54,6 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
 end
 if from_failed + from_dead > 0 then
   state.phase = 'open'
-  redis.call('HDEL', key.meta, 'seen_for')
   tell() -- whoever is quiet, as nothing was waiting
 end
 classify_touched(0)

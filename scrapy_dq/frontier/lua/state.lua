@@ -45,6 +45,7 @@ local function save_state()
     redis.call('HSET', key.meta, 'counts', counts)
   else
     redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
+    if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end -- what it kept is its own again
   end
 end
 local function save_limiting()
@@ -54,9 +55,8 @@ local function save_limiting()
     redis.call('HDEL', key.meta, 'limiting')
   end
 end
--- Every call carries (epoch, run): a worker that slept through the end of its run, or through the
--- loss of the frontier, must change nothing. Who is a member all the same, joined a run that has a new number since
--- (rejoin.lua).
+-- Every call carries (epoch, run): a worker that slept through the end of its run, or through the loss of the frontier,
+-- must change nothing. Who is a member all the same, joined a run that has a new number since (rejoin.lua).
 local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
 local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end

@@ -1,0 +1,77 @@
+"""Requests that wait in a downloader middleware for another request of their site, which is scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.project import Project
+from support.tree_site import TreeSite
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+
+# Each session is good for 20 pages. The login waits in Redis with the pages, and comes before them.
+LOGIN = """\
+import asyncio
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class LoginMiddleware:
+    def __init__(self, crawler):
+        self.crawler = crawler
+        self.left = 0
+        self.login = None
+        self.logged_in = []
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        crawler.login_middleware = cls(crawler)
+        return crawler.login_middleware
+
+    async def process_request(self, request, spider=None):
+        if request.meta.get("login"):
+            return None
+        while not self.left:
+            if self.login is None:
+                self.login = asyncio.get_running_loop().create_future()
+                url = self.crawler.spider.start_urls[0] + f"?login={len(self.logged_in)}"
+                self.crawler.engine.crawl(
+                    scrapy.Request(
+                        url, self.crawler.spider.log_in, priority=1, dont_filter=True, meta={"login": True}
+                    )
+                )
+            await asyncio.shield(self.login)
+        self.left -= 1
+        return None
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def log_in(self, response):
+        middleware = self.crawler.login_middleware
+        middleware.left, middleware.login = 20, middleware.login.set_result(None)
+        middleware.logged_in.append(response.url)
+        self.record("login", "-")
+"""
+
+
+@pytest.mark.parametrize("slots", [1, 8])
+def test_a_login_that_its_pages_wait_for_is_handed_out(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, slots: int
+) -> None:
+    """They are in the downloader, and not at their site: it has room for the login."""
+    site = start_site(pages=60, fan_out=20)
+    middlewares = {"tree_project.spiders.spider.LoginMiddleware": 1}
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        spider=LOGIN,
+        settings={"DOWNLOADER_MIDDLEWARES": middlewares, "CONCURRENT_REQUESTS_PER_DOMAIN": slots},
+    )
+    worker = project.run_worker(timeout_s=60)
+    assert worker.close_reason == "finished"
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    assert project.count("login")["-"] == 3
