@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from scrapy_dq.feeds import kept_in_process
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Census, Hold, Joined, Status
-from scrapy_dq.settings import Config, breadth_first_queues
+from scrapy_dq.frontier.model import Census, Hold, Joined, Order, StartQueue, Status
+from scrapy_dq.settings import Config, breadth_first_queues, queues_in_vain, start_queue_setting
 from scrapy_dq.slots import delay_of_each
 from scrapy_dq.surroundings import differing
 
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
-WITHOUT_EFFECT = (
-    "JOBDIR",
-    "SCHEDULER_DISK_QUEUE",
-    "SCHEDULER_MEMORY_QUEUE",
-    "SCHEDULER_PRIORITY_QUEUE",
-    "SCHEDULER_START_DISK_QUEUE",
-    "SCHEDULER_START_MEMORY_QUEUE",
-)
+WITHOUT_EFFECT = ("JOBDIR", "SCHEDULER_PRIORITY_QUEUE")
+_START_REQUESTS = {
+    StartQueue.SHARED: "start requests are served like all others of their priority",
+    StartQueue.LIFO: "start requests are served after the others of their priority, the newest first",
+}
 _HOLDS = {
     Hold.NONE: "resumed",
     Hold.PAUSED: "paused; nothing is sent until somebody says `scrapy dq resume`",
@@ -36,19 +33,21 @@ _HOLDS = {
 
 
 def mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
-    """Log which of the project's settings do nothing with this scheduler."""
+    """Log which of the project's settings do nothing with this scheduler, and which are orders here."""
     settings = crawler.settings
-    names = [name for name in WITHOUT_EFFECT if (settings.getpriority(name) or 0) > 0 and settings.get(name)]
     if understood := breadth_first_queues(settings):
         queues, order = " and ".join(understood), config.order.value
         logger.info("%s: breadth-first, which is DQ_ORDER = %r here", queues, order)
-    if names := [name for name in names if name not in understood]:
+    names = [*WITHOUT_EFFECT, *queues_in_vain(settings, config.order)]
+    if names := [name for name in names if (settings.getpriority(name) or 0) > 0 and settings.get(name)]:
         logger.info(
             "These settings have no effect with scrapy_dq.Scheduler: %s. The order is DQ_ORDER = %r, and "
             "the crawl is kept in Redis",
             ", ".join(names),
             config.order.value,
         )
+    if config.start_queue in _START_REQUESTS and config.order in (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO):
+        logger.info("%s: %s", start_queue_setting(settings), _START_REQUESTS[config.start_queue])
 
 
 def mention_feeds(crawler: Crawler) -> None:

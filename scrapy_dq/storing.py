@@ -18,7 +18,7 @@ from scrapy_dq.at_work import AtWork
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.due import AT_ONCE, DUE_KEYS, BadDue, Due, as_stored, due_of
 from scrapy_dq.fingerprints import quick_fingerprint
-from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.session import Session
 from scrapy_dq.slots import BadPartition
 from scrapy_dq.start_hosts import OtherHost
@@ -41,6 +41,7 @@ class Storing:
         self._work = work
         self._count = crawler.stats.inc_value
         self._retry_backoff = config.retry_backoff
+        self._start_queue = config.start_queue
         self._checks_hosts = bool(config.start_hosts)
         self.admissions = Admissions(
             quick_fingerprint(crawler.request_fingerprinter),
@@ -89,7 +90,7 @@ class Storing:
             return self._put_dead(request, parent_id, payload, partition, reason)
         else:
             admitted = self.admissions.of(request, fingerprint, parent_id, payload, self._followed(request))
-            put = _put_of(request, admitted, payload, parent_id)
+            put = self._put_of(request, admitted, payload, parent_id)
             put.partition, put.due_at, put.not_before_s = partition, due.at, due.not_before_s
             if self._work.was_fed(request) and put.admission is Admission.ID:
                 self._fed_puts.append(put)
@@ -151,7 +152,7 @@ class Storing:
         """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
         # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
         admitted = self.admissions.unfiltered(request, parent_id, payload, self._followed(request))
-        put = _put_of(request, admitted, payload, parent_id)
+        put = self._put_of(request, admitted, payload, parent_id)
         put.partition, put.reason = partition, reason
         self._count(stats.BURIED)
         self.warn_dead(str(request), reason)
@@ -185,11 +186,9 @@ class Storing:
             self._warned_over = True
             logger.warning("%s is dropped, and what follows it: the run is over for this worker", request)
 
+    def _put_of(self, request: Request, admitted: Admitted, payload: bytes, parent_id: bytes | None) -> Put:
+        start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
+        return Put(*admitted, int(index(request.priority)), start, payload, parent_id, request)
+
     def _followed(self, request: Request) -> bool:
         return self._session.settlement.followed(request)
-
-
-def _put_of(request: Request, admitted: Admitted, payload: bytes, parent_id: bytes | None) -> Put:
-    start = bool(request.meta.get("is_start_request"))
-    priority = int(index(request.priority))
-    return Put(*admitted, priority, start, payload, parent_id, request)

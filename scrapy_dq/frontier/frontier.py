@@ -59,7 +59,7 @@ SWEEP_STEP = 1_000
 """Keys unlinked at once: 1 ms of Redis's time."""
 SWEEP_S = 1.0
 """Of what a worker that leaves does for those who come after it."""
-SCHEMA = "4"
+SCHEMA = "5"
 """What the keys mean. Workers of another schema are refused: they would misread each other."""
 
 

@@ -18,7 +18,7 @@ MAX_LEASES = 1_000
 MAX_PARTITION_BYTES = 512
 MAX_EXCHANGE_BYTES = 4 * 1024 * 1024
 """Payload bytes of one exchange, at most, in each direction."""
-PRIORITY_LIMIT = 2**50
+PRIORITY_LIMIT = 2**49
 """Priorities beyond ± this are clamped: places are computed in Lua's 53-bit integers."""
 
 
@@ -77,6 +77,17 @@ class Admission(IntEnum):
     """By entry id: equal `dont_filter` requests stay separate, a repeated put does not double."""
 
 
+class StartQueue(IntEnum):
+    """Where start requests stand among those of their priority, in an order that looks at priorities."""
+
+    SHARED = 0
+    """Like all others; so does whatever no `start()` has yielded."""
+    FIFO = 1
+    """After them, the oldest first."""
+    LIFO = 2
+    """After them, the newest first."""
+
+
 class Parentless(IntEnum):
     """What a worker that rejoins has of puts that no lease stands for; they may open a finished run again."""
 
@@ -95,7 +106,8 @@ class Put:
     admission: Admission
     token: bytes
     priority: int
-    start: bool
+    start: int
+    """A StartQueue."""
     payload: bytes
     parent: bytes | None = None
     """Entry id of the lease whose callback yielded it; None when nobody holds one for it; empty when that

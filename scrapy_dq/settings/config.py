@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scrapy_dq.frontier.model import Limits, Order, Seen
+from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
 from scrapy_dq.settings.peers import order_of_queue
 from scrapy_dq.settings.redis_place import name_place, names_redis
+from scrapy_dq.settings.scrapy_queues import breadth_first_queues, start_queue
 from scrapy_dq.settings.setting import (
     ConfigError,
     Setting,
@@ -102,6 +103,8 @@ class Config:
 
     crawl: str
     order: Order = Order.PRIORITY_LIFO
+    start_queue: StartQueue = StartQueue.FIFO
+    """Where the start requests of this worker stand: by Scrapy's own setting."""
     run_name: str = ""
     restart_window_s: float = 60.0
     partition_by: str = "slot"
@@ -186,6 +189,7 @@ class Config:
                 raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
         values = _parse(settings, _BY_NAME)
         values["order"] = Order(values["order"])
+        values["start_queue"] = start_queue(settings)
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
             if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
@@ -266,14 +270,6 @@ def _order_of(settings: Mapping[str, Any]) -> str:
     return (
         order_of_queue(settings) or (Order.PRIORITY_FIFO if breadth_first else Order.PRIORITY_LIFO)
     ).value
-
-
-def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings by which Scrapy's recipe asks for breadth-first order, if they decide it here."""
-    if settings.get("DQ_ORDER") is not None or order_of_queue(settings):
-        return []
-    queues = {name: settings.get(name) for name in ("SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE")}
-    return [name for name, queue in queues.items() if "Fifo" in str(getattr(queue, "__name__", queue))]
 
 
 def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:

@@ -286,11 +286,19 @@ reactor.run()
 def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
     redis_url: str, make_project: MakeProject, start_site: StartSite, start_script: StartScript
 ) -> None:
-    """One request at a time: four orders, ties included; priority-lifo is the order of Scrapy's scheduler."""
+    """One request at a time: four orders, ties included; priority-lifo is the order of Scrapy's scheduler.
+
+    So it is with the other queues that its start requests may have.
+    """
     orders = ("priority-lifo", "priority-fifo", "fifo", "lifo")
     changed = [{"ORDER_NAME": "plain", **PLAIN}]
     for order in orders:
         changed.append({"ORDER_NAME": order, "DQ_ORDER": order, "DQ_CRAWL": f"%(spider)s-{order}"})
+    start_queues = {"start-lifo": "scrapy.squeues.LifoMemoryQueue", "start-shared": None}
+    for name, queue in start_queues.items():
+        start = {"SCHEDULER_START_MEMORY_QUEUE": queue}
+        changed.append({"ORDER_NAME": f"plain-{name}", **PLAIN, **start})
+        changed.append({"ORDER_NAME": name, "DQ_CRAWL": f"%(spider)s-{name}", **start})
     project = make_project(
         [start_site(pages=1).url("")],
         redis_url=redis_url,
@@ -299,7 +307,8 @@ def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
     )
     script = start_script(project, CRAWLERS.format(changed=changed))
     assert script.wait(30) == 0
-    paths = {name: [e.path for e in project.events() if e.event == name] for name in ("plain", *orders)}
+    names = [settings["ORDER_NAME"] for settings in changed]
+    paths = {name: [e.path for e in project.events() if e.event == name] for name in names}
 
     starts = [f"/start/{n}" for n in range(4)]
     by_priority = {p: [f"/p{p}/{n}" for n in range(12) if (0, 5, -1)[n % 3] == p] for p in (5, 0, -1)}
@@ -313,6 +322,8 @@ def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
     assert paths["priority-fifo"] == by_priority[5] + odd + by_priority[0] + even + by_priority[-1]
     assert paths["fifo"] == starts + yielded
     assert paths["lifo"] == (starts + yielded)[::-1]
+    for name in start_queues:
+        assert paths[name] == paths[f"plain-{name}"] != paths["plain"]
 
 
 TWICE = """\

@@ -33,6 +33,7 @@ from scrapy_dq.frontier.model import (
     Seen,
     Sent,
     StartKeys,
+    StartQueue,
     Status,
     Terms,
 )
@@ -91,7 +92,7 @@ def put(
     n: int,
     priority: int = 0,
     *,
-    start: bool = False,
+    start: int = StartQueue.SHARED,
     admission: Admission = Admission.ID,
     token: bytes | None = None,
     payload: bytes = b"payload",

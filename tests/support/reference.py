@@ -28,6 +28,7 @@ from scrapy_dq.frontier.model import (
     Rejoined,
     Release,
     Sent,
+    StartQueue,
     Status,
     Terms,
     Words,
@@ -427,7 +428,9 @@ class ReferenceFrontier(Partitions):
         rank = (-max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, put.priority)), put.start)
         if self.order in (Order.FIFO, Order.LIFO):
             rank = ()
-        newest_first = self.order is Order.LIFO or (self.order is Order.PRIORITY_LIFO and not put.start)
+        newest_first = self.order is Order.LIFO or (self.order is Order.PRIORITY_LIFO and put.start != 1)
+        if rank and put.start == StartQueue.LIFO:
+            newest_first = True
         return (*rank, -self.turn if newest_first else self.turn)
 
     def _receipt(self, me: Worker, census: Census, terms: Terms = NO_TERMS) -> Receipt:

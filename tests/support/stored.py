@@ -92,7 +92,7 @@ def stored_state(
         rank, _, slot = name.partition(":")
         partition = slot.encode()
         bands.setdefault(partition, []).append(int(rank))
-        newest_first = order is Order.LIFO or (order is Order.PRIORITY_LIFO and int(rank) % 2 == 0)
+        newest_first = order is Order.LIFO or (order is Order.PRIORITY_LIFO and int(rank) % 4 == 0)
         turns = [int.from_bytes(element[:8], "big") for element in elements]
         assert turns == sorted(turns, reverse=newest_first)
         for turn, element in zip(turns, elements, strict=True):

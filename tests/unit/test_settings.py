@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy.settings import Settings
+from scrapy.squeues import LifoMemoryQueue
 
 from scrapy_dq import announcing, get_redis_from_settings, stats
 from scrapy_dq.connection import Connection
-from scrapy_dq.frontier.model import Limits, Order, Seen
-from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting, enabled
+from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
+from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting, enabled, queues_in_vain
 
 NAMES = {"spider": "books", "project": "shop", "job": "j1", "category": "poetry"}
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -42,7 +44,8 @@ def test_the_defaults_of_config_and_settings_agree() -> None:
     assert [setting.field for setting in SETTINGS] == list(
         dict.fromkeys(setting.field for setting in SETTINGS)
     )
-    assert {setting.field for setting in SETTINGS} == {field.name for field in dataclasses.fields(Config)}
+    ours = {field.name for field in dataclasses.fields(Config)} - {"start_queue"}  # Scrapy's own setting
+    assert {setting.field for setting in SETTINGS} == ours
 
 
 GOOD: list[tuple[str, Any, Any]] = [
@@ -481,6 +484,44 @@ def test_a_crawl_has_a_name(settings: dict[str, str]) -> None:
 def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str, Any], order: Order) -> None:
     """FIFO queues mean `priority-fifo`, unless DQ_ORDER says something else."""
     assert read(**settings).order is order
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({}, StartQueue.FIFO),
+        ({"SCHEDULER_START_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"}, StartQueue.FIFO),
+        ({"SCHEDULER_START_MEMORY_QUEUE": LifoMemoryQueue}, StartQueue.LIFO),
+        ({"SCHEDULER_START_MEMORY_QUEUE": None}, StartQueue.SHARED),
+        ({"SCHEDULER_START_DISK_QUEUE": None}, StartQueue.FIFO),
+        ({"SCHEDULER_START_DISK_QUEUE": None, "JOBDIR": "job"}, StartQueue.SHARED),
+    ],
+)
+def test_start_requests_stand_where_scrapys_setting_says(
+    settings: dict[str, Any], found: StartQueue
+) -> None:
+    """The disk queue's counts where Scrapy would go by it."""
+    assert read(**settings).start_queue is found
+    project = Settings(settings)
+    assert Config.read(project, NAMES).start_queue is found
+
+
+@pytest.mark.parametrize(
+    ("settings", "order", "named"),
+    [
+        ({"SCHEDULER_MEMORY_QUEUE": LifoMemoryQueue}, Order.PRIORITY_LIFO, []),
+        ({"SCHEDULER_MEMORY_QUEUE": LifoMemoryQueue}, Order.FIFO, ["SCHEDULER_MEMORY_QUEUE"]),
+        ({"SCHEDULER_DISK_QUEUE": "a.MyQueue"}, Order.PRIORITY_LIFO, ["SCHEDULER_DISK_QUEUE"]),
+        ({"SCHEDULER_START_MEMORY_QUEUE": LifoMemoryQueue}, Order.PRIORITY_FIFO, []),
+        ({"SCHEDULER_START_MEMORY_QUEUE": LifoMemoryQueue}, Order.LIFO, ["SCHEDULER_START_MEMORY_QUEUE"]),
+        ({"SCHEDULER_START_MEMORY_QUEUE": "a.My"}, Order.PRIORITY_LIFO, ["SCHEDULER_START_MEMORY_QUEUE"]),
+        ({"SCHEDULER_START_MEMORY_QUEUE": None}, Order.LIFO, []),
+    ],
+)
+def test_queues_that_say_something_else_than_the_order_are_in_vain(
+    settings: dict[str, Any], order: Order, named: list[str]
+) -> None:
+    assert queues_in_vain(settings, order) == named
 
 
 @pytest.mark.parametrize(
