@@ -281,8 +281,8 @@ from scrapy_dq import Queue
 record, url, crawl = sys.argv[1:]
 with Queue(crawl, url=url) as q:
     q.put(1), q.get(), q.task_done()
-    print("waits", file=open(record, "a"))
     try:
+        print("waits", file=open(record, "a"))
         q.get()
     except KeyboardInterrupt:
         print("interrupted", file=open(record, "a"))
