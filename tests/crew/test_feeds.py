@@ -28,7 +28,7 @@ from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.formats import JOINERS
 from scrapy_dq.crew.sources import Sources
 from scrapy_dq.feeds import UnbufferedFileFeedStorage, _Whole
-from support.waiting import wait_until
+from support.waiting import LONGEST_S, wait_until
 
 EXPORTERS = {"jsonlines": JsonLinesItemExporter, "json": JsonItemExporter, "csv": CsvItemExporter}
 
@@ -124,7 +124,7 @@ def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Pat
         "if sys.argv[1] == 'True': [file.close() for file in files]\n"
     )
     command = [sys.executable, "-c", program, str(closes), str(tmp_path / "feed"), os.devnull]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=True)
     assert sorted(done.stdout.split()) == ["0", "5"]
     assert done.stderr == ""
 

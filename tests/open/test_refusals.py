@@ -16,7 +16,7 @@ import redis.asyncio
 
 from open.old_redis import OldRedis
 from scrapy_dq.frontier import Frontier, keys
-from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.frontier import SCHEMA, Identity
 from scrapy_dq.frontier.model import Admission, Order
 from scrapy_dq.frontier.wire import pack_moves
 from support import stored
@@ -161,7 +161,7 @@ CASES = {
     "evicting": Case(evicting, ("allkeys-lru", "CONFIG SET maxmemory-policy noeviction")),
     "too old": Case(too_old, ("version 5.0.14", "6.2 or newer")),
     "other schema": Case(
-        other_schema, ("schema version '0'", "has '4'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
+        other_schema, ("schema version '0'", f"has '{SCHEMA}'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
     ),
     "other fingerprinter": Case(
         lambda stage: stage.store(fingerprinter="other.Fingerprinter"),

@@ -15,7 +15,7 @@ from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import Overview
 from support.project import Project
 from support.tree_site import TreeSite
-from support.waiting import wait_until
+from support.waiting import LONGEST_S, wait_until
 from support.worker import Worker
 
 MakeProject = Callable[..., Project]
@@ -206,7 +206,7 @@ def test_hosts_of_others_are_not_asked_nor_those_that_a_redirect_names(
     assert f"is dropped: redirected to {why}" in worker.text
     before = other.hits()
     retry = project.command("dq", "retry", project.name, "--dead", "--all", "--yes")
-    subprocess.run(retry, cwd=project.folder, env=project.environ(), check=True, timeout=60)
+    subprocess.run(retry, cwd=project.folder, env=project.environ(), check=True, timeout=LONGEST_S)
     project.run_worker()
     assert other.hits() == before
     assert sorted(reasons(project)) == [why, why]

@@ -12,7 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.01
-SLACK = 6
+SLACK = 12
 """A wait ends as its fact is there: its deadline says how long a failure may take to be told, and is as of a
 machine with nothing else to do. That something was quick a Stopwatch proves."""
 LONGEST_S = 240.0
