@@ -29,6 +29,7 @@ from scrapy_dq.feeds import open_none, run_begins
 from scrapy_dq.frontier.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
+from scrapy_dq.frontier.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.listening import Listening
 from scrapy_dq.redis_watch import RedisWatch
@@ -165,6 +166,7 @@ class Session:
         self.worker = Worker(
             frontier, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
+            pace=OneByOne() if config.strict_order else Pace(),
         )  # fmt: skip
         self.listening = Listening(
             self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold

@@ -235,13 +235,19 @@ class Dialogue:
         logger.debug("Worker %s left: %d leases released, nobody left: %s", self.id, released, last)
 
     async def speak(
-        self, want: int, ahead_s: float = 0.0, ahead: int = 0, most: int = MAX_LEASES
+        self,
+        want: int,
+        ahead_s: float = 0.0,
+        ahead: int = 0,
+        most: int = MAX_LEASES,
+        until: int | None = None,
     ) -> tuple[int, int]:
         """Make one exchange, or the rejoin that is due; return how many leases were asked for and came.
 
         Args:
             ahead_s, most: see `Terms`.
             ahead: see `Leases.here`.
+            until: see `Outbox.prefix`.
 
         Raises:
             FrontierUnavailable: no answer; the next call says the same once more.
@@ -254,7 +260,7 @@ class Dialogue:
                 forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
                 here = self.leases.here(ahead)
                 terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget)
-                self._sent = self._freeze(want, terms)
+                self._sent = self._freeze(want, terms, until)
             except SpillLost as error:
                 self._give_up_outbox(error)
                 return 0, 0
@@ -302,8 +308,8 @@ class Dialogue:
             self._finish(over=_listened(sent))
             self._hear(receipt.words)
 
-    def _freeze(self, want: int, terms: Terms) -> _Sent:
-        prefix = self.outbox.prefix()
+    def _freeze(self, want: int, terms: Terms, until: int | None) -> _Sent:
+        prefix = self.outbox.prefix(until)
         # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
         beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
         seeding = self.seeding or int(beyond > 0) or (LISTENING if self.listening else 0)

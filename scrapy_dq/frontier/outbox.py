@@ -37,9 +37,16 @@ class Outbox:
         # What was on disk at a replay: so many chunks, in which only these leases may still be settled.
         self._filters: list[tuple[int, Collection[bytes]]] = []
         self._count = self._puts = self._parentless = self._bytes = 0
+        self.confirmed = 0
+        """How many moves there ever were that Redis has applied."""
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def appended(self) -> int:
+        """How many moves there ever were, but for those that a rejoin has dropped or put in front again."""
+        return self.confirmed + self._count
 
     @property
     def full(self) -> bool:
@@ -69,18 +76,21 @@ class Outbox:
         if len(self._tail) >= due_moves + CHUNK_MOVES or self._tail_bytes >= due_bytes + CHUNK_BYTES:
             self._spill_tail()
 
-    def prefix(self) -> list[Move]:
+    def prefix(self, until: int | None = None) -> list[Move]:
         """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
 
+        Args:
+            until: none that came after `appended` was that.
         Raises:
             SpillLost: moves in the middle are gone; what stands after them must not be handed in.
         """
         self._refill()
-        if len(self._head) <= MAX_MOVES and self._head_bytes <= MAX_EXCHANGE_BYTES:
+        most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
+        if len(self._head) <= most and self._head_bytes <= MAX_EXCHANGE_BYTES:
             return list(self._head)
         total = 0
         taken: list[Move] = []
-        for move in islice(self._head, MAX_MOVES):
+        for move in islice(self._head, most):
             total += move.size
             if taken and total > MAX_EXCHANGE_BYTES:
                 break
@@ -89,6 +99,7 @@ class Outbox:
 
     def confirm(self, prefix: Collection[Move]) -> None:
         """Forget a prefix that Redis has applied."""
+        self.confirmed += len(prefix)
         for _ in prefix:
             move = self._head.popleft()
             self._head_bytes -= self._account(move, -1)

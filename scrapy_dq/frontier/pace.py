@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 
 from scrapy_dq.frontier.model import MAX_LEASES
 
@@ -43,6 +44,20 @@ class Pace:
         """How long before their time leases are taken."""
         return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + LINGER_S)))
 
+    @property
+    def moves(self) -> int | None:
+        """How many moves, of all that there ever were, the next exchange may carry; None: all."""
+        return None
+
+    def asked(self, moves: int) -> bool:
+        """Note that the engine asked for a lease and got none; tell whether that is new.
+
+        Args:
+            moves: how many there ever were until now.
+        """
+        new, self.hungry = not self.hungry, True
+        return new
+
     def taken(self) -> None:
         """Note that the engine took a lease."""
         self._taken += 1
@@ -71,8 +86,8 @@ class Pace:
         self._taken = 0
         self._answered_at = self._oldest_move_at = now
 
-    def granted(self, wanted: int, leases: int) -> None:
-        """Note what an exchange brought."""
+    def granted(self, wanted: int, leases: int, moves: int = 0) -> None:
+        """Note what an exchange brought; *moves*: how many there ever were that are confirmed now."""
         self._fruitless = self._fruitless + 1 if wanted and not leases else 0
         if leases:
             self.hungry = False
@@ -82,11 +97,12 @@ class Pace:
         self._next_due_at = time.monotonic() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
 
-    def want(self, capacity: int, running: int, buffered: int, usable: int) -> int:
+    def want(self, capacity: int, running: int, buffered: int, usable: int, moves: int = 0) -> int:
         """Return how many leases to ask for: free slots, and what two round trips consume.
 
         Args:
             usable: how many of those buffered there is room for: the others hold up nobody, to a bound.
+            moves: how many there ever were until now.
         """
         if capacity <= 0:
             return 0
@@ -109,3 +125,48 @@ class Pace:
             # Never at once: what is due may be out of reach, and would be due again.
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))
         return min(due, self._oldest_move_at + LINGER_S) if moves else due
+
+
+class OneByOne(Pace):
+    """Leases nothing ahead: what the engine gets is the best of all that was put until it asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: deque[int] = deque()
+        """How many moves there had been each time that the engine asked, while it has no answer."""
+        self._last = 0
+
+    @property
+    def ahead(self) -> int:
+        """None: each lease costs a trip to Redis."""
+        return 0
+
+    def asked(self, moves: int) -> bool:
+        # Once more, for the same, would get the same answer.
+        if moves > self._last or not self.hungry:
+            self._asked.append(moves)
+        self._last = moves
+        return super().asked(moves) or len(self._asked) == 1
+
+    @property
+    def moves(self) -> int | None:
+        return self._asked[0] if self._asked else None
+
+    def granted(self, wanted: int, leases: int, moves: int = 0) -> None:
+        super().granted(wanted, leases)
+        if leases:
+            self._asked.clear()
+        elif wanted and self._asked and moves >= self._asked[0]:
+            self._asked.popleft()
+
+    def want(self, capacity: int, running: int, buffered: int, usable: int, moves: int = 0) -> int:
+        """Return 1 if the engine has asked in vain, else 0."""
+        if moves < self._last:  # a rejoin, or an outbox that was lost: what it asked after is not there
+            self._asked.clear()
+            self._last = moves
+        # With moves that it has not asked after: Scrapy's scheduler would be asked between them.
+        due = bool(self._asked) or (self.hungry and moves == self._last)
+        return int(due and capacity > 0 and not usable and buffered < MAX_LEASES)
+
+    def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
+        return 0.0 if want and self._asked else super().due_at(want, moves, full, waiting)

@@ -237,14 +237,14 @@ class Speaker:
 
     def _wants(self) -> int:
         capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()
-        leases = self.dialogue.leases
-        return self.pace.want(capacity, leases.running, leases.buffered, leases.usable)
+        leases, moves = self.dialogue.leases, self.dialogue.outbox.appended
+        return self.pace.want(capacity, leases.running, leases.buffered, leases.usable, moves)
 
     async def _speak(self) -> None:
         began, registered, kept = time.monotonic(), self.dialogue.id, len(self.dialogue.outbox)
         pace, dialogue = self.pace, self.dialogue
         most = self._most + pace.ahead
-        wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most)
+        wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most, pace.moves)
         now = time.monotonic()
         # Others that seed are counted only while nothing waits; what is fed comes without a word.
         quiet = dialogue.census.only_delayed and not (
@@ -252,7 +252,7 @@ class Speaker:
         )
         pace.expect(dialogue.next_due_s, quiet=quiet)
         self.pace.answered(began, now)
-        self.pace.granted(wanted, granted)
+        self.pace.granted(wanted, granted, dialogue.outbox.confirmed)
         self.outage.ended(kept)
         if dialogue.damage:
             self._auditor.observed(dialogue.damage, dialogue.epoch, dialogue.run)

@@ -166,8 +166,7 @@ class Worker:
         send_at = self._leases.next_send_at(now)
         if send_at is not None:
             self._wake_at(send_at - now)
-        if not self._pace.hungry:
-            self._pace.hungry = True
+        if self._pace.asked(self._dialogue.outbox.appended):
             self._speaker.kick()
         return None
 

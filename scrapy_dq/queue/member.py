@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from contextlib import suppress
+from typing import Any
 
 from scrapy_dq.assembly import options_of
 from scrapy_dq.codec import Items
@@ -21,6 +22,7 @@ from scrapy_dq.frontier.model import (
     Words,
 )
 from scrapy_dq.frontier.overview import order_of
+from scrapy_dq.frontier.speaker import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.asks import Ask, Flush, Look, Putting, ShutDown
@@ -138,10 +140,20 @@ class Member:
     async def _open(self) -> None:
         client = await self._connection.open()
         crawl = self._config.crawl
-        order = self._order or await order_of(client, crawl) or Order.FIFO
+        order = self._order or await self._stored_order(client) or Order.FIFO
         config = self._config
         self._frontier = Frontier(client, crawl, order, config.keep_failed, signing_keys=config.signing_keys)
         await self._join()
+
+    async def _stored_order(self, client: Any) -> Order | None:
+        deadline = time.monotonic() + JOIN_PATIENCE_S
+        while True:
+            try:
+                return await order_of(client, self._config.crawl)
+            except FrontierUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(0.2)
 
     async def _join(self) -> None:
         config = self._config

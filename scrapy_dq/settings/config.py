@@ -42,6 +42,7 @@ SETTINGS = (
     Setting("DQ_RUN_NAME", "run_name", "", text),
     Setting("DQ_RESTART_WINDOW", "restart_window_s", 60.0, number, "s", 0, 86_400),
     Setting("DQ_ORDER", "order", "priority-lifo", choice, choices=ORDERS),
+    Setting("DQ_STRICT_ORDER", "strict_order", False, boolean),
     Setting("DQ_PARTITION_BY", "partition_by", "slot", choice, choices=("slot", "none")),
     Setting("DQ_DOMAIN_DELAY", "domain_delay_s", 0.0, number, "s", 0, 86_400),
     Setting("DQ_DOMAIN_CONCURRENCY", "domain_concurrency", 0, integer, "requests", 0, 1_000_000),
@@ -107,6 +108,7 @@ class Config:
     """Where the start requests of this worker stand: by Scrapy's own setting."""
     run_name: str = ""
     restart_window_s: float = 60.0
+    strict_order: bool = False
     partition_by: str = "slot"
     domain_delay_s: float = 0.0
     domain_concurrency: int = 0

@@ -360,13 +360,23 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
     live.close()
 
 
+@pytest.mark.parametrize("command", ["PING", "INFO", "HGET", "EVALSHA"])
+def test_a_reply_that_is_lost_as_a_queue_opens(make: Make, proxy: RedisProxy, command: str) -> None:
+    """Its first call waits, as every other one does."""
+    fault = proxy.cut_next_reply(command)
+    q = make(url=proxy.url)
+    q.put("a")
+    assert fault.fired
+    assert q.get() == "a"
+
+
 def test_a_put_whose_outbox_is_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waited on disk cannot be read back: a put that was not confirmed is made once more."""
     q = make()
     join_crawl(q)
     prefix, lost = Outbox.prefix, []
 
-    def lose_once(outbox: Outbox) -> list[Any]:
+    def lose_once(outbox: Outbox, until: int | None = None) -> list[Any]:
         if outbox.puts and not lost:
             lost.append(outbox.puts)
             raise SpillLost("the disk is gone")

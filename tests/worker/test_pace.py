@@ -15,6 +15,7 @@ from scrapy_dq.frontier.pace import (
     IDLE_LONGEST_S,
     LINGER_S,
     QUIET_LONGEST_S,
+    OneByOne,
     Pace,
 )
 
@@ -206,3 +207,43 @@ def test_leases_are_taken_ahead_by_the_time_of_a_trip(pace: Pace, clock: Clock) 
             clock.now += trip_s
             pace.answered(clock.now - trip_s, clock.now)
         assert pace.ahead_s == pytest.approx(ahead_s, rel=1e-3)
+
+
+# One lease at a time: DQ_STRICT_ORDER
+
+
+def wants(pace: OneByOne, moves: int, usable: int = 0) -> int:
+    return pace.want(16, running=0, buffered=usable, usable=usable, moves=moves)
+
+
+def test_what_was_put_after_the_engine_asked_is_not_handed_in_before_it_is_answered() -> None:
+    """Else it would get what Scrapy's own scheduler did not have yet."""
+    pace = OneByOne()
+    assert pace.asked(3)
+    assert not pace.asked(5)
+    assert (wants(pace, 7), pace.moves, pace.due_at(1, 7, full=False, waiting=0)) == (1, 3, 0)
+    pace.granted(1, 0, moves=2)  # an exchange that was composed before
+    assert pace.moves == 3
+    pace.granted(1, 0, moves=3)
+    assert (wants(pace, 7), pace.moves) == (1, 5)
+    pace.granted(1, 1, moves=5)
+    assert (wants(pace, 7), pace.moves) == (0, None)
+
+
+def test_nothing_is_leased_with_moves_that_nobody_has_asked_after() -> None:
+    """While nothing was put, it looks now and then whether others have put something."""
+    pace = OneByOne()
+    pace.asked(3)
+    pace.granted(1, 0, moves=3)
+    assert (wants(pace, 3), wants(pace, 4)) == (1, 0)
+    pace.asked(4)
+    assert (wants(pace, 4), wants(pace, 4, usable=1)) == (1, 0)
+
+
+def test_an_ask_after_moves_that_are_gone_is_one_like_any_other() -> None:
+    """A rejoin has dropped some of them: what it asked after will never be confirmed."""
+    pace = OneByOne()
+    pace.asked(9)
+    assert (wants(pace, 5), pace.moves) == (1, None)
+    pace.granted(1, 0, moves=5)
+    assert pace.due_at(1, 0, full=False, waiting=1) > 0

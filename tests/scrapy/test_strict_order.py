@@ -1,0 +1,67 @@
+"""DQ_STRICT_ORDER: with one worker, requests are sent in the very order of Scrapy's own scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.project import Project
+from support.tree_site import TreeSite
+
+MakeProject = Callable[..., Project]
+StartSite = Callable[..., TreeSite]
+PLAIN = {
+    "SCHEDULER": "scrapy.core.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+}
+# Nothing holds the engine up: it asks for the next request while a page still yields its links.
+SPIDER = """\
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        for number in range(6):
+            yield scrapy.Request(self.start_urls[0] + f"?start={number}", priority=number % 2)
+
+    def parse(self, response):
+        self.record("done", response.url.partition("?")[0][-8:] + response.url[-8:])
+        for number, request in enumerate(response.follow_all(css="a", callback=self.parse)):
+            yield request.replace(priority=self.settings.getlist("PRIORITIES")[number % 3])
+"""
+
+
+def sent(project: Project, settings: dict[str, Any]) -> list[str]:
+    """Crawl once; return the pages in the order in which they came."""
+    before = len(project.events())
+    worker = project.run_worker(settings=settings, timeout_s=60)
+    assert worker.close_reason == "finished"
+    return [event.path for event in project.events()[before:] if event.event == "done"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"PRIORITIES": [0, 0, 0]},
+        {"PRIORITIES": [0, 2, -1]},
+        {"PRIORITIES": [0, 0, 0], "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"},
+        {"PRIORITIES": [0, 1, 0], "SCHEDULER_START_MEMORY_QUEUE": "scrapy.squeues.LifoMemoryQueue"},
+        {"PRIORITIES": [0, 1, 0], "SCHEDULER_START_MEMORY_QUEUE": None},
+    ],
+    ids=["default", "priorities", "breadth-first", "start-lifo", "start-shared"],
+)
+def test_requests_are_sent_as_by_scrapys_scheduler(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, settings: dict[str, Any]
+) -> None:
+    site = start_site(pages=85, fan_out=4)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=SPIDER, settings={"CONCURRENT_REQUESTS": 1, **settings}
+    )
+    plain = sent(project, PLAIN)
+    assert len(plain) == 85 + 5
+    assert sent(project, {"DQ_STRICT_ORDER": True}) == plain
