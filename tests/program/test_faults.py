@@ -361,8 +361,11 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
 
 
 @pytest.mark.parametrize("command", ["PING", "INFO", "HGET", "EVALSHA"])
-def test_a_reply_that_is_lost_as_a_queue_opens(make: Make, proxy: RedisProxy, command: str) -> None:
+def test_a_reply_that_is_lost_as_a_queue_opens(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, command: str
+) -> None:
     """Its first call waits, as every other one does."""
+    proxy = start_proxy(redis_server.url)
     fault = proxy.cut_next_reply(command)
     q = make(url=proxy.url)
     q.put("a")
