@@ -37,10 +37,10 @@ class HeldUp:
             return
         self._looked_at = now
         waiting = self._settlement.held_up().difference(self._told)
-        longest = next((request for request in waiting if request in self._waiting), None)
-        if longest is not None:
-            self._told.add(longest)
-            self._held_up(longest)
+        held_up = next((request for request in waiting if request in self._waiting), None)
+        if held_up is not None:
+            self._told.add(held_up)
+            self._held_up(held_up)
         self._waiting = WeakSet(waiting)
         if waiting:
             asyncio.get_running_loop().call_later(LONG_S, self._settlement.wake)

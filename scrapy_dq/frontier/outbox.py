@@ -45,7 +45,7 @@ class Outbox:
 
     @property
     def appended(self) -> int:
-        """How many moves there ever were, but for those that a rejoin has dropped or put in front again."""
+        """How many moves there ever were, without those dropped; what a rejoin repeats counts again."""
         return self.confirmed + self._count
 
     @property
@@ -80,7 +80,7 @@ class Outbox:
         """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
 
         Args:
-            until: none that came after `appended` was that.
+            until: what `appended` was; no move that came later is among them. None: up to the last.
         Raises:
             SpillLost: moves in the middle are gone; what stands after them must not be handed in.
         """

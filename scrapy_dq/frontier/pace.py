@@ -45,15 +45,15 @@ class Pace:
         return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + LINGER_S)))
 
     @property
-    def moves(self) -> int | None:
-        """How many moves, of all that there ever were, the next exchange may carry; None: all."""
+    def until(self) -> int | None:
+        """Up to which move, counted from the first one ever, the next exchange goes; None: up to the last."""
         return None
 
-    def asked(self, moves: int) -> bool:
+    def asked(self, appended: int) -> bool:
         """Note that the engine asked for a lease and got none; tell whether that is new.
 
         Args:
-            moves: how many there ever were until now.
+            appended: see `Outbox.appended`.
         """
         new, self.hungry = not self.hungry, True
         return new
@@ -86,8 +86,8 @@ class Pace:
         self._taken = 0
         self._answered_at = self._oldest_move_at = now
 
-    def granted(self, wanted: int, leases: int, moves: int = 0) -> None:
-        """Note what an exchange brought; *moves*: how many there ever were that are confirmed now."""
+    def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
+        """Note what an exchange brought; *confirmed*: see `Outbox.confirmed`."""
         self._fruitless = self._fruitless + 1 if wanted and not leases else 0
         if leases:
             self.hungry = False
@@ -97,12 +97,12 @@ class Pace:
         self._next_due_at = time.monotonic() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
 
-    def want(self, capacity: int, running: int, buffered: int, usable: int, moves: int = 0) -> int:
+    def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return how many leases to ask for: free slots, and what two round trips consume.
 
         Args:
             usable: how many of those buffered there is room for: the others hold up nobody, to a bound.
-            moves: how many there ever were until now.
+            appended: see `Outbox.appended`.
         """
         if capacity <= 0:
             return 0
@@ -133,40 +133,47 @@ class OneByOne(Pace):
     def __init__(self) -> None:
         super().__init__()
         self._asked: deque[int] = deque()
-        """How many moves there had been each time that the engine asked, while it has no answer."""
+        """`Outbox.appended` each time that the engine asked, while it has no answer."""
         self._last = 0
+        """The same, when it asked last."""
 
     @property
     def ahead(self) -> int:
         """None: each lease costs a trip to Redis."""
         return 0
 
-    def asked(self, moves: int) -> bool:
+    def asked(self, appended: int) -> bool:
+        self._drop_asks_beyond(appended)
         # Once more, for the same, would get the same answer.
-        if moves > self._last or not self.hungry:
-            self._asked.append(moves)
-        self._last = moves
-        return super().asked(moves) or len(self._asked) == 1
+        if appended > self._last or not self.hungry:
+            self._asked.append(appended)
+        self._last = appended
+        return super().asked(appended) or len(self._asked) == 1
 
     @property
-    def moves(self) -> int | None:
+    def until(self) -> int | None:
         return self._asked[0] if self._asked else None
 
-    def granted(self, wanted: int, leases: int, moves: int = 0) -> None:
+    def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
         super().granted(wanted, leases)
         if leases:
             self._asked.clear()
-        elif wanted and self._asked and moves >= self._asked[0]:
+        elif wanted and self._asked and confirmed >= self._asked[0]:
             self._asked.popleft()
 
-    def want(self, capacity: int, running: int, buffered: int, usable: int, moves: int = 0) -> int:
+    def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return 1 if the engine has asked in vain, else 0."""
-        if moves < self._last:  # a rejoin, or an outbox that was lost: what it asked after is not there
-            self._asked.clear()
-            self._last = moves
+        self._drop_asks_beyond(appended)
         # With moves that it has not asked after: Scrapy's scheduler would be asked between them.
-        due = bool(self._asked) or (self.hungry and moves == self._last)
+        due = bool(self._asked) or (self.hungry and appended == self._last)
         return int(due and capacity > 0 and not usable and buffered < MAX_LEASES)
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
         return 0.0 if want and self._asked else super().due_at(want, moves, full, waiting)
+
+    def _drop_asks_beyond(self, appended: int) -> None:
+        # A rejoin has dropped moves, or the outbox was lost: what was asked after may never be confirmed, and
+        # would be asked after without a pause.
+        if appended < self._last:
+            self._asked.clear()
+            self._last = appended

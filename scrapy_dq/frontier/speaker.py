@@ -237,14 +237,14 @@ class Speaker:
 
     def _wants(self) -> int:
         capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()
-        leases, moves = self.dialogue.leases, self.dialogue.outbox.appended
-        return self.pace.want(capacity, leases.running, leases.buffered, leases.usable, moves)
+        leases, appended = self.dialogue.leases, self.dialogue.outbox.appended
+        return self.pace.want(capacity, leases.running, leases.buffered, leases.usable, appended)
 
     async def _speak(self) -> None:
         began, registered, kept = time.monotonic(), self.dialogue.id, len(self.dialogue.outbox)
         pace, dialogue = self.pace, self.dialogue
         most = self._most + pace.ahead
-        wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most, pace.moves)
+        wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most, pace.until)
         now = time.monotonic()
         # Others that seed are counted only while nothing waits; what is fed comes without a word.
         quiet = dialogue.census.only_delayed and not (

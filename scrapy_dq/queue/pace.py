@@ -32,11 +32,11 @@ class OnDemand(Pace):
         """Note a new call: what it waits for may be there soon."""
         self._vain = 0
 
-    def granted(self, wanted: int, leases: int, moves: int = 0) -> None:
+    def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
         super().granted(wanted, leases)
         self._vain = 0 if leases else self._vain + 1
 
-    def want(self, capacity: int, running: int, buffered: int, usable: int, moves: int = 0) -> int:
+    def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return how many callers nothing in the buffer is for; *capacity*: those who wait."""
         # Their callers went away before they were to be sent: they are given back with the next exchange.
         self._surplus = buffered > 0 and capacity <= 0

@@ -34,9 +34,9 @@ def start_queue(settings: Mapping[str, Any]) -> StartQueue:
 
 
 def queues_in_vain(settings: Mapping[str, Any], order: Order) -> list[str]:
-    """Return Scrapy's settings of queues that say something else than *order*, or than is known here."""
+    """Return Scrapy's settings of queues whose class is not what *order* does, or is none that is known."""
     meant = dict.fromkeys(_QUEUES, "Fifo" if order is Order.PRIORITY_FIFO else "Lifo")
-    meant[start_queue_setting(settings)] = "ifo"
+    meant[start_queue_setting(settings)] = "ifo"  # Fifo or Lifo
     return [
         name
         for name, kind in meant.items()

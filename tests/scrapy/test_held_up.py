@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from scrapy_dq.settlement import Settlement
 from support.project import Project
 from support.tree_site import TreeSite
 
@@ -75,3 +77,11 @@ def test_a_login_that_its_pages_wait_for_is_handed_out(
     assert worker.close_reason == "finished"
     assert project.count() == dict.fromkeys(site.paths, 1)
     assert project.count("login")["-"] == 3
+
+
+@pytest.mark.parametrize("downloader", [object(), SimpleNamespace(active=set(), slots=None)])
+def test_of_a_downloader_unlike_scrapys_nothing_is_known(downloader: object) -> None:
+    """With DQ_PARTITION_BY = "none" it is none of our business."""
+    settlement = Settlement.__new__(Settlement)
+    settlement._engine = SimpleNamespace(downloader=downloader)
+    assert settlement.held_up() == set()

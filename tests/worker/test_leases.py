@@ -80,6 +80,16 @@ def test_leases_that_have_times_of_sending_keep_to_these(held: Held) -> None:
     assert held.ids(1) == [b"1"]
 
 
+def test_a_lease_is_unsent_from_its_handing_out_until_it_has_gone_out(held: Held) -> None:
+    """Meanwhile it keeps its room, whatever it waits for; one without a time of sending never is."""
+    [timed], [other] = held.stint(A, NOW), held.fill(B)
+    assert not held.is_unsent(timed)
+    assert set(held.ids(2)) == {timed, other}
+    assert (held.is_unsent(timed), held.is_unsent(other)) == (True, False)
+    held.sent(timed, NOW)
+    assert not held.is_unsent(timed)
+
+
 def test_the_partition_that_is_least_at_work_comes_first(held: Held) -> None:
     """However many of another are in the buffer."""
     held.fill(A, A, A, A, B, B, C)

@@ -212,8 +212,8 @@ def test_leases_are_taken_ahead_by_the_time_of_a_trip(pace: Pace, clock: Clock) 
 # One lease at a time: DQ_STRICT_ORDER
 
 
-def wants(pace: OneByOne, moves: int, usable: int = 0) -> int:
-    return pace.want(16, running=0, buffered=usable, usable=usable, moves=moves)
+def wants(pace: OneByOne, appended: int, usable: int = 0) -> int:
+    return pace.want(16, running=0, buffered=usable, usable=usable, appended=appended)
 
 
 def test_what_was_put_after_the_engine_asked_is_not_handed_in_before_it_is_answered() -> None:
@@ -221,29 +221,32 @@ def test_what_was_put_after_the_engine_asked_is_not_handed_in_before_it_is_answe
     pace = OneByOne()
     assert pace.asked(3)
     assert not pace.asked(5)
-    assert (wants(pace, 7), pace.moves, pace.due_at(1, 7, full=False, waiting=0)) == (1, 3, 0)
-    pace.granted(1, 0, moves=2)  # an exchange that was composed before
-    assert pace.moves == 3
-    pace.granted(1, 0, moves=3)
-    assert (wants(pace, 7), pace.moves) == (1, 5)
-    pace.granted(1, 1, moves=5)
-    assert (wants(pace, 7), pace.moves) == (0, None)
+    assert (wants(pace, 7), pace.until, pace.due_at(1, 7, full=False, waiting=0)) == (1, 3, 0)
+    pace.granted(1, 0, confirmed=2)  # an exchange that was composed before
+    assert pace.until == 3
+    pace.granted(1, 0, confirmed=3)
+    assert (wants(pace, 7), pace.until) == (1, 5)
+    pace.granted(1, 1, confirmed=5)
+    assert (wants(pace, 7), pace.until) == (0, None)
 
 
 def test_nothing_is_leased_with_moves_that_nobody_has_asked_after() -> None:
     """While nothing was put, it looks now and then whether others have put something."""
     pace = OneByOne()
     pace.asked(3)
-    pace.granted(1, 0, moves=3)
+    pace.granted(1, 0, confirmed=3)
     assert (wants(pace, 3), wants(pace, 4)) == (1, 0)
     pace.asked(4)
     assert (wants(pace, 4), wants(pace, 4, usable=1)) == (1, 0)
 
 
-def test_an_ask_after_moves_that_are_gone_is_one_like_any_other() -> None:
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_an_ask_after_moves_that_are_gone_is_one_like_any_other(asks_again: bool) -> None:
     """A rejoin has dropped some of them: what it asked after will never be confirmed."""
     pace = OneByOne()
     pace.asked(9)
-    assert (wants(pace, 5), pace.moves) == (1, None)
-    pace.granted(1, 0, moves=5)
+    if asks_again:
+        pace.asked(5)
+    assert (wants(pace, 5), pace.until) == (1, None)
+    pace.granted(1, 0, confirmed=5)
     assert pace.due_at(1, 0, full=False, waiting=1) > 0
