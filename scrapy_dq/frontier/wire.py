@@ -43,17 +43,19 @@ _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING) -> bytes:
     """Return *moves* as lua/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
-    return msgpack.packb([_packed(move, signer) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
+    # One moment for all: a pause between two of them must not change the order in which they fall due.
+    now = time.monotonic()
+    return msgpack.packb([_packed(move, signer, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
 
-def _packed(move: Move, signer: Signer) -> tuple[Any, ...]:
+def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
     if isinstance(move, Put):
         place = (clamped(move.priority), int(move.start))
         payload = signer.signed(move.entry_id, move.payload) if signer.signs else move.payload
         put = (1, int(move.admission), move.token, move.entry_id, *place, payload, move.partition)
         if not (move.due_at or move.not_before_s or move.reason or move.known_as or move.most):
             return put
-        wait_ms = ms(move.due_at - time.monotonic()) if move.due_at else 0
+        wait_ms = ms(move.due_at - now) if move.due_at else 0
         rare = (max(0, wait_ms), ms(move.not_before_s), move.reason or False, move.known_as or False)
         return (*put, *rare, move.most) if move.most else (*put, *rare)
     if isinstance(move, Ack):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
 
 import msgpack
 import pytest
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission, Census, Order, Receipt, Status
+from scrapy_dq.frontier.wire import pack_moves
 from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, numbers, put
 
 pytestmark = pytest.mark.usefixtures("sound")
@@ -40,6 +42,20 @@ def test_who_falls_due_first_is_first(live: LiveFrontier, worker: HandWorker) ->
     live.advance(450)
     receipt = worker.exchange(want=9)
     assert (numbers(receipt), round_due(receipt)) == ([1, 3, 0, 2], 50)
+
+
+def test_a_pause_while_they_are_packed_changes_no_order(
+    live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may be stopped between any two of an exchange's moves."""
+    moves = [put(n, due_in=100.0 + n / 10) for n in range(5)]
+    pauses = count(time.monotonic())
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: next(pauses))
+        packed = pack_moves(moves)
+    worker.exchange(moves=packed)
+    live.advance(1000)
+    assert worker.take(9) == [0, 1, 2, 3, 4]
 
 
 def test_at_its_time_it_is_as_one_that_is_put_then(live: LiveFrontier, worker: HandWorker) -> None:
@@ -182,8 +198,8 @@ def test_it_keeps_its_priority(open_frontier: Callable[..., LiveFrontier]) -> No
 def test_many_that_are_due_come_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
     """One exchange moves no more than it may take time for; the next go on, in order."""
     for begin in (0, 500, 1000):
-        worker.exchange(*(put(n, due_in=100.0 + n / 10) for n in range(begin, begin + 500)))
-    live.advance(1000)
+        worker.exchange(*(put(n, due_in=100.0 + 10 * n) for n in range(begin, begin + 500)))
+    live.advance(16_000)
     receipt = worker.exchange()
     assert (receipt.census.waiting, receipt.census.delayed, receipt.next_due_s) == (500, 1000, 0)
     assert worker.take(1500) == list(range(1500))
