@@ -37,7 +37,7 @@ class Callers:
         self._gets: deque[Get] = deque()
         self._looks: list[Look] = []
         self._joins: list[Join] = []
-        self._shut = False
+        self._shut = self._shut_now = False
         self._needed = 0
         """An exchange is due at once until so many were composed."""
         self._applied = 0
@@ -72,6 +72,8 @@ class Callers:
             self._looks.append(asked)
         elif isinstance(asked, Join):
             self._joins.append(asked)
+        if self._shut_now:
+            self._dismiss()
         self.hurry()
         self.judge()
 
@@ -95,16 +97,14 @@ class Callers:
     def shut(self, immediate: bool) -> None:
         """Take no more puts, and hand out only what waits already; *immediate*: nothing."""
         self._shut = True
+        self._shut_now = self._shut_now or immediate
         for asked in self._gets:
             asked.patient = False
-        if immediate:
-            for waiting in chain(self._gets, self._looks):
-                waiting.fail(ShutDown())
-            for join in self._joins:
-                join.answer()
-            self._forget_answered()
-        self.hurry()
-        self.judge()
+        if self._shut_now:
+            self._dismiss()
+        if self._gets or self.puts:  # else nobody waits, and there may be no worker yet
+            self.hurry()
+            self.judge()
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Answer everybody with an error, each with one of its own."""
@@ -188,6 +188,13 @@ class Callers:
             for join in self._joins:
                 if join.after < worker.applied:
                     join.answer()
+        self._forget_answered()
+
+    def _dismiss(self) -> None:
+        for waiting in chain(self._gets, self._looks):
+            waiting.fail(ShutDown())
+        for join in self._joins:
+            join.answer()
         self._forget_answered()
 
     def _forget_answered(self) -> None:

@@ -188,11 +188,12 @@ class Queue:
 
         Nothing is removed: other processes go on with what waits. With *immediate*, calls of `join` return.
         """
-        self._shut = True
-        self._shut_now = self._shut_now or immediate
-        if self._member is not None:
-            with suppress(ShutDown):
-                self._member.shut(immediate)
+        with self._starting:
+            self._shut = True
+            self._shut_now = self._shut_now or immediate
+            if self._member is not None:
+                with suppress(ShutDown):
+                    self._member.shut(immediate)
 
     # Beyond queue.Queue
 
@@ -229,7 +230,8 @@ class Queue:
             self._items = Items(self._config.types, self._config.max_entry_bytes)
         except BadType as error:
             raise ConfigError(f"DQ_TYPES: {error}") from error
-        self._starting = threading.Lock()
+        # Reentrant: a signal handler may shut or close while its thread is about to join.
+        self._starting = threading.RLock()
         self._member: Member | None = None
         self._hands = Hands()
 
@@ -244,6 +246,8 @@ class Queue:
                 member = Member(self._config, self._order, self._items, max(0, self.maxsize), self._durable)
                 member.start()
                 self._member = member
+                if self._shut:  # by a signal handler, or in the time of another member that could not open
+                    member.shut(self._shut_now)
                 # What nobody can call any more leaves.
                 self._finalizer = weakref.finalize(self, member.begin_close)
                 self._finalizer.atexit = False
@@ -254,6 +258,9 @@ class Queue:
                 if self._member is member:
                     self._member = None  # the next call tries again
             raise
+        if self._closed:  # by another thread, or a signal handler, which may not have seen this member
+            member.begin_close()
+            raise ShutDown
         return member
 
     def _await(self, asked: Ask, block: bool, timeout: float | None) -> Any:

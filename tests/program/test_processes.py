@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import redis
 from program.conftest import Background, Program, join_crawl
 from scrapy_dq import Queue, ShutDown
 from scrapy_dq.frontier import keys, peek
+from scrapy_dq.queue.member import Member
 from support.proxy import RedisProxy
 from support.queue_work import double_until_none
 from support.redis_server import RedisServer
@@ -352,3 +354,49 @@ def test_a_queue_that_is_closed_during_its_first_call_joins_nothing(
     with pytest.raises(ShutDown):
         q.put(1)
     assert peek(client, crawl_name).members == []
+
+
+@pytest.mark.parametrize(("call", "immediate"), [("get", False), ("get", True), ("join", True)])
+@pytest.mark.parametrize("by_another", [False, True])
+def test_shutdown_while_the_first_call_joins(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    call: str, immediate: bool, by_another: bool,
+) -> None:  # fmt: skip
+    """By another thread, which finds no member yet, or by the handler of a signal in this one."""
+    start = Member.start
+    others: list[Background] = []
+
+    def shut_and_start(member: Member) -> None:
+        if by_another:
+            others.append(Background(lambda: q.shutdown(immediate)))
+            assert others[0].blocked
+        else:
+            q.shutdown(immediate)
+        start(member)
+
+    if immediate:
+        make().put("nobody gets it")
+    monkeypatch.setattr(Member, "start", shut_and_start)
+    q = make()
+    with suppress(ShutDown) if call == "join" else pytest.raises(ShutDown):
+        Background(getattr(q, call)).wait()
+    for other in others:
+        other.wait()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_handler_of_a_signal_may_close_a_queue_that_joins(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends, and so does what it had begun."""
+    start = Member.start
+
+    def close_and_start(member: Member) -> None:
+        q.close()
+        start(member)
+
+    monkeypatch.setattr(Member, "start", close_and_start)
+    q = make()
+    with pytest.raises(ShutDown):
+        Background(q.get).wait()
+    wait_until(lambda: "scrapy-dq-queue" not in {t.name for t in threading.enumerate()}, "its thread ends")
