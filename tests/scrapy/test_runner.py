@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 import scrapy.crawler
@@ -173,6 +174,10 @@ def test_a_spider_idle_handler_may_add_requests(
 
 @pytest.mark.skipif(
     not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"), reason="this Scrapy needs a reactor"
+)
+@pytest.mark.skipif(
+    scrapy.version_info < (2, 19) and not (find_spec("httpx") or find_spec("httpx2")),
+    reason="without a reactor this Scrapy downloads with httpx, which is not there",
 )
 def test_scrapy_without_a_reactor_crawls(
     redis_url: str, make_project: MakeProject, start_site: StartSite
