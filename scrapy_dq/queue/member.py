@@ -87,7 +87,7 @@ class Member:
         self._thread.opened.result()
 
     def ask(self, asked: Ask) -> None:
-        """Have *asked* answered; raise ShutDown if nothing is any more, as all these do."""
+        """Have *asked* answered; raise ShutDown if nothing is any more, as these do but `shut`."""
         self._thread.submit(self._ask, asked)
 
     def expire(self, asked: Ask) -> None:
@@ -103,8 +103,9 @@ class Member:
         self._thread.submit(lambda: self.worker.ack(entry_id))
 
     def shut(self, immediate: bool) -> None:
-        """See `Callers.shut`."""
-        self._thread.submit(self._callers.shut, immediate)
+        """See `Callers.shut`; without effect if nothing is answered any more."""
+        with suppress(ShutDown):
+            self._thread.submit(self._callers.shut, immediate)
 
     def begin_close(self) -> None:
         """Answer nothing any more, give leases back, hand in what is done, and leave; in the background."""

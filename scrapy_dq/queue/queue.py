@@ -192,8 +192,7 @@ class Queue:
             self._shut = True
             self._shut_now = self._shut_now or immediate
             if self._member is not None:
-                with suppress(ShutDown):
-                    self._member.shut(immediate)
+                self._member.shut(immediate)
 
     # Beyond queue.Queue
 
@@ -246,7 +245,7 @@ class Queue:
                 member = Member(self._config, self._order, self._items, max(0, self.maxsize), self._durable)
                 member.start()
                 self._member = member
-                if self._shut:  # by a signal handler, or in the time of another member that could not open
+                if self._shut:  # before there was a member, or by a signal handler just now
                     member.shut(self._shut_now)
                 # What nobody can call any more leaves.
                 self._finalizer = weakref.finalize(self, member.begin_close)

@@ -109,6 +109,7 @@ def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest
     file.close()
     wait_until(lambda: "scrapy-dq-feed" not in {t.name for t in threading.enumerate()}, "the thread ends")
     assert synced[-1][1] == path.stat().st_size, "the last one is synced"
+    assert len(synced) <= quiet + 2, "once"
     assert threading.get_ident() not in {thread for thread, *_ in synced}
 
 
