@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
-_FEED_STORAGE = "scrapy_dq.feeds.UnbufferedFileFeedStorage"
+_FEED_STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
 
 
 class Addon:

@@ -19,7 +19,8 @@ LUA = sorted(PACKAGE.rglob("*.lua"))
 
 # The last one reads keys that are no frontier's: those of a scrapy-redis crawl that is adopted.
 MAY_IMPORT_REDIS = {
-    "clients.py", "connection.py", "redis_watch.py", "embedded/server.py", "adoption/source.py",
+    "backend/clients.py", "backend/connection.py", "backend/health_monitor.py", "embedded/server.py",
+    "adoption/source.py",
 }  # fmt: skip
 ENGINE_INSIDES = {
     "_slot",
@@ -89,7 +90,7 @@ def test_only_the_frontier_and_what_makes_clients_import_redis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "names"), [("settlement.py", ENGINE_INSIDES), ("outgoing.py", HANDLERS_INSIDES)]
+    ("file", "names"), [("engine_hooks.py", ENGINE_INSIDES), ("download_hooks.py", HANDLERS_INSIDES)]
 )
 def test_only_one_file_knows_the_insides(file: str, names: set[str]) -> None:
     """Of the engine, of the download handlers: when Scrapy changes them, one file has to follow."""

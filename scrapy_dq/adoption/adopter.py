@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import Found, Source
-from scrapy_dq.frontier.alive import find_alive
+from scrapy_dq.frontier.admin.liveness import find_alive
+from scrapy_dq.frontier.admin.producer import Visitor
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import FrontierRefused, Put
-from scrapy_dq.frontier.visitor import Visitor
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
 MAX_REASONS = 1_000

@@ -12,7 +12,7 @@ from scrapy import Request
 from scrapy_dq.adoption.plain_pickle import NotPlain
 from scrapy_dq.codec import CannotDecode, CannotEncode, Codec
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Put
-from scrapy_dq.slots import BadPartition
+from scrapy_dq.scheduling.partitions import BadPartition
 from scrapy_dq.text import printable
 
 

@@ -12,14 +12,14 @@ from scrapy_dq.adoption import plain_pickle
 from scrapy_dq.adoption.adopter import Adopter, Progress, Tally
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import BadSource, Found, Source
-from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import Codec
-from scrapy_dq.connection import Connection
+from scrapy_dq.environment import data_dir
+from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of
 from scrapy_dq.frontier.model import Order
+from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.settings import Config, peers
-from scrapy_dq.slots import partition_without_downloader
-from scrapy_dq.spiders import RedisMixin
-from scrapy_dq.surroundings import data_dir
+from scrapy_dq.start_urls.spiders import RedisMixin
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.asking import crawl_command
+from scrapy_dq.commands.input.asking import crawl_command
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Adopt(Subcommand):
         # Scrapy loads the commands whenever it starts: what they need comes when they run.
         from scrapy_dq.adoption.source import BadSource
         from scrapy_dq.adoption.takeover import Wishes, take_over
-        from scrapy_dq.commands.crawlers import prepared_crawler
-        from scrapy_dq.commands.display import ProgressBar, print_json, print_rows
+        from scrapy_dq.commands.input.crawlers import prepared_crawler
+        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 
         crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
         wishes = Wishes(
@@ -121,7 +121,7 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
 def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     """Yield what the user should know, or do next."""
     from scrapy_dq.adoption.takeover import FITTING_ORDERS, is_fed
-    from scrapy_dq.scheduler import Scheduler
+    from scrapy_dq.scheduling.scheduler import Scheduler
 
     spider, settings, config = crawler.spider, crawler.settings, report.config
     assert spider is not None

@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 async def with_frontier(place: Place, call: Callable[[Frontier], Awaitable[T]]) -> T:
     """Return what *call* returns of the frontier of the crawl."""
-    from scrapy_dq.assembly import frontier_of
-    from scrapy_dq.connection import Connection
-    from scrapy_dq.surroundings import data_dir
+    from scrapy_dq.backend.connection import Connection
+    from scrapy_dq.environment import data_dir
+    from scrapy_dq.factory import frontier_of
 
     connection = Connection(place.config, data_dir())
     try:
@@ -30,7 +30,7 @@ async def with_frontier(place: Place, call: Callable[[Frontier], Awaitable[T]]) 
 
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
     """Say for whom the command waits, if somebody is registered who may be alive."""
-    from scrapy_dq.frontier.identity import certainly_dead, own_identity
+    from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 
     own = own_identity()
     unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]

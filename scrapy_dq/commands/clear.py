@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import alone, asking, looking
+from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 
 if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Overview
     from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.frontier.overview import Overview
 
 COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
 
@@ -38,8 +39,8 @@ class Clear(Subcommand):
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json
-        from scrapy_dq.frontier.flush import flush, flush_under_workers, need_nobody
+        from scrapy_dq.commands.output.display import print_json
+        from scrapy_dq.frontier.admin.flush import flush, flush_under_workers, need_nobody
 
         with looking.place_of(settings, options) as place:
             overview = _overview(place)

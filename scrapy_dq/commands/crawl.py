@@ -20,11 +20,11 @@ from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_dq.crew.crew import Crew
-    from scrapy_dq.crew.joining import Joined, Joining
-    from scrapy_dq.crew.lookout import Lookout
-    from scrapy_dq.crew.parts import Run
-    from scrapy_dq.crew.stops import Stops
+    from scrapy_dq.crew.feeds.joining import Joined, Joining
+    from scrapy_dq.crew.feeds.parts import Run
+    from scrapy_dq.crew.monitor import Lookout
+    from scrapy_dq.crew.stop_signals import Stops
+    from scrapy_dq.crew.supervisor import Crew
     from scrapy_dq.settings import Config
 
 MOST_WORKERS = 1000
@@ -84,19 +84,19 @@ class Crawl(Subcommand):
             raise CommandError(str(error)) from error
 
     def _run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.assembly import codec_of, config_of
-        from scrapy_dq.commands.crawl_summary import Summary
-        from scrapy_dq.commands.crawl_view import CrawlView, workers
-        from scrapy_dq.commands.crawlers import prepared_crawler
-        from scrapy_dq.crew.crew import Crew
-        from scrapy_dq.crew.feed_plan import exporter_classes, plan_feeds, storages
-        from scrapy_dq.crew.joining import Joining
+        from scrapy_dq.commands.input.crawlers import prepared_crawler
+        from scrapy_dq.commands.output.crawl_summary import Summary
+        from scrapy_dq.commands.output.crawl_view import CrawlView, workers
+        from scrapy_dq.crew.feeds.joining import Joining
+        from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
         from scrapy_dq.crew.launch import command_of, log_paths
-        from scrapy_dq.crew.lookout import Lookout
-        from scrapy_dq.crew.redis_place import opened, run_name_for
-        from scrapy_dq.crew.stops import Stops
-        from scrapy_dq.slots import delay_of_each
-        from scrapy_dq.surroundings import data_dir
+        from scrapy_dq.crew.monitor import Lookout
+        from scrapy_dq.crew.redis_access import opened, run_name_for
+        from scrapy_dq.crew.stop_signals import Stops
+        from scrapy_dq.crew.supervisor import Crew
+        from scrapy_dq.environment import data_dir
+        from scrapy_dq.factory import codec_of, config_of
+        from scrapy_dq.scheduling.partitions import delay_of_each
 
         _fill_standard_streams()
         _set_feeds(settings, options)
@@ -153,7 +153,7 @@ class Crawl(Subcommand):
 
 def _owed(feeds: list[Joining], lookout: Lookout) -> Run | None:
     """Return the last run, if it is finished and its parts are there: a new one would leave them behind."""
-    from scrapy_dq.crew.parts import Run
+    from scrapy_dq.crew.feeds.parts import Run
 
     lookout.look()
     seen = lookout.overview
@@ -165,7 +165,7 @@ def _owed(feeds: list[Joining], lookout: Lookout) -> Run | None:
 
 def _join(feeds: list[Joining], crew: Crew, stops: Stops) -> tuple[list[Joined], list[str]]:
     """Join all feeds; return them, and why others could not be."""
-    from scrapy_dq.commands.display import ProgressBar
+    from scrapy_dq.commands.output.display import ProgressBar
     from scrapy_dq.crew.errors import CrewError, Interrupted
 
     joined, unjoined = [], []
@@ -233,7 +233,7 @@ def _set_feeds(settings: Settings, options: argparse.Namespace) -> None:
 
 
 def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
-    from scrapy_dq.scheduler import Scheduler
+    from scrapy_dq.scheduling.scheduler import Scheduler
 
     if not config.enabled:
         raise CommandError("DQ_ENABLED = False: without scrapy_dq each worker would crawl all of it")
@@ -247,6 +247,6 @@ def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
 
 def _common(logs: list[Path]) -> str:
     """Return where the logs are, in one name."""
-    from scrapy_dq.commands.display import short
+    from scrapy_dq.commands.output.display import short
 
     return short(logs[0]) if len(logs) == 1 else f"{short(logs[0])}, ..."

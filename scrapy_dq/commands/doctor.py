@@ -15,8 +15,8 @@ from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
+    from scrapy_dq.backend.health import Finding
     from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.health import Finding
 
 PINGS = 20
 
@@ -45,8 +45,8 @@ class Doctor(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json, print_table
-        from scrapy_dq.health import BAD, OK
+        from scrapy_dq.backend.health import BAD, OK
+        from scrapy_dq.commands.output.display import print_json, print_table
 
         audits = options.audit or options.repair
         if audits and not (options.spider or options.crawl):
@@ -74,10 +74,10 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
 
     With `--repair` what can be made anew is, and what is gone is noted.
     """
-    from scrapy_dq import health
-    from scrapy_dq.frontier.audit import audit, told
+    from scrapy_dq.backend import health
+    from scrapy_dq.frontier.admin.overview import peek
     from scrapy_dq.frontier.model import Audited
-    from scrapy_dq.frontier.overview import peek
+    from scrapy_dq.frontier.worker.audit import audit, told
 
     overview = peek(place.client, place.crawl)
     if overview.phase == "absent":
@@ -100,9 +100,9 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
 
 
 def examine(place: looking.Place) -> list[Finding]:
-    """Return what is found, the rules of `scrapy_dq.health` first."""
-    from scrapy_dq import health
-    from scrapy_dq.frontier.look import info_of, refused_scripts
+    """Return what is found, the rules of `scrapy_dq.backend.health` first."""
+    from scrapy_dq.backend import health
+    from scrapy_dq.frontier.admin.backlog import info_of, refused_scripts
 
     info = info_of(place.client)
     if info is None:

@@ -14,8 +14,8 @@ from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Dead, Failed
     from scrapy_dq.frontier.model import Census
-    from scrapy_dq.frontier.overview import Dead, Failed
 
 _ID = re.compile(r"[0-9a-f]{24}")
 
@@ -35,7 +35,7 @@ class _Failures(Subcommand):
         looking.add_count(parser, 20)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json
+        from scrapy_dq.commands.output.display import print_json
 
         options.spider, entry_id = _words(options.words, bool(options.crawl))
         with looking.place_of(settings, options) as place:
@@ -83,12 +83,12 @@ class FailedRequests(_Failures):
     of_one, of_many = "failed request", "failed requests"
 
     def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
-        from scrapy_dq.frontier.overview import failed
+        from scrapy_dq.frontier.admin.overview import failed
 
         return failed(place.client, place.crawl, count)
 
     def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
-        from scrapy_dq.frontier.overview import failed_one
+        from scrapy_dq.frontier.admin.overview import failed_one
 
         return failed_one(place.client, place.crawl, entry_id)
 
@@ -108,12 +108,12 @@ class DeadLetters(_Failures):
     of_one, of_many = "dead letter", "dead letters"
 
     def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
-        from scrapy_dq.frontier.overview import dead
+        from scrapy_dq.frontier.admin.overview import dead
 
         return dead(place.client, place.crawl, count)
 
     def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
-        from scrapy_dq.frontier.overview import dead_one
+        from scrapy_dq.frontier.admin.overview import dead_one
 
         return dead_one(place.client, place.crawl, entry_id)
 
@@ -149,7 +149,7 @@ def _record(found: Failed | Dead, place: looking.Place) -> dict[str, Any]:
 
 
 def _print_list(listed: Sequence[dict[str, Any]], total: int, of_one: str, of_many: str) -> None:
-    from scrapy_dq.commands.display import print_table, when
+    from scrapy_dq.commands.output.display import print_table, when
 
     shown = "" if len(listed) == total else f"; {len(listed):,} shown"
     print(f"{total:,} {of_one if total == 1 else of_many}{shown}.")
@@ -166,7 +166,7 @@ def _by(each: dict[str, Any]) -> str:
 
 
 def _print_one(one: dict[str, Any]) -> None:
-    from scrapy_dq.commands.display import print_table, when
+    from scrapy_dq.commands.output.display import print_table, when
 
     top = {name: one[name] for name in ("id", "url", "reason", "worker", "attempts")} | {
         "when": when(one["at"])

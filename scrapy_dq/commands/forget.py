@@ -7,7 +7,8 @@ import asyncio
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking, reading
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.input import reading
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 
 
@@ -31,9 +32,9 @@ class Forget(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy.utils.python import global_object_name
 
-        from scrapy_dq.assembly import codec_of
-        from scrapy_dq.commands.display import print_json, print_rows
-        from scrapy_dq.frontier.overview import described
+        from scrapy_dq.commands.output.display import print_json, print_rows
+        from scrapy_dq.factory import codec_of
+        from scrapy_dq.frontier.admin.overview import described
         from scrapy_dq.pushing.forgetter import forget_lines
         from scrapy_dq.pushing.written import Written
 

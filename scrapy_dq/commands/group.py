@@ -14,18 +14,18 @@ from scrapy.utils.project import inside_project
 from scrapy_dq.commands.adopt import Adopt
 from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
-from scrapy_dq.commands.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.forget import Forget
+from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
+from scrapy_dq.commands.output.streams import lasting_streams
 from scrapy_dq.commands.peek import Peek
 from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Complete, Drain, Pause, Resume, Stop
-from scrapy_dq.commands.streams import lasting_streams
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError

@@ -61,8 +61,8 @@ class Limit(Subcommand):
         parser.add_argument("--unblock", action="store_true", help="do not leave it alone any more")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json, print_table
-        from scrapy_dq.frontier.steer import limit
+        from scrapy_dq.commands.output.display import print_json, print_table
+        from scrapy_dq.frontier.admin.control import limit
 
         options.spider, partition = _words(options.words, bool(options.crawl))
         if options.default and (options.delay, options.concurrency) != (None, None):
@@ -106,7 +106,7 @@ class Limit(Subcommand):
 
 def _hint(place: looking.Place, partition: str) -> str:
     """Return what to say if nothing of the crawl is there: the name may have been typed wrongly."""
-    from scrapy_dq.frontier.look import names_beside
+    from scrapy_dq.frontier.admin.backlog import names_beside
 
     beside = names_beside(place.client, place.crawl, partition) if fits_a_partition(partition) else None
     if beside is None:
@@ -122,7 +122,7 @@ def _hint(place: looking.Place, partition: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    from scrapy_dq.commands.display import span
+    from scrapy_dq.commands.output.display import span
 
     return span(math.ceil(seconds))
 

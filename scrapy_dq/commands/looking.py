@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
-from scrapy_dq.frontier.overview import Overview, peek
+from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.settings import Config
 
 MOST = 1000
@@ -49,7 +49,7 @@ class Place:
         return float(seconds + microseconds / 1e6)
 
     def _absent(self) -> str:
-        from scrapy_dq.frontier.crawls import some_crawls
+        from scrapy_dq.frontier.admin.crawls import some_crawls
 
         names = some_crawls(self.client)
         near = difflib.get_close_matches(self.crawl, names, 1)
@@ -133,8 +133,8 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
 @contextmanager
 def opened(config: Config) -> Iterator[Place]:
     """Yield the crawl of *config*, if it is there or not."""
-    from scrapy_dq.connection import opened_to_look
-    from scrapy_dq.surroundings import data_dir
+    from scrapy_dq.backend.connection import opened_to_look
+    from scrapy_dq.environment import data_dir
 
     with opened_to_look(config, data_dir()) as (client, target):
         yield Place(client, target, config)
@@ -142,8 +142,8 @@ def opened(config: Config) -> Iterator[Place]:
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
     """Return the Config of the spider that is named; without one, of the project, and of crawl `--crawl`."""
-    from scrapy_dq.assembly import config_of
-    from scrapy_dq.commands.crawlers import prepared_crawler, project_settings
+    from scrapy_dq.commands.input.crawlers import prepared_crawler, project_settings
+    from scrapy_dq.factory import config_of
 
     spider_args = spider_args_of(options)
     settings = settings.copy()

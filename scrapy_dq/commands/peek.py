@@ -11,10 +11,10 @@ from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, Subcommand
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.look import Upcoming
+    from scrapy_dq.frontier.admin.backlog import Upcoming
 
 _FED = "\x01"
-"""The partition of what came back from a start key. Source: frontier/lua/state.lua"""
+"""The partition of what came back from a start key. Source: frontier/lua/lib/state.lua"""
 
 
 class Peek(Subcommand):
@@ -33,8 +33,8 @@ class Peek(Subcommand):
         looking.add_count(parser, 10)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json, print_table
-        from scrapy_dq.frontier.look import upcoming
+        from scrapy_dq.commands.output.display import print_json, print_table
+        from scrapy_dq.frontier.admin.backlog import upcoming
 
         with looking.place_of(settings, options) as place:
             place.overview()
@@ -76,7 +76,7 @@ def _flat(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _waits(entry: dict[str, Any]) -> str:
-    from scrapy_dq.commands.display import span
+    from scrapy_dq.commands.output.display import span
 
     if entry["where"] == "saturated":
         return "for a lease"

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import asking, looking, reading
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.input import asking, reading
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.overview import Overview
+    from scrapy_dq.frontier.admin.overview import Overview
     from scrapy_dq.pushing.pusher import Pushed
 
 
@@ -50,8 +51,8 @@ class Push(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json, print_rows
-        from scrapy_dq.frontier.overview import described, peek
+        from scrapy_dq.commands.output.display import print_json, print_rows
+        from scrapy_dq.frontier.admin.overview import described, peek
         from scrapy_dq.pushing.pusher import Pusher
         from scrapy_dq.pushing.written import BadLine
 
@@ -94,9 +95,9 @@ class Push(Subcommand):
 
 def _wake(place: looking.Place) -> None:
     """Have quiet workers look; in an outage they find what was pushed by themselves, somewhat later."""
+    from scrapy_dq.frontier.admin.control import wake
     from scrapy_dq.frontier.errors import as_unavailable
     from scrapy_dq.frontier.model import FrontierError
-    from scrapy_dq.frontier.steer import wake
 
     with suppress(FrontierError), as_unavailable():
         wake(place.client, place.crawl)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import asking, looking
-from scrapy_dq.commands.asking import count_of
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.input import asking
+from scrapy_dq.commands.input.asking import count_of
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.overview import Dead, Failed, Overview
-    from scrapy_dq.frontier.retrying import Retried
+    from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview
+    from scrapy_dq.frontier.admin.retry import Retried
 
 LONGEST_LABEL = 2000
 """There scheduler.py cuts URLs."""
@@ -55,8 +56,8 @@ class Retry(Subcommand):
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import ProgressBar, print_json
-        from scrapy_dq.frontier.retrying import kept, retry
+        from scrapy_dq.commands.output.display import ProgressBar, print_json
+        from scrapy_dq.frontier.admin.retry import kept, retry
 
         options.spider, named = _words(options.words, bool(options.crawl))
         if options.all == bool(named or options.match or options.reason):

@@ -37,9 +37,9 @@ class SeenOf(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import ProgressBar, print_json, print_rows
-        from scrapy_dq.frontier.converting import convert
-        from scrapy_dq.frontier.overview import described
+        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+        from scrapy_dq.frontier.admin.convert import convert
+        from scrapy_dq.frontier.admin.overview import described
         from scrapy_dq.frontier.wire import SETTING_OF_SEEN
 
         with looking.place_of(settings, options) as place:
@@ -79,7 +79,7 @@ class SeenOf(Subcommand):
 
 async def _nobody(frontier: Frontier, place: looking.Place) -> list[str]:
     """Return who is registered and dead; raise FrontierRefused if one lives."""
-    from scrapy_dq.frontier.flush import need_nobody
+    from scrapy_dq.frontier.admin.flush import need_nobody
 
     def refused(crawl: str, worker_id: str) -> str:
         return f"worker {worker_id} of crawl {crawl!r} is alive: nothing was changed. Stop all workers first"

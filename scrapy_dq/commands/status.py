@@ -9,7 +9,7 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.progress import COUNTS, read_status
+from scrapy_dq.commands.output.progress import COUNTS, read_status
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 
 INTERVAL_S = 1.0
@@ -44,8 +44,8 @@ class Status(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json
-        from scrapy_dq.commands.status_text import print_status
+        from scrapy_dq.commands.output.display import print_json
+        from scrapy_dq.commands.output.status_text import print_status
 
         if options.watch:
             return self._watch(settings, options)
@@ -78,8 +78,8 @@ def _seconds(text: str) -> float:
 
 def _crawls(settings: Settings) -> list[dict[str, Any]]:
     """Return, for each spider, its crawl as its settings say, or why it cannot be told."""
-    from scrapy_dq.commands.crawlers import spider_names
-    from scrapy_dq.frontier.overview import peek
+    from scrapy_dq.commands.input.crawlers import spider_names
+    from scrapy_dq.frontier.admin.overview import peek
     from scrapy_dq.settings import Config, ConfigError
 
     crawls: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _print_crawls(crawls: list[dict[str, Any]]) -> None:
-    from scrapy_dq.commands.display import print_table
+    from scrapy_dq.commands.output.display import print_table
 
     counts = ("workers", "waiting", "in flight", "done")
     rows = [

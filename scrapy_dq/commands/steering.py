@@ -12,8 +12,8 @@ from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 
 if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Overview
     from scrapy_dq.frontier.model import Member
-    from scrapy_dq.frontier.overview import Overview
 
 LOOK_S = 0.1
 
@@ -35,8 +35,8 @@ class Steering(Subcommand):
             )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json
-        from scrapy_dq.frontier.steer import Word, steer
+        from scrapy_dq.commands.output.display import print_json
+        from scrapy_dq.frontier.admin.control import Word, steer
 
         with looking.place_of(settings, options) as place:
             self.check(place.overview())
@@ -156,7 +156,7 @@ class Complete(Steering):
 
 
 def _is_gone(member: Member) -> bool:
-    from scrapy_dq.frontier.identity import certainly_dead, own_identity
+    from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 
     return member.fenced or certainly_dead(member.identity, own_identity())
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.live import Live
 
-from scrapy_dq.commands.progress import Progress
-from scrapy_dq.commands.status_text import one_line
-from scrapy_dq.commands.streams import nobody_reads
+from scrapy_dq.commands.output.progress import Progress
+from scrapy_dq.commands.output.status_text import one_line
+from scrapy_dq.commands.output.streams import nobody_reads
+from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.frontier.overview import peek
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _View:
         return self._live
 
     def show(self, status: dict[str, Any], missed: dict[str, Any] | None = None) -> None:
-        from scrapy_dq.commands.status_view import view
+        from scrapy_dq.commands.output.status_view import view
 
         self._live.update(view(status, self._live.console, missed), refresh=True)
 

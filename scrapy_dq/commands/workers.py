@@ -41,7 +41,7 @@ class Workers(Subcommand):
         how_long.add_argument("--no-rate", action="store_true", help="look once: no pages per second")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.display import print_json, print_table, width
+        from scrapy_dq.commands.output.display import print_json, print_table, width
 
         with looking.place_of(settings, options) as place:
             wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else INTERVAL_S
@@ -98,7 +98,7 @@ def _rate(member: Member, before: Member | None, passed_s: float) -> float | Non
 
 def _state(member: Member, before: Member | None, long_enough: bool) -> str:
     """Return what is known; not to have seen a beat tells nothing unless it was watched *long_enough*."""
-    from scrapy_dq.frontier.identity import certainly_dead, on_this_machine, own_identity
+    from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
 
     own = own_identity()
     if member.fenced:
@@ -114,7 +114,7 @@ def _state(member: Member, before: Member | None, long_enough: bool) -> str:
 
 
 def _row(worker: dict[str, Any]) -> dict[str, Any]:
-    from scrapy_dq.commands.display import span
+    from scrapy_dq.commands.output.display import span
 
     rate, since_s = worker["pages_per_s"], worker["since_s"]
     return worker | {

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scrapy_dq.crew.invitation import VARIABLE, Invitation
-from scrapy_dq.crew.parts import Run
-from scrapy_dq.crew.reports import Reader
+from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.handshake import VARIABLE, Invitation
+from scrapy_dq.crew.ipc import Reader
 
 TAIL_LINES = 8
 TAIL_BYTES = 8192

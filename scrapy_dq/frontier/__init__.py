@@ -3,13 +3,13 @@
 Knows Redis; knows nothing of Scrapy.
 """
 
-from scrapy_dq.frontier.forgetting import forget
+from scrapy_dq.frontier.admin.control import PartitionLimits, limit
+from scrapy_dq.frontier.admin.forget import forget
+from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, dead, failed, peek, shared_stats
+from scrapy_dq.frontier.admin.retry import Retried, retry
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.overview import Dead, Failed, Overview, dead, failed, peek, shared_stats
-from scrapy_dq.frontier.retrying import Retried, retry
-from scrapy_dq.frontier.speaker import WorkerOptions
-from scrapy_dq.frontier.steer import PartitionLimits, limit
-from scrapy_dq.frontier.worker import Worker
+from scrapy_dq.frontier.worker.speaker import WorkerOptions
+from scrapy_dq.frontier.worker.worker import Worker
 
 __all__ = [
     "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Retried", "Worker",

@@ -80,7 +80,7 @@ class Identity:
     """None: as they are."""
     starts: str = ""
     """What this worker's start() is called with: another one of that name yields the same requests, unless it
-    begins with a star; empty: it has none (lua/starts.lua)."""
+    begins with a star; empty: it has none (lib/starts.lua)."""
     restart_window_s: float = 0.0
     """For so long after the end of a run that workers shared, this one counts as one of them, restarted."""
     order_given: bool = True
@@ -126,7 +126,7 @@ class Frontier:
 
         Args:
             new_epoch: a fresh uuid, used only if the frontier is absent.
-        Source: lua/join.lua
+        Source: transitions/join.lua
         """
         reply = await self._call(
             "join", worker_id, json.dumps(identity), new_epoch, ms(crawl.restart_window_s),
@@ -151,7 +151,7 @@ class Frontier:
         )
 
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
-        """Source: lua/described.lua"""
+        """Source: lib/described.lua"""
         return (
             SCHEMA, self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
@@ -177,7 +177,7 @@ class Frontier:
             parentless: puts that no lease stands for: with these it registers in a finished run, too, while
                 it is still known what was put in it; the first that is new opens it again.
             seeding: 1, or AGAIN.
-        Source: lua/rejoin.lua
+        Source: transitions/rejoin.lua
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
@@ -217,7 +217,7 @@ class Frontier:
         Raises:
             FrontierUnavailable: the moves may or may not have been applied. Repeat the same
                 arguments: they are applied once.
-        Source: lua/exchange.lua
+        Source: transitions/exchange.lua
         """
         while True:
             reply = await self._call(
@@ -242,7 +242,7 @@ class Frontier:
             how many of these are new; whether the calls before are remembered: if not, Redis came back older.
         Raises:
             FrontierRefused: the run is over, or the frontier another one.
-        Source: lua/adopt.lua
+        Source: transitions/adopt.lua
         """
         reply = await self._call("adopt", epoch, run, worker_id, number, b"".join(fingerprints))
         if reply[0] != b"OK":
@@ -260,7 +260,7 @@ class Frontier:
         Returns:
             OK, ABSENT, LOST, RESYNC or FINISHED; what its start() was called with, if that was broken off and
             nobody has done the same (`Identity.starts`), else "".
-        Source: lua/fence.lua
+        Source: transitions/fence.lua
         """
         reply = await self._call("fence", worker_id, epoch, run, int(gone), by)
         return reply[0].decode(), reply[1].decode("utf-8", "replace") if len(reply) > 1 else ""
@@ -270,13 +270,16 @@ class Frontier:
     ) -> tuple[int, int, int]:
         """Move up to *limit* leases of a fenced worker to quarantine; return (moved, buried, left).
 
-        Source: lua/drain.lua
+        Source: transitions/drain.lua
         """
         reply = await self._call("drain", worker_id, epoch, run, limit, max_attempts)
         return (reply[1], reply[2], reply[3]) if reply[0] == b"OK" else (0, 0, 0)
 
     async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool | None) -> tuple[int, bool]:
-        """Give all leases back and unregister; return (released, nobody is left). Source: lua/leave.lua"""
+        """Give all leases back and unregister; return (released, nobody is left).
+
+        Source: transitions/leave.lua
+        """
         reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen))
         if reply[0] != b"OK":
             return 0, False
@@ -301,7 +304,7 @@ class Frontier:
             repair: False: only tell what there is to do.
         Raises:
             FrontierRefused: the run is over, or the frontier another one.
-        Source: lua/audit.lua
+        Source: transitions/audit.lua
         """
         args = audit_args(epoch, run, lists, worker_ids, last, repair)
         return parse_audit(await self._call("audit", *args))
@@ -311,7 +314,7 @@ class Frontier:
 
         Returns:
             ("", what was deleted), or (a worker's id, empty census) if refused.
-        Source: lua/flush.lua
+        Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
         reply = await self._call("flush", packed)
@@ -322,7 +325,10 @@ class Frontier:
         return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
 
     async def sweep(self, most_s: float = math.inf) -> bool:
-        """Unlink what is discarded, for *most_s*; return whether some is left. Source: lua/sweep.lua"""
+        """Unlink what is discarded, for *most_s*; return whether some is left.
+
+        Source: transitions/sweep.lua
+        """
         until = time.monotonic() + most_s
         while (await self._call("sweep", SWEEP_STEP))[1]:
             if time.monotonic() >= until:
@@ -343,7 +349,7 @@ class Frontier:
             block_s: leave the partition alone for so long; 0: not any more; None: as it is.
         Returns:
             delay, concurrency and what is left of a block, as they are now; None: there is no crawl.
-        Source: lua/limit.lua
+        Source: transitions/limit.lua
         """
         reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s))
         return parse_limit(reply)
@@ -357,17 +363,17 @@ class Frontier:
             deltas: from `pack_tally`.
         Raises:
             FrontierUnavailable: repeat the same arguments: they count once.
-        Source: lua/tally.lua
+        Source: transitions/tally.lua
         """
         reply = await self._call("tally", source, epoch, run, number, deltas)
         return str(reply[0].decode())
 
     async def census(self) -> Census:
-        """Return all counts, without being a worker of the crawl. Source: lua/overview.lua"""
+        """Return all counts, without being a worker of the crawl. Source: transitions/overview.lua"""
         return Census(*(await self._call("overview"))[3])
 
     async def members(self) -> list[Member]:
-        """Return the registered workers. Source: lua/overview.lua"""
+        """Return the registered workers. Source: transitions/overview.lua"""
         return parse_members((await self._call("overview"))[4])
 
     @asynccontextmanager
@@ -383,7 +389,10 @@ class Frontier:
             await client.aclose()
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
-        """Count up this worker's heartbeat and return everyone's; empty if LOST. Source: lua/beat.lua"""
+        """Count up this worker's heartbeat and return everyone's; empty if LOST.
+
+        Source: transitions/beat.lua
+        """
         return parse_beats(await self._call("beat", worker_id, epoch))[0]
 
     def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:

@@ -1,4 +1,4 @@
-"""Every Redis key of a crawl: name, type, lifetime. lua/keys.lua makes the same names."""
+"""Every Redis key of a crawl: name, type, lifetime. lua/lib/keys.lua makes the same names."""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ class Rejoined:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audit has found; see lua/audit.lua."""
+    """What an audit has found; see lua/transitions/audit.lua."""
 
     lists: int = 0
     """Lists that nothing led to any more."""

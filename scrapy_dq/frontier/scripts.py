@@ -1,4 +1,7 @@
-"""Loads the Lua: one script per transition, built from the files in lua/ by plain concatenation."""
+"""Loads the Lua: one script per transition, built from the files in lua/ by plain concatenation.
+
+The name of a Lua file is unique, whatever its folder.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,13 @@ _MOST_MENDS = 5
 
 
 @cache
-def _lua(name: str) -> str:
-    return files("scrapy_dq.frontier").joinpath("lua").joinpath(f"{name}.lua").read_text("utf-8")
+def lua_files() -> dict[str, str]:
+    """Return the text of every Lua file, by its name without `.lua`."""
+    return {
+        file.name.removesuffix(".lua"): file.read_text("utf-8")
+        for folder in files("scrapy_dq.frontier").joinpath("lua").iterdir()
+        for file in folder.iterdir()
+    }
 
 
 @cache
@@ -73,7 +81,7 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     """
 
     def joined(*names: str) -> str:
-        return "\n".join(_lua(name.format(order=order.value.replace("-", "_"))) for name in names)
+        return "\n".join(lua_files()[name.format(order=order.value.replace("-", "_"))] for name in names)
 
     kinds = (seen,) if transition == "exchange" else Seen
     seen_by = (name for kind in kinds for name in _SEEN[kind])
@@ -82,14 +90,14 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     rest = joined(*_COMMON, *seen_by, *_PARTS[transition], transition)
     if transition in _WHOLE:
         return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
-    tail = f"if done then return reply end\n{_lua('salvage')}"
+    tail = f"if done then return reply end\n{lua_files()['salvage']}"
     return f"{joined(*_BASE)}\nlocal done, reply = pcall(function()\n{rest}\nend)\n{tail}"
 
 
 class Script:
     """One transition, called by its digest; Redis is given the source when it does not know it.
 
-    If it finds what another one has left half-done (lua/salvage.lua), that is mended first.
+    If it finds what another one has left half-done (lib/salvage.lua), that is mended first.
     """
 
     def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:

@@ -42,7 +42,7 @@ _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 
 def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING) -> bytes:
-    """Return *moves* as lua/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
+    """Return *moves* as transitions/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
     # One moment for all: a pause between two of them must not change the order in which they fall due.
     now = time.monotonic()
     return msgpack.packb([_packed(move, signer, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
@@ -70,7 +70,7 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
 
 
 def pack_terms(terms: Terms) -> bytes:
-    """Return *terms* as lua/exchange.lua reads them; times become relative to this moment."""
+    """Return *terms* as lua/transitions/exchange.lua reads them; times become relative to this moment."""
     now = time.monotonic()
     # Rounded so that no pause gets shorter.
     notes = [
@@ -87,7 +87,7 @@ def pack_terms(terms: Terms) -> bytes:
 
 
 def pack_limits(limits: Limits) -> bytes:
-    """Return *limits* as lua/limits.lua reads them; the same limits are the same bytes."""
+    """Return *limits* as lua/lib/limits.lua reads them; the same limits are the same bytes."""
     own = []
     for partition, (delay_s, concurrency) in sorted(limits.own.items()):
         delay_ms = False if delay_s is None else whole_ms(delay_s)
@@ -97,7 +97,7 @@ def pack_limits(limits: Limits) -> bytes:
 
 
 def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
-    """Return *deltas* (kind, stat, number) as lua/tally.lua reads them."""
+    """Return *deltas* (kind, stat, number) as lua/transitions/tally.lua reads them."""
     # As text: a Lua number has no more than 53 bits, and Redis counts in 64.
     flat = [part for kind, stat, number in deltas for part in (kind, stat, repr(number))]
     return msgpack.packb(flat, use_bin_type=False)  # type: ignore[no-any-return]
@@ -106,14 +106,14 @@ def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
 def limit_args(
     partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
 ) -> tuple[bytes, int, int, int]:
-    """Return the arguments of lua/limit.lua; see `Frontier.limit`."""
+    """Return the arguments of lua/transitions/limit.lua; see `Frontier.limit`."""
     delay_ms = -1 if delay_s is None else whole_ms(delay_s) if delay_s >= 0 else -2
     slots = -1 if concurrency is None else concurrency if concurrency >= 0 else -2
     return partition, delay_ms, slots, -1 if block_s is None else max(0, whole_ms(block_s))
 
 
 def parse_limit(reply: list[Any]) -> tuple[float, int, float] | None:
-    """Read lua/limit.lua's answer."""
+    """Read lua/transitions/limit.lua's answer."""
     if reply[0] != b"OK":
         return None
     return reply[1] / 1000, int(reply[2]), reply[3] / 1000
@@ -122,13 +122,13 @@ def parse_limit(reply: list[Any]) -> tuple[float, int, float] | None:
 def audit_args(
     epoch: str, run: int, lists: Sequence[bytes], worker_ids: Sequence[bytes], last: bool, repair: bool
 ) -> tuple[str, int, bytes, bytes, int, int]:
-    """Return the arguments of lua/audit.lua; see `Frontier.audit`."""
+    """Return the arguments of lua/transitions/audit.lua; see `Frontier.audit`."""
     packed = (msgpack.packb(list(each), use_bin_type=False) for each in (lists, worker_ids))
     return epoch, run, *packed, int(last), int(repair)
 
 
 def parse_audit(reply: list[Any]) -> Audited:
-    """Read lua/audit.lua's answer."""
+    """Read lua/transitions/audit.lua's answer."""
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
     lists, unled, partitions, members, gone, seen_gone = reply[1:]
@@ -148,7 +148,7 @@ NO_TERMS = pack_terms(Terms())
 
 
 def parse_receipt(reply: list[Any], signer: Signer = TRUSTING) -> Receipt:
-    """Read lua/exchange.lua's answer; times become this process's."""
+    """Read lua/transitions/exchange.lua's answer; times become this process's."""
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
@@ -175,7 +175,7 @@ def parse_receipt(reply: list[Any], signer: Signer = TRUSTING) -> Receipt:
 
 
 def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
-    # lua/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
+    # lua/lib/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
     end = record.index(0, 9)
     entry_id = record[end + 9 : end + 21]
     payload: bytes | None = record[end + 21 :]
@@ -195,7 +195,7 @@ def parse_words(packed: bytes) -> Words:
 
 
 def parse_members(flat: list[Any]) -> list[Member]:
-    """Read the members of lua/overview.lua's answer."""
+    """Read the members of lua/transitions/overview.lua's answer."""
     found = []
     for id_, said, fenced, in_flight, beat, since, done in zip(*[iter(flat)] * 7, strict=True):
         counts = (in_flight, beat, _number(since) / 1000, _number(done))
@@ -218,7 +218,7 @@ def _identity(said: bytes) -> dict[str, Any]:
 
 
 def parse_epoch(stored: bytes) -> str:
-    """Return the epoch of a crawl, by which files are named; empty: a stranger wrote it (lua/join.lua)."""
+    """Return the epoch of a crawl, by which files are named; empty: not as transitions/join.lua writes it."""
     return stored.decode("ascii") if _EPOCH.fullmatch(stored) else ""
 
 
@@ -233,7 +233,7 @@ def _number(text: bytes) -> int:
 
 
 def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
-    """Read lua/beat.lua's answer: everyone's beats, and `Words.count`."""
+    """Read lua/transitions/beat.lua's answer: everyone's beats, and `Words.count`."""
     if reply[0] != b"OK":
         return {}, 0
     flat = reply[1]
@@ -252,7 +252,7 @@ def denied(words: str) -> str:
 
 
 def refused_commands(reply: list[Any]) -> str:
-    """Read lua/probe.lua's answer: which commands are refused, in words; empty: none."""
+    """Read lua/transitions/probe.lua's answer: which commands are refused, in words; empty: none."""
     if reply[0] != b"DENIED":
         return ""
     _, words, *names = (part.decode("utf-8", "replace") for part in reply)

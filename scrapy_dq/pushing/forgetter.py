@@ -9,7 +9,7 @@ from typing import Any
 from scrapy import Request
 
 from scrapy_dq import scrapy_redis
-from scrapy_dq.frontier.forgetting import MAX_FINGERPRINTS, forget
+from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
 from scrapy_dq.pushing.lines import Line
 from scrapy_dq.pushing.written import BadLine, Written
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from scrapy import Request
 
 from scrapy_dq import scrapy_redis
-from scrapy_dq.admission import entry_ids
-from scrapy_dq.assembly import codec_of, frontier_of, identity_of
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotEncode
-from scrapy_dq.connection import Connection
-from scrapy_dq.due import BadDue, as_stored, due_of
-from scrapy_dq.dupefilter import shares_seen
+from scrapy_dq.environment import data_dir
+from scrapy_dq.factory import codec_of, frontier_of, identity_of
+from scrapy_dq.frontier.admin.producer import Visitor
 from scrapy_dq.frontier.model import Admission, Put
-from scrapy_dq.frontier.visitor import Visitor
 from scrapy_dq.pushing.lines import Line
 from scrapy_dq.pushing.written import BadLine, Written
+from scrapy_dq.scheduling.admission import entry_ids
+from scrapy_dq.scheduling.due_times import BadDue, as_stored, due_of
+from scrapy_dq.scheduling.dupefilter import shares_seen
+from scrapy_dq.scheduling.partitions import BadPartition, partition_without_downloader
 from scrapy_dq.settings import Config
-from scrapy_dq.slots import BadPartition, partition_without_downloader
-from scrapy_dq.surroundings import data_dir
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from itertools import chain
 
 from scrapy_dq.codec import CannotDecode, Items
 from scrapy_dq.frontier.model import FrontierUnavailable
-from scrapy_dq.frontier.worker import Worker
-from scrapy_dq.queue.asks import Ask, Get, Join, Look, Putting, ShutDown
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.queue.calls import Ask, Get, Join, Look, Putting, ShutDown
 from scrapy_dq.queue.pace import OnDemand
 from scrapy_dq.queue.puts import Puts
 

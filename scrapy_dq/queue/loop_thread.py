@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from scrapy_dq.queue.asks import ShutDown
+from scrapy_dq.queue.calls import ShutDown
 
 logger = logging.getLogger(__name__)
 

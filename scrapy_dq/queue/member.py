@@ -9,9 +9,11 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
-from scrapy_dq.assembly import options_of
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import Items
-from scrapy_dq.connection import Connection
+from scrapy_dq.environment import data_dir
+from scrapy_dq.factory import options_of
+from scrapy_dq.frontier.admin.overview import order_of
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import (
     FrontierError,
@@ -21,16 +23,14 @@ from scrapy_dq.frontier.model import (
     Put,
     Words,
 )
-from scrapy_dq.frontier.overview import order_of
-from scrapy_dq.frontier.speaker import JOIN_PATIENCE_S
-from scrapy_dq.frontier.worker import Worker
+from scrapy_dq.frontier.worker.speaker import JOIN_PATIENCE_S
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import lifetime
-from scrapy_dq.queue.asks import Ask, Flush, Look, Putting, ShutDown
 from scrapy_dq.queue.callers import Callers
+from scrapy_dq.queue.calls import Ask, Flush, Look, Putting, ShutDown
 from scrapy_dq.queue.loop_thread import LoopThread
 from scrapy_dq.queue.puts import PERHAPS_STORED
 from scrapy_dq.settings import Config
-from scrapy_dq.surroundings import data_dir
 
 logger = logging.getLogger(__name__)
 FORGOTTEN = (

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from scrapy_dq.frontier.model import MAX_LEASES
-from scrapy_dq.frontier.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S, Pace
+from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S, Pace
 
 
 class OnDemand(Pace):

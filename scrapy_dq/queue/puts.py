@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierUnavailable, Put
-from scrapy_dq.frontier.worker import Worker
-from scrapy_dq.queue.asks import Putting, ShutDown
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.queue.calls import Putting, ShutDown
 
 NOT_STORED = "The item was not stored"
 PERHAPS_STORED = (

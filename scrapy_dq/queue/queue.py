@@ -16,10 +16,10 @@ from typing import Any
 from scrapy_dq.codec import BadType, CannotEncode, Items
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
 from scrapy_dq.queue import lifetime
-from scrapy_dq.queue.asks import Ask, Flush, Get, Join, Look, ShutDown, putting
-from scrapy_dq.queue.hands import Hands
-from scrapy_dq.queue.look import look
+from scrapy_dq.queue.calls import Ask, Flush, Get, Join, Look, ShutDown, putting
+from scrapy_dq.queue.held_items import Hands
 from scrapy_dq.queue.member import Member
+from scrapy_dq.queue.stored_counts import look
 from scrapy_dq.settings import Config, ConfigError
 
 

@@ -22,10 +22,10 @@ from scrapy_redis import queue as queues
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_dq.adoption.takeover import Report, Wishes, take_over
-from scrapy_dq.assembly import codec_of, config_of, frontier_of, identity_of
+from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of
 from scrapy_dq.frontier import Overview, keys, peek
-from scrapy_dq.frontier.identity import new_worker_id, own_identity
 from scrapy_dq.frontier.wire import pack_moves
+from scrapy_dq.frontier.worker.identity import new_worker_id, own_identity
 from support.redis_server import RedisServer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.commands.again import repeated
+from scrapy_dq.commands.input.again import repeated
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from commands.test_failures import end_badly
-from scrapy_dq.commands import asking
+from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import alive
-from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.admin import liveness
 from scrapy_dq.frontier.model import FrontierRefused, Status
+from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put, puts
 from support.waiting import Stopwatch
 
@@ -28,7 +28,7 @@ TTL = {"DQ_WORKER_TTL": 1}
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look every 50 ms, where in earnest it is a second."""
-    monkeypatch.setattr(alive, "LOOK_S", 0.05)
+    monkeypatch.setattr(liveness, "LOOK_S", 0.05)
 
 
 @pytest.fixture

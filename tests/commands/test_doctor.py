@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq import health
+from scrapy_dq.backend import health
 from scrapy_dq.commands.subcommand import WrongUsage
 from support.live_frontier import HandWorker, LiveFrontier, puts
 from support.redis_server import RedisServer

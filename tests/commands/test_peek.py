@@ -11,7 +11,7 @@ from msgpack import ExtType
 
 from scrapy_dq.codec.formats import REQUEST, SERIALIZED
 from scrapy_dq.codec.shown import shown
-from scrapy_dq.frontier.look import upcoming
+from scrapy_dq.frontier.admin.backlog import upcoming
 from scrapy_dq.frontier.model import Order
 from support.live_frontier import SLOW, HandWorker, LiveFrontier, limited, numbers, put, release
 from support.redis_server import RedisServer

@@ -18,11 +18,12 @@ from scrapy import Request
 
 from scrapy_dq.commands.push import _advice
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import peek, steer
-from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.admin import control
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.admin.producer import Visitor
 from scrapy_dq.frontier.model import Ack, Census, FrontierRefused, Limits, Member
-from scrapy_dq.frontier.overview import Overview
-from scrapy_dq.frontier.visitor import Visitor
+from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.pushing import pusher
 from scrapy_dq.pushing.lines import Splitter
 from scrapy_dq.pushing.pusher import Pushed
@@ -253,7 +254,7 @@ def test_a_push_goes_on_if_nobody_can_be_woken(
     def fail(client: Any, crawl: str) -> None:
         raise ConnectionError("away")
 
-    monkeypatch.setattr(steer, "wake", fail)
+    monkeypatch.setattr(control, "wake", fail)
     monkeypatch.setattr(pusher, "WAKE_EVERY_S", 0.0)
     found = push.file(*(f"{HOST}/{n}?{'x' * 100}" for n in range(3000)))
     assert (found["pushed"], push.dq.status) == (3000, 0)

@@ -10,7 +10,8 @@ import pytest
 
 from commands.test_failures import end_badly
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import peek, retrying
+from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.admin import retry
 from scrapy_dq.frontier.model import Fail, Status
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put
 from support.stored_requests import stored
@@ -192,12 +193,12 @@ def test_who_leaves_meanwhile_is_not_counted_on(
 ) -> None:
     """The run was ending as it was opened again: it is said how to go on."""
     end_badly(worker, 1)
-    moved = retrying.retry
+    moved = retry.retry
 
     def move_and_leave(*args: Any, **named: Any) -> Any:
         found = moved(*args, **named)
         worker.leave()
         return found
 
-    monkeypatch.setattr(retrying, "retry", move_and_leave)
+    monkeypatch.setattr(retry, "retry", move_and_leave)
     assert "Go on with:" in " ".join(dq.text("retry", "--all", "--yes").split())

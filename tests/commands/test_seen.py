@@ -12,7 +12,8 @@ import pytest
 from commands.test_changes import start_dq
 from commands.test_clear import TTL, beaten, quick_looks  # noqa: F401  fixtures
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import converting, forget, keys
+from scrapy_dq.frontier import forget, keys
+from scrapy_dq.frontier.admin import convert
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Put
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
@@ -82,8 +83,8 @@ def test_an_interrupt_says_how_it_goes_on(
     """What is left, and that nobody can join before."""
     worker.exchange(*(seen(n) for n in range(30)))
     worker.leave()
-    monkeypatch.setattr(converting, "STEP", 10)
-    some, calls = converting.convert_some, []
+    monkeypatch.setattr(convert, "STEP", 10)
+    some, calls = convert.convert_some, []
 
     def interrupted(*args: Any) -> int:
         calls.append(args)
@@ -91,7 +92,7 @@ def test_an_interrupt_says_how_it_goes_on(
             raise KeyboardInterrupt
         return some(*args)
 
-    monkeypatch.setattr(converting, "convert_some", interrupted)
+    monkeypatch.setattr(convert, "convert_some", interrupted)
     with pytest.raises(CommandError, match=r"interrupted: 10 fingerprints are left.*goes on"):
         dq.text("seen", "convert", **COMPACT)
     assert kind(live) == "exact>compact"

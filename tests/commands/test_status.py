@@ -11,8 +11,8 @@ import pytest
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.crawls import some_crawls
-from scrapy_dq.frontier.look import sizes
+from scrapy_dq.frontier.admin.backlog import sizes
+from scrapy_dq.frontier.admin.crawls import some_crawls
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.settings import Config

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.commands.subcommand import DONE, CommandError
-from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Census, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put

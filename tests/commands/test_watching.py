@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from scrapy_dq.commands import progress, watching
-from scrapy_dq.commands.status_text import one_line
-from scrapy_dq.commands.status_view import view
+from scrapy_dq.commands import watching
+from scrapy_dq.commands.output import progress
+from scrapy_dq.commands.output.status_text import one_line
+from scrapy_dq.commands.output.status_view import view
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census
-from scrapy_dq.frontier.overview import Overview
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 from support.project import Project
 from support.redis_server import RedisServer
@@ -125,19 +126,19 @@ def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
     dq: Any, worker: HandWorker, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One part of fifty of the time, at most; and a look that takes longer than it may delays the next."""
-    from scrapy_dq.frontier import look
+    from scrapy_dq.frontier.admin import backlog
 
     worker.exchange(put(1))
-    calls, real = [], look.sizes
+    calls, real = [], backlog.sizes
 
-    def slow(*args: Any) -> look.Sizes:
+    def slow(*args: Any) -> backlog.Sizes:
         calls.append(args)
         until = time.monotonic() + 0.12
         while time.monotonic() < until:
             pass
         return real(*args)
 
-    monkeypatch.setattr(look, "sizes", slow)
+    monkeypatch.setattr(backlog, "sizes", slow)
     meanwhile(*[lambda: None] * 5)
     assert len(dq.lines("status", "--watch", "--every", "0.1")) == 6
     assert len(calls) == 1

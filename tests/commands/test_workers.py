@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys, peek
 from support import stored
 from support.project import Project

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.embedded.directory import PID, RedisDirectory
 from scrapy_dq.frontier import peek
 from support import stored

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
 from support.project import PLAIN, Project
 from support.redis_server import RedisServer

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, peek
 from support.project import Project
 from support.redis_server import RedisServer

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from crew.conftest import Scene
-from scrapy_dq.connection import connect_url
-from scrapy_dq.crew.parts import part_path
+from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.crew.feeds.parts import part_path
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.overview import run_name
-from scrapy_dq.frontier.steer import Word, steer
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.overview import run_name
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from scrapy import Spider
 from scrapy.exporters import CsvItemExporter, JsonItemExporter, JsonLinesItemExporter
 
-from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.formats import JOINERS
-from scrapy_dq.crew.sources import Sources
-from scrapy_dq.feeds import UnbufferedFileFeedStorage, _Whole
+from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
+from scrapy_dq.crew.feeds.formats import JOINERS
+from scrapy_dq.crew.feeds.sources import Sources
+from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, _Whole
 from support.waiting import LONGEST_S, wait_until
 
 EXPORTERS = {"jsonlines": JsonLinesItemExporter, "json": JsonItemExporter, "csv": CsvItemExporter}
@@ -117,7 +117,8 @@ def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest
 def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Path) -> None:
     """Also one that does not close it; and what cannot be synced is no error."""
     program = (
-        "import os, sys; from scrapy import Spider; from scrapy_dq.feeds import UnbufferedFileFeedStorage\n"
+        "import os, sys; from scrapy import Spider\n"
+        "from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage\n"
         "real = os.fsync\n"
         "os.fsync = lambda fd: (os.write(1, b'%d\\n' % os.fstat(fd).st_size), real(fd))\n"
         "files = [UnbufferedFileFeedStorage(path).open(Spider('any')) for path in sys.argv[2:]]\n"

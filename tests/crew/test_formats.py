@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_dq.crew import sources
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.formats import JOINERS, unjoinable, unreadable
-from scrapy_dq.crew.sources import Sources
+from scrapy_dq.crew.feeds import sources
+from scrapy_dq.crew.feeds.formats import JOINERS, unjoinable, unreadable
+from scrapy_dq.crew.feeds.sources import Sources
 
 JoinText = Callable[..., str]
 Text = str | bytes

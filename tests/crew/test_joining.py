@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from scrapy_dq.crew.errors import CrewError, Interrupted
-from scrapy_dq.crew.feed_plan import JoinedFeed
-from scrapy_dq.crew.joining import Joined, Joining
-from scrapy_dq.crew.parts import PartsFolder, Run, part_path, run_of, write_lock
+from scrapy_dq.crew.feeds.joining import Joined, Joining
+from scrapy_dq.crew.feeds.parts import PartsFolder, Run, part_path, run_of, write_lock
+from scrapy_dq.crew.feeds.plan import JoinedFeed
 
 THIS, LAST = Run("epoch", 3), Run("epoch", 2)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.commands.crawl_summary import _words
-from scrapy_dq.crew import reports
-from scrapy_dq.crew.invitation import VARIABLE, Invitation
+from scrapy_dq.commands.output.crawl_summary import _words
+from scrapy_dq.crew import ipc
+from scrapy_dq.crew.handshake import VARIABLE, Invitation
 from scrapy_dq.crew.launch import command_of, log_paths
-from scrapy_dq.crew.stops import SIGNALS, Stops
+from scrapy_dq.crew.stop_signals import SIGNALS, Stops
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -70,10 +70,10 @@ def test_a_parent_that_does_not_read_holds_up_no_worker() -> None:
     """Reports that find no room are dropped; each that was sent arrives whole."""
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
-    reader = reports.Reader(ours)
-    sent = sum(reports.send(theirs, {"number": number, "text": "x" * 300}) for number in range(1000))
+    reader = ipc.Reader(ours)
+    sent = sum(ipc.send(theirs, {"number": number, "text": "x" * 300}) for number in range(1000))
     assert 0 < sent < 1000
-    assert not reports.send(theirs, {"text": "x" * reports.MAX_BYTES})
+    assert not ipc.send(theirs, {"text": "x" * ipc.MAX_BYTES})
     assert [report["number"] for report in reader.read()] == list(range(sent))
     os.write(theirs, b'nonsense\n[]\n{"a":')
     assert reader.read() == []
@@ -82,7 +82,7 @@ def test_a_parent_that_does_not_read_holds_up_no_worker() -> None:
     os.close(theirs)
     assert reader.read() == []
     reader.close()
-    assert not reports.send(theirs, {})
+    assert not ipc.send(theirs, {})
 
 
 def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: tuple[int, int]) -> None:

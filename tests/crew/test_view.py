@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.commands.crawl_summary import Summary
-from scrapy_dq.commands.crawl_view import _line
-from scrapy_dq.crew.parts import Run
+from scrapy_dq.commands.output.crawl_summary import Summary
+from scrapy_dq.commands.output.crawl_view import _line
+from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, Hold
-from scrapy_dq.frontier.overview import Overview
 
 
 def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:

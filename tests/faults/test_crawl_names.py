@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import pytest
 import redis
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys, peek
 from scrapy_dq.frontier.model import Order
 from support.fault_crawl import FaultCrawl

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from support.fault_crawl import FaultCrawl
 from support.redis_server import RedisServer
 from support.waiting import wait_until

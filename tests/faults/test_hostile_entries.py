@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import failed, keys
 from scrapy_dq.frontier.signing import NOT_SIGNED, Signer
 from support import outages, unstorable_spider, watched_spider

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scrapy_dq.frontier.outbox import MEMORY_MOVES
+from scrapy_dq.frontier.worker.outbox import MEMORY_MOVES
 from support.fault_crawl import FaultCrawl
 from support.outages import assert_told
 from support.proxy import RedisProxy

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier.keys import prefix
 from support.fault_crawl import FaultCrawl
 from support.outages import lines

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier import forget, keys
-from scrapy_dq.frontier.audit import audit, told
 from scrapy_dq.frontier.model import Admission, Audited, FrontierRefused, Move, Receipt, Status
+from scrapy_dq.frontier.worker.audit import audit, told
 from support.live_frontier import (
     IDENTITY,
     HandWorker,

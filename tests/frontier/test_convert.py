@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from scrapy_dq.frontier import forget, peek
-from scrapy_dq.frontier.converting import STEP, convert, convert_some
+from scrapy_dq.frontier.admin.convert import STEP, convert, convert_some
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Seen, Status
 from support.compact import bucket_of, stored_as

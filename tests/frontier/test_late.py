@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import replace
 from unittest.mock import Mock
 
-from scrapy_dq.frontier.dialogue import Dialogue
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Admission, Put, Status
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.protocol import Dialogue
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from importlib.resources import files
 from typing import Any
 
 import pytest
 import redis
 
 from scrapy_dq.frontier import Overview, forget, keys
-from scrapy_dq.frontier.converting import convert_some
+from scrapy_dq.frontier.admin.backlog import names_beside, sizes, upcoming
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.convert import convert_some
+from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.look import names_beside, sizes, upcoming
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Parentless, Seen
-from scrapy_dq.frontier.retrying import retry_records
-from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, source
-from scrapy_dq.frontier.steer import Word, steer
+from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, lua_files, source
 from support.redis_server import RedisServer
 
-LUA = {
-    file.name.removesuffix(".lua"): file.read_text("utf-8")
-    for file in files("scrapy_dq.frontier").joinpath("lua").iterdir()
-    if file.name.endswith(".lua")
-}
+LUA = lua_files()
 MOVES = ("put", "ack", "release", "bury", "fail", "sent", "block", "lease", "claim")
 
 

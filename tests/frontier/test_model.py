@@ -21,7 +21,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_dq.frontier import Overview, Retried, peek, retry, retrying, wire
+from scrapy_dq.frontier import Overview, Retried, peek, retry, wire
+from scrapy_dq.frontier.admin import retry as retry_module
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.overview import parse_failed
+from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
@@ -42,9 +46,6 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
-from scrapy_dq.frontier.overview import parse_failed
-from scrapy_dq.frontier.retrying import retry_records
-from scrapy_dq.frontier.steer import Word, steer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support.compact import compacted
 from support.live_frontier import LiveFrontier
@@ -296,7 +297,7 @@ class FrontierMachine(RuleBasedStateMachine):
             reference.retry(ids)
             return moved
 
-        with mock.patch.object(retrying, "retry_records", step):
+        with mock.patch.object(retry_module, "retry_records", step):
             found = retry(
                 self.live.redis, self.live.crawl, peek(self.live.redis, self.live.crawl),
                 failed=lambda record: record.entry_id in chosen[0],

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Seen, Terms
-from scrapy_dq.frontier.put_log import PutLog
+from scrapy_dq.frontier.worker.replay_log import PutLog
 from support.live_frontier import IDENTITY, PROGRAM, SLOW, HandWorker, LiveFrontier, ack, put
 
 NAMED = replace(IDENTITY, spider_args='{"a": 1}', run_name="job", partition_by="slot", keep_seen=True)

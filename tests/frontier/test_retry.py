@@ -11,9 +11,9 @@ import msgpack
 import pytest
 
 from scrapy_dq.frontier import Retried, peek, retry
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.admin.retry import MAX_RECORDS, _batches, _Pace, retry_records
 from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Order, Status, Terms
-from scrapy_dq.frontier.overview import Overview
-from scrapy_dq.frontier.retrying import MAX_RECORDS, _batches, _Pace, retry_records
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -230,7 +230,7 @@ def record(
     payload: Any = b"x",
     partition: tuple[bytes, ...] = (b"",),
 ) -> bytes:
-    """Return a record of a request that failed, as lua/fail.lua would write it."""
+    """Return a record of a request that failed, as lua/moves/fail.lua would write it."""
     fields = [entry, "label", "reason", 0, "worker", 0, place, payload, *partition]
     return msgpack.packb(fields, use_bin_type=False)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from scrapy_dq.frontier.admin.control import Word, limit, steer
+from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import (
     LISTENING,
     Claim,
@@ -17,8 +19,6 @@ from scrapy_dq.frontier.model import (
     Terms,
     Words,
 )
-from scrapy_dq.frontier.overview import peek
-from scrapy_dq.frontier.steer import Word, limit, steer
 from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, put, puts
 
 HOLDS = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING}

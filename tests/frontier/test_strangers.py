@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.look import sizes, upcoming
+from scrapy_dq.frontier.admin.backlog import sizes, upcoming
 from scrapy_dq.frontier.model import Audited, Bury, Status
 from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, numbers, put, puts
 

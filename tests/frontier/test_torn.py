@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 
 import pytest
 import redis
 
 from scrapy_dq.frontier import forget, keys, peek, scripts
-from scrapy_dq.frontier.converting import convert_some
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.convert import convert_some
+from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.model import (
     Admission,
     Claim,
@@ -29,9 +30,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
-from scrapy_dq.frontier.retrying import retry
 from scrapy_dq.frontier.scripts import Script, source
-from scrapy_dq.frontier.steer import Word, steer
 from scrapy_dq.frontier.wire import pack_tally
 from support.live_frontier import (
     IDENTITY,
@@ -76,7 +75,6 @@ redis = {{
   end,
 }}
 """
-LUA = files("scrapy_dq.frontier").joinpath("lua")
 HASTY = limited(0.0, 3, **{"slot 1": (None, 1), "new": (0.001, None), "another": (0.001, None)})
 
 
@@ -510,9 +508,9 @@ def test_nothing_is_noted_of_a_script_that_has_written_nothing(live: LiveFrontie
 def commands_in_lua() -> set[str]:
     """Return the commands that the Lua names, wherever it does."""
     found: set[str] = set()
-    for file in LUA.iterdir():
-        text = re.sub(r"--.*", "", file.read_text("utf-8"))
-        if file.name != "rights.lua":
+    for name, lua in scripts.lua_files().items():
+        text = re.sub(r"--.*", "", lua)
+        if name != "rights":
             found |= set(re.findall(r"'([A-Z]{3,})'", text))
     no_commands = {
         "LOST", "RESYNC", "FINISHED", "ABSENT", "LIVE", "DIFFERS", "CONVERTING", "KIND", "TORN", "DENIED",
@@ -523,7 +521,7 @@ def commands_in_lua() -> set[str]:
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
     """A command that the probe does not know could stop a script half-way."""
-    rights = LUA.joinpath("rights.lua").read_text("utf-8")
+    rights = scripts.lua_files()["rights"]
     assert commands_in_lua() - {"WRONG_TYPE", "NOT_FENCED", "ONE_WAY", "UNDER_WAY"} == set(
         re.findall(r"'([A-Z]{3,})'", rights)
     ) - {"NOPERM"}

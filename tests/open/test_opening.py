@@ -16,10 +16,10 @@ import redis
 
 from scrapy_dq.frontier import limit, peek
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Seen, Sent, Terms
 from scrapy_dq.frontier.scripts import TRANSITIONS
 from scrapy_dq.frontier.wire import pack_tally
+from scrapy_dq.frontier.worker.identity import own_identity
 from support import stored
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, release
 from support.project import Project

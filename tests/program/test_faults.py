@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from program.conftest import Background, Program, join_crawl
-from scrapy_dq import Queue, connection
+from scrapy_dq import Queue
+from scrapy_dq.backend import connection
 from scrapy_dq.frontier.model import Order
-from scrapy_dq.frontier.outbox import Outbox
-from scrapy_dq.frontier.spill import SpillLost
+from scrapy_dq.frontier.worker.outbox import Outbox
+from scrapy_dq.frontier.worker.spill import SpillLost
 from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable
 from support.live_frontier import HandWorker, LiveFrontier
 from support.proxy import RedisProxy
@@ -466,7 +467,7 @@ def test_a_flush_waits_for_all_that_is_stored_again(
     proxy = start_proxy(server.url)
     q = make(url=proxy.url)
     q.put_all(range(60))
-    monkeypatch.setattr("scrapy_dq.frontier.outbox.MAX_MOVES", 2)
+    monkeypatch.setattr("scrapy_dq.frontier.worker.outbox.MAX_MOVES", 2)
     proxy.set_delay(0.02)
     live.roll_back(before)
     q.flush(60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from scrapy_dq.frontier.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S
+from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S
 from scrapy_dq.queue.pace import OnDemand
 
 

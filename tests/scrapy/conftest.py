@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import msgpack
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys, peek
 from support.project import Project
 from support.redis_server import RedisServer

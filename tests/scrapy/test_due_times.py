@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys
 from support.project import Project
 from support.tree_site import TreeSite

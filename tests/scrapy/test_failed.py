@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgpack
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, failed, keys
 from support.project import Project
 from support.tree_site import TreeSite

@@ -13,8 +13,8 @@ from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_dq import Scheduler
-from scrapy_dq.admission import Admissions
-from scrapy_dq.session import Session
+from scrapy_dq.scheduling.admission import Admissions
+from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import Config
 from support.project import Project
 from support.tree_site import TreeSite

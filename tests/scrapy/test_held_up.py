@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scrapy_dq.settlement import Settlement
+from scrapy_dq.scheduling.engine_hooks import Settlement
 from support.project import Project
 from support.tree_site import TreeSite
 

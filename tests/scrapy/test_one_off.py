@@ -83,7 +83,8 @@ def run_all(project: Project, site: TreeSite) -> dict[str, str]:
     for command, process in running.items():
         assert process.returncode == 0, printed[command]
         assert "Traceback" not in printed[command], printed[command]
-        assert "scrapy_dq.dupefilter" not in printed[command]  # which would say that it stands alone
+        # Which would say that it stands alone.
+        assert "scrapy_dq.scheduling.dupefilter" not in printed[command]
     return printed
 
 

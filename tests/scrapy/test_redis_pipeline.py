@@ -92,7 +92,7 @@ def test_every_item_is_stored_once_and_goes_on_to_the_next_pipeline(
 OWN_REDIS = """\
 from pathlib import Path
 from scrapy_dq import RedisPipeline
-from scrapy_dq.connection import Connection
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.settings import Config
 from support.tree_spider import TreeSpider
 from tree_project.settings import SPIDER_NAME
@@ -281,7 +281,7 @@ def test_settings_that_cannot_be_used_end_the_crawl_at_its_start(
     worker = project.run_worker(timeout_s=20)
     [said] = [line for line in errors(worker) if line.startswith("scrapy_dq.")]
     assert says in said
-    assert said.startswith("scrapy_dq.pipelines: scrapy_dq.RedisPipeline cannot start: ")
+    assert said.startswith("scrapy_dq.items.pipeline: scrapy_dq.RedisPipeline cannot start: ")
 
 
 def test_items_go_to_the_embedded_redis_if_none_is_named(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview
 from support.project import Project
 from support.tree_site import TreeSite

@@ -10,7 +10,7 @@ import pytest
 import scrapy.crawler
 from scrapy.settings import default_settings
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys
 from support.project import SPIDER, Project
 from support.tree_site import TreeSite
@@ -221,7 +221,7 @@ def test_another_reactor_is_refused(
     control = project.start_worker(settings=select | {"SCHEDULER": "tree_project.spiders.spider.Unopened"})
     assert worker.wait() == control.wait()
     assert "RuntimeError: not opened" in control.text
-    assert errors(worker)[0].startswith("scrapy_dq.session: scrapy_dq cannot start: ")
+    assert errors(worker)[0].startswith("scrapy_dq.scheduling.session: scrapy_dq cannot start: ")
     assert "TWISTED_REACTOR" in errors(worker)[0]
     assert look(project.name).phase == "absent"
     assert not project.events()

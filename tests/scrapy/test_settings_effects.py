@@ -408,7 +408,7 @@ def test_a_wrong_setting_fails_at_start_with_one_clear_line(
         worker.wait(20)
         ours = [line for line in errors(worker) if line.startswith("scrapy_dq")]
         assert ours == errors(worker)[:1], case
-        assert ours[0].startswith("scrapy_dq.session: scrapy_dq cannot start: ")
+        assert ours[0].startswith("scrapy_dq.scheduling.session: scrapy_dq cannot start: ")
         for part in WRONG[case][1]:
             assert part in ours[0]
     assert look(project).phase == "absent"

@@ -15,8 +15,8 @@ from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_dq.frontier import Overview
-from scrapy_dq.session import Session
-from scrapy_dq.settlement import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.scheduling.session import Session
 from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import free_port, wait_until
@@ -471,7 +471,7 @@ def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(open_and_close())
-    assert [record.name for record in caplog.records] == ["scrapy_dq.session"]
+    assert [record.name for record in caplog.records] == ["scrapy_dq.scheduling.session"]
     assert "no engine._slot" in caplog.text
 
 

@@ -11,11 +11,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from scrapy_dq.connection import connect_url
+from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Hold, Words
-from scrapy_dq.frontier.steer import Word, steer
-from scrapy_dq.session import Session
+from scrapy_dq.scheduling.session import Session
 from support.live_frontier import HandWorker, LiveFrontier
 from support.project import Project
 

@@ -1,4 +1,4 @@
-"""What lua/buckets.lua makes of a token, in Python: the same sum, done a second time."""
+"""What lua/seen/buckets.lua makes of a token, in Python: the same sum, done a second time."""
 
 from __future__ import annotations
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from scrapy.crawler import Crawler
 
 from scrapy_dq import Scheduler
-from scrapy_dq.frontier import reclaim
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.worker import Worker
-from scrapy_dq.session import Session
+from scrapy_dq.frontier.worker.worker import Worker, reclaim
+from scrapy_dq.scheduling.session import Session
 from support.tree_spider import ItemRecord
 
 EXTENSIONS = {"EXTENSIONS": {"support.fail_points.FailPoint": 0}}

@@ -18,8 +18,8 @@ from msgpack import ExtType
 from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest
 
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.codec import FORMAT, Codec
-from scrapy_dq.connection import connect_url
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.frontier import Identity
 from support.fault_crawl import FaultCrawl

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+from scrapy_dq.frontier.admin.control import Word
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     AGAIN,
@@ -33,7 +34,6 @@ from scrapy_dq.frontier.model import (
     Terms,
     Words,
 )
-from scrapy_dq.frontier.steer import Word
 from support.reference_partitions import UNIT_S, Entry, Partitions, Worker, units
 
 NO_TERMS = Terms()

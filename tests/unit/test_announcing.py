@@ -11,10 +11,10 @@ from scrapy.crawler import Crawler
 from scrapy.exporters import BaseItemExporter
 from scrapy.settings import Settings
 
-from scrapy_dq.announcing import mention_end, mention_feeds
-from scrapy_dq.crew.csv_exporter import PartCsvItemExporter
-from scrapy_dq.feeds import UnbufferedFileFeedStorage
+from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
+from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.frontier.model import Census
+from scrapy_dq.scheduling.progress_log import mention_end, mention_feeds
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_a_feed_that_a_kill_takes_items_from_is_named(
 ) -> None:
     """Scrapy's own storages keep items until a buffer is full, or the spider closes."""
     mention_feeds(Crawler(Spider, Settings(more | {"FEEDS": {feed: {"format": "jsonlines"} | options}})))
-    said = [record.getMessage() for record in caplog.records if record.name == "scrapy_dq.announcing"]
+    said = [record.getMessage() for record in caplog.records if record.name.endswith(".progress_log")]
     assert [f": {named}. If" in line for line in said] == [True] * bool(named)
     assert "s3cr3t" not in caplog.text

@@ -9,7 +9,7 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_dq.assembly import identity_of
+from scrapy_dq.factory import identity_of
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.settings import Config
 

@@ -39,7 +39,7 @@ def test_get_redis_takes_a_url_or_what_redis_py_takes(redis_server: RedisServer,
 @pytest.mark.parametrize("cls", [OwnRedis, f"{__name__}.OwnRedis"])
 def test_get_redis_makes_the_class_that_is_named(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`redis_cls`, as a class or by its path."""
-    monkeypatch.setattr(scrapy_dq.clients, "load_object", lambda path: OwnRedis)
+    monkeypatch.setattr(scrapy_dq.backend.clients, "load_object", lambda path: OwnRedis)
     assert type(get_redis(redis_cls=cls)) is OwnRedis
     assert type(get_redis(url="redis://a", redis_cls=cls)) is OwnRedis
     assert type(get_redis_from_settings({"REDIS_HOST": "a", "REDIS_PARAMS": {"redis_cls": cls}})) is OwnRedis

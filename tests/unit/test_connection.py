@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.clients import get_redis_from_settings
-from scrapy_dq.connection import Connection, check_info, connect_url
+from scrapy_dq.backend.clients import get_redis_from_settings
+from scrapy_dq.backend.connection import Connection, check_info, connect_url
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 from support.proxy import RedisProxy

@@ -9,8 +9,8 @@ import pytest
 from scrapy import Request
 from scrapy.http import JsonRequest
 
-from scrapy_dq import due as module
-from scrapy_dq.due import AT_ONCE, LATEST_S, LONGEST_S, BadDue, Due, as_stored, due_of
+from scrapy_dq.scheduling import due_times as module
+from scrapy_dq.scheduling.due_times import AT_ONCE, LATEST_S, LONGEST_S, BadDue, Due, as_stored, due_of
 
 NOW = 1000.0
 BACKOFF = (1.0, 60.0)

@@ -10,7 +10,7 @@ from scrapy.crawler import Crawler
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_dq import DupeFilter
-from scrapy_dq.dupefilter import dupefilter_of
+from scrapy_dq.scheduling.dupefilter import dupefilter_of
 
 
 class Own(DupeFilter):

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 from scrapy import Spider
 
-from scrapy_dq import feeds
-from scrapy_dq.feeds import UnbufferedFileFeedStorage
+from scrapy_dq.crew.feeds import storage
+from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 
 
 class Feed:
@@ -22,7 +22,7 @@ class Feed:
     def worker(self, run: str, *, new: bool, overwrite: bool = True, crawl: str = "crawl") -> Any:
         """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
         crawler = Mock()
-        feeds.run_begins(crawler, crawl, run, new=new)
+        storage.run_begins(crawler, crawl, run, new=new)
         return UnbufferedFileFeedStorage.from_crawler(
             crawler, str(self.path), feed_options={"overwrite": overwrite}
         )

@@ -1,4 +1,4 @@
-"""scrapy_dq.fingerprints: the same bytes as Scrapy's, without the time."""
+"""scrapy_dq.scheduling.fingerprints: the same bytes as Scrapy's, without the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_dq.fingerprints import quick_fingerprint
+from scrapy_dq.scheduling.fingerprints import quick_fingerprint
 
 METHODS = ["GET", "POST", "HEAD", "PUT", "BREW", "get"]
 hosts = st.one_of(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scrapy import Request
 
-from scrapy_dq import local as module
-from scrapy_dq.local import LocalQueue
+from scrapy_dq.scheduling import local_queue as module
+from scrapy_dq.scheduling.local_queue import LocalQueue
 
 
 class Clock:

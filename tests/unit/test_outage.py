@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
-from scrapy_dq.frontier.outage import Outage
+from scrapy_dq.frontier.worker.outage import Outage
 
 
 def test_a_refusal_after_an_outage_is_told_too(caplog: pytest.LogCaptureFixture) -> None:

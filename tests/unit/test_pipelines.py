@@ -51,7 +51,7 @@ def test_settings_that_cannot_be_used_are_refused(
     """One ERROR line and a ConfigError that name the setting, before the crawl is opened."""
     with pytest.raises(ConfigError) as refusal:
         RedisPipeline.from_crawler(crawler(**settings))
-    [record] = [record for record in caplog.records if record.name == "scrapy_dq.pipelines"]
+    [record] = [record for record in caplog.records if record.name == "scrapy_dq.items.pipeline"]
     assert record.levelno == logging.ERROR
     assert str(refusal.value) in record.getMessage()
     assert says in str(refusal.value)

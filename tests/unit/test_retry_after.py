@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scrapy.http import Response
 
-from scrapy_dq.retry_after import retry_after_s
+from scrapy_dq.scheduling.retry_after import retry_after_s
 
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 

@@ -19,9 +19,9 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.settings import Settings
 from scrapy_redis import picklecompat
 
-from scrapy_dq.assembly import codec_of, config_of
 from scrapy_dq.codec import FORMAT, BadSerializer, CannotDecode, CannotEncode, Codec, Serializer
 from scrapy_dq.codec.formats import SERIALIZED
+from scrapy_dq.factory import codec_of, config_of
 from scrapy_dq.settings import ConfigError
 
 URL = "http://example.com/a?b=c"

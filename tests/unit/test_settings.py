@@ -14,10 +14,12 @@ import pytest
 from scrapy.settings import Settings
 from scrapy.squeues import LifoMemoryQueue
 
-from scrapy_dq import announcing, get_redis_from_settings, stats
-from scrapy_dq.connection import Connection
+from scrapy_dq import get_redis_from_settings
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
+from scrapy_dq.scheduling import progress_log
 from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting, enabled, queues_in_vain
+from scrapy_dq.stats import names as stats
 
 NAMES = {"spider": "books", "project": "shop", "job": "j1", "category": "poetry"}
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -687,7 +689,7 @@ def test_the_docs_tell_of_no_other_setting() -> None:
 
 
 def test_the_docs_list_scrapy_settings_without_effect() -> None:
-    for name in announcing.WITHOUT_EFFECT:
+    for name in progress_log.WITHOUT_EFFECT:
         assert f"`{name}`" in DOCS
 
 

@@ -11,9 +11,9 @@ from scrapy.core.downloader import Downloader
 from scrapy.settings import Settings
 
 from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES
+from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
+from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots, delay_of_each
 from scrapy_dq.settings import Config
-from scrapy_dq.settlement import UnsupportedScrapy
-from scrapy_dq.slots import BadPartition, OneSlot, Slots, delay_of_each
 
 LONGEST = "x" * MAX_PARTITION_BYTES
 
@@ -164,7 +164,7 @@ def test_a_spider_may_have_a_delay_of_its_own() -> None:
 
 def test_of_very_many_hosts_some_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of them is bounded; what is forgotten comes out the same."""
-    monkeypatch.setattr("scrapy_dq.slots.MOST_HOSTS", 3)
+    monkeypatch.setattr("scrapy_dq.scheduling.partitions.MOST_HOSTS", 3)
     mine = slots()
     for number in (*range(10), *range(10)):
         assert mine.partition_of(Request(f"http://{number}.example/x")) == b"%d.example" % number

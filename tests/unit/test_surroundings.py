@@ -11,7 +11,7 @@ import scrapy.utils.project
 from scrapy import Spider
 from scrapy.crawler import Crawler
 
-from scrapy_dq import surroundings
+from scrapy_dq import environment
 
 
 def test_two_workers_may_make_the_data_directory_at_once(
@@ -28,7 +28,7 @@ def test_two_workers_may_make_the_data_directory_at_once(
         mkdir(path, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(scrapy.utils.project.Path, "mkdir", beaten)
-    assert surroundings.data_dir() == tmp_path / ".scrapy" / "dq"
+    assert environment.data_dir() == tmp_path / ".scrapy" / "dq"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_scrapyd_names_its_job(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     crawler = Crawler(Spider)
-    assert surroundings.names_of(crawler, Spider(name="books", **arguments)).get("job") == job
+    assert environment.names_of(crawler, Spider(name="books", **arguments)).get("job") == job
 
 
 def opened_with(*args: object, **kwargs: object) -> dict[str, str]:
@@ -63,7 +63,7 @@ def opened_with(*args: object, **kwargs: object) -> dict[str, str]:
     crawler = Opening(Spider)
     crawling = crawler.crawl(*args, **kwargs)
     next(crawling)
-    return surroundings.spider_args(crawler)
+    return environment.spider_args(crawler)
 
 
 def test_the_arguments_are_what_a_spider_is_made_with() -> None:
@@ -87,8 +87,8 @@ class Rows:
 @pytest.mark.parametrize("value", [object(), iter([1]), (n for n in [1]), [object()], Rows()])
 def test_arguments_that_say_nothing_of_themselves_are_not_taken_for_the_same(value: object) -> None:
     """Two scripts that hand on iterators look alike: whether they yield the same is not known."""
-    assert not surroundings.told_apart(opened_with(rows=value))
-    assert surroundings.told_apart(opened_with(rows=[1, "a... at 0x1"], text="an object at 0x1..."))
+    assert not environment.told_apart(opened_with(rows=value))
+    assert environment.told_apart(opened_with(rows=[1, "a... at 0x1"], text="an object at 0x1..."))
     assert opened_with(rows=value) == opened_with(rows=value)
 
 
@@ -101,11 +101,11 @@ def test_plain_data_is_the_same_in_whichever_order_it_is_written() -> None:
     assert opened_with(given=one) != opened_with(given={"a": [first], "b": [1]})
     endless: list[Any] = []
     endless.append(endless)
-    assert not surroundings.told_apart(opened_with(given=endless))
+    assert not environment.told_apart(opened_with(given=endless))
 
 
 def test_without_a_crawl_they_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """`scrapy dq push` makes a spider, and crawls nothing."""
     words = ["scrapy", "dq", "push", "-a", "_job=7", "-a", "category=1", "-acolour=red"]
     monkeypatch.setattr(sys, "argv", words)
-    assert list(surroundings.spider_args(Crawler(Spider))) == ["category", "colour"]
+    assert list(environment.spider_args(Crawler(Spider))) == ["category", "colour"]

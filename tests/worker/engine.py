@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from scrapy_dq.connection import Connection
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.speaker import WorkerOptions
-from scrapy_dq.frontier.worker import Worker
+from scrapy_dq.frontier.worker.speaker import WorkerOptions
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.settings import Config
 from support.waiting import patience
 

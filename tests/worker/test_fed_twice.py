@@ -12,9 +12,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.dialogue import Dialogue
-from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import Ack, Admission, Lease, Order, Put, StartKeys
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.protocol import Dialogue
 from support.live_frontier import IDENTITY
 from support.redis_server import RedisServer
 

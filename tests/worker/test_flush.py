@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.connection import Connection
-from scrapy_dq.frontier import Frontier, alive
-from scrapy_dq.frontier.flush import flush
-from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.frontier import Frontier
+from scrapy_dq.frontier.admin import liveness
+from scrapy_dq.frontier.admin.flush import flush
 from scrapy_dq.frontier.model import Census, FrontierRefused
 from scrapy_dq.frontier.wire import pack_moves
+from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.settings import Config
 from support import stored
 from support.live_frontier import put
@@ -36,7 +37,7 @@ Dump = Callable[[], dict[bytes, bytes]]
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look every 50 ms, where in earnest it is a second."""
-    monkeypatch.setattr(alive, "LOOK_S", LOOK_S)
+    monkeypatch.setattr(liveness, "LOOK_S", LOOK_S)
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
         assert time.monotonic() - began >= TTL_S
         assert clock.seconds < TTL_S + 2
         assert not dump()
-    [line] = [r.getMessage() for r in caplog.records if r.name == alive.__name__]
+    [line] = [r.getMessage() for r in caplog.records if r.name == liveness.__name__]
     assert "silent" in line
 
 

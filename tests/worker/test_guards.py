@@ -9,10 +9,7 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 
-from scrapy_dq.frontier import dialogue as module
 from scrapy_dq.frontier import wire
-from scrapy_dq.frontier.dialogue import Dialogue
-from scrapy_dq.frontier.identity import own_identity
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Admission,
@@ -28,6 +25,9 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.signing import TRUSTING
+from scrapy_dq.frontier.worker import protocol as module
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.protocol import Dialogue
 from worker.engine import IDENTITY
 
 HORIZON_S = 10.0

@@ -12,14 +12,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from scrapy_dq.frontier import outbox as module
-from scrapy_dq.frontier import spill
-from scrapy_dq.frontier.heartbeat import Heartbeat
-from scrapy_dq.frontier.identity import own_identity
-from scrapy_dq.frontier.leases import Leases
 from scrapy_dq.frontier.model import Ack, Admission, Lease, Move, Put
-from scrapy_dq.frontier.outbox import Outbox
-from scrapy_dq.frontier.spill import Spill
+from scrapy_dq.frontier.worker import outbox as module
+from scrapy_dq.frontier.worker import spill
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.leases import Leases
+from scrapy_dq.frontier.worker.outbox import Outbox
+from scrapy_dq.frontier.worker.spill import Spill
 from worker.engine import IDENTITY, Crawl, Engine, until
 
 

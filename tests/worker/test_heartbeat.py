@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.heartbeat import LONGEST_INTERVAL_S, Heartbeat, Observer
-from scrapy_dq.frontier.steer import Word, steer
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.worker.heartbeat import LONGEST_INTERVAL_S, Heartbeat, Observer
 from support.proxy import RedisProxy
 from support.waiting import wait_until
 from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
@@ -193,7 +193,7 @@ async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop finds the answer and the timeout at once, before the thread has looked again."""
-    monkeypatch.setattr("scrapy_dq.frontier.heartbeat.LONGEST_INTERVAL_S", 60.0)
+    monkeypatch.setattr("scrapy_dq.frontier.worker.heartbeat.LONGEST_INTERVAL_S", 60.0)
     proxy.set_delay(0.02)
     async with Engine(crawl, url=proxy.url, ttl_s=600.0, timeout_s=2.0) as engine:
         engine.put(0)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier import identity as identity_module
-from scrapy_dq.frontier.identity import certainly_dead, new_worker_id, own_identity
+from scrapy_dq.frontier.worker import identity as identity_module
+from scrapy_dq.frontier.worker.identity import certainly_dead, new_worker_id, own_identity
 from support.waiting import wait_until
 
 Child = Callable[[], tuple["subprocess.Popen[str]", dict[str, Any]]]
@@ -30,7 +30,7 @@ def start_child() -> Iterator[Child]:
     children: list[subprocess.Popen[str]] = []
 
     def start() -> tuple[subprocess.Popen[str], dict[str, Any]]:
-        code = "import json, sys; from scrapy_dq.frontier.identity import own_identity\n"
+        code = "import json, sys; from scrapy_dq.frontier.worker.identity import own_identity\n"
         code += "print(json.dumps(own_identity()), flush=True); sys.stdin.read()"
         child = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

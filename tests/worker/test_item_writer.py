@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.connection import Connection
-from scrapy_dq.item_writer import LOOK_S, MAX_BYTES, MAX_ITEMS, ItemNotStored, ItemWriter
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.items.writer import LOOK_S, MAX_BYTES, MAX_ITEMS, ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
@@ -152,7 +152,7 @@ async def test_an_outage_loses_no_item_and_no_order(
         proxy.pass_through()
         await asyncio.gather(*waiting)
     assert stored() == list("abcdef")
-    lines = [record.getMessage() for record in caplog.records if record.name == "scrapy_dq.frontier.outage"]
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith(".outage")]
     assert len(lines) == 2
     assert "Items wait" in lines[0]
     assert lines[1].endswith("4 items were kept meanwhile")

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from scrapy_dq.frontier.leases import RECENT, Leases
 from scrapy_dq.frontier.model import MAX_LEASES, Ack, Fail, Lease, Release
+from scrapy_dq.frontier.worker.leases import RECENT, Leases
 
 A, B, C = b"a.com", b"b.com", b"c.com"
 NOW = 1000.0

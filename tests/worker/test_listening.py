@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq import listening as module
 from scrapy_dq.frontier.model import Census
-from scrapy_dq.listening import Listening
+from scrapy_dq.start_urls import idle_timeout as module
+from scrapy_dq.start_urls.idle_timeout import Listening
 
 PATIENCE_S = 0.05
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from scrapy_dq.frontier import outbox as module
-from scrapy_dq.frontier import spill
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
     MAX_MOVES,
@@ -23,7 +21,9 @@ from scrapy_dq.frontier.model import (
     Put,
     Release,
 )
-from scrapy_dq.frontier.outbox import Outbox
+from scrapy_dq.frontier.worker import outbox as module
+from scrapy_dq.frontier.worker import spill
+from scrapy_dq.frontier.worker.outbox import Outbox
 
 PARENT = b"p" * 12
 

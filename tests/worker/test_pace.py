@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from scrapy_dq.frontier import pace as module
 from scrapy_dq.frontier.model import MAX_LEASES
-from scrapy_dq.frontier.pace import (
+from scrapy_dq.frontier.worker import pace as module
+from scrapy_dq.frontier.worker.pace import (
     AHEAD_LEAST_S,
     AHEAD_MOST_S,
     IDLE_FIRST_S,

@@ -13,8 +13,9 @@ from itertools import pairwise
 import pytest
 import redis
 
-from scrapy_dq.frontier import keys, outage, pace
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Lease, Limits
+from scrapy_dq.frontier.worker import outage, pace
 from support import stored
 from support.proxy import RedisProxy
 from support.waiting import Stopwatch

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from scrapy_dq.frontier import put_log as module
 from scrapy_dq.frontier.model import Admission, Put
-from scrapy_dq.frontier.outbox import Outbox
-from scrapy_dq.frontier.put_log import PutLog
+from scrapy_dq.frontier.worker import replay_log as module
+from scrapy_dq.frontier.worker.outbox import Outbox
+from scrapy_dq.frontier.worker.replay_log import PutLog
 
 
 def entry_id(number: int) -> bytes:

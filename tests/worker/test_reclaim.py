@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.connection import Connection
-from scrapy_dq.frontier import Frontier, reclaim
-from scrapy_dq.frontier.identity import own_identity
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierUnavailable
-from scrapy_dq.frontier.reclaim import Reclaimer
 from scrapy_dq.frontier.wire import pack_moves
+from scrapy_dq.frontier.worker import reclaim
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.reclaim import Reclaimer
 from scrapy_dq.settings import Config
 from support.live_frontier import ack, entry_id, put
 from support.proxy import RedisProxy

@@ -13,8 +13,8 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_dq.frontier import keys, shared_stats
-from scrapy_dq.shared_stats import SharedStats
-from scrapy_dq.stats_sharing import MAX_DELTAS, StatsSharing
+from scrapy_dq.stats.collector import SharedStats
+from scrapy_dq.stats.sharing import MAX_DELTAS, StatsSharing
 from support.proxy import RedisProxy
 from support.stored import dump, roll_back
 from support.waiting import Stopwatch
@@ -91,7 +91,7 @@ async def test_an_outage_costs_nothing_but_time(
             await asyncio.sleep(0.03)
         proxy.pass_through()
         await until(lambda: read().get("a") == 11, "it is told")
-    assert not [record for record in caplog.records if record.name == "scrapy_dq.stats_sharing"]
+    assert not [record for record in caplog.records if record.name == "scrapy_dq.stats.sharing"]
 
 
 async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read) -> None:
@@ -149,7 +149,7 @@ async def test_a_foreign_key_ends_the_sharing_and_not_the_crawl(
     errors = [
         record.getMessage()
         for record in caplog.records
-        if record.levelno >= logging.ERROR and record.name == "scrapy_dq.stats_sharing"
+        if record.levelno >= logging.ERROR and record.name == "scrapy_dq.stats.sharing"
     ]
     assert len(errors) == 1
     assert "stats' is a string" in errors[0]

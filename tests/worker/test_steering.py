@@ -6,8 +6,8 @@ import asyncio
 
 import redis
 
+from scrapy_dq.frontier.admin.control import Word, limit, steer
 from scrapy_dq.frontier.model import Hold
-from scrapy_dq.frontier.steer import Word, limit, steer
 from support.waiting import Stopwatch
 from worker.engine import Crawl, Engine, until
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.frontier import keys, outage, outbox, pace
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Status
-from scrapy_dq.frontier.overview import peek
 from scrapy_dq.frontier.wire import NO_TERMS, pack_moves
+from scrapy_dq.frontier.worker import outage, outbox, pace
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import Kind, RedisServer

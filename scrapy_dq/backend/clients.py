@@ -1,0 +1,70 @@
+"""Plain blocking clients, for programs beside a crawl: a consumer of items, a feeder of start URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from scrapy.utils.misc import load_object
+
+from scrapy_dq.backend.connection import check_host_name, place, unusable
+from scrapy_dq.settings import Config, ConfigError
+
+PATIENCE_S = 30.0
+"""For one answer, where the settings do not say: longer than a program would let BLPOP wait."""
+
+
+def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:
+    """Return a blocking client; `redis.Redis(**options)`, or of *url* with these options.
+
+    It repeats nothing by itself, unless *options* ask for it: a repeated RPOP would lose an item, a repeated
+    RPUSH double one.
+
+    Args:
+        redis_cls: another class than `redis.Redis`, or its dotted path.
+        options: redis-py's: host, port, db, password, decode_responses, …
+    """
+    if isinstance(redis_cls, str):
+        redis_cls = load_object(redis_cls)
+    cls: Any = redis_cls or redis.Redis
+    if not options.keys() & {"retry", "retry_on_timeout", "retry_on_error"}:
+        options["retry"] = Retry(NoBackoff(), 0)
+    # redis-py 8 gives up after 5 s by itself: BLPOP could not wait longer.
+    options.setdefault("socket_timeout", None)
+    client: redis.Redis = cls.from_url(url, **options) if url else cls(**options)
+    if isinstance(client, redis.Redis):
+        check_host_name(client)
+    return client
+
+
+def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
+    """Return a blocking client of the Redis that a project's REDIS_… settings name.
+
+    Raises:
+        ConfigError: they name none, or cannot be used.
+    """
+    config = Config.for_items(settings)
+    if config.embedded:
+        raise ConfigError(
+            "these settings name no Redis, so the project's workers use an embedded one, which runs only "
+            "while they do. Set REDIS_URL to a Redis of your own; or, to look into the embedded one, connect "
+            "to its socket, which docs/embedded.md names"
+        )
+    url, options = place(config)
+    asked = ("redis_cls", "retry", "retry_on_timeout", "retry_on_error", "decode_responses")
+    options |= {name: config.redis_params[name] for name in asked if name in config.redis_params}
+    if settings.get("REDIS_ENCODING"):
+        options["encoding"] = settings["REDIS_ENCODING"]
+    if settings.get("REDIS_DECODE_RESPONSES") is not None:
+        options["decode_responses"] = str(settings["REDIS_DECODE_RESPONSES"]).lower() in ("true", "1")
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        options.setdefault(name, PATIENCE_S)
+    try:
+        return get_redis(url=url, **options)
+    except TypeError as error:
+        raise ConfigError(f"REDIS_PARAMS cannot be used: {error}") from None
+    except ValueError as error:
+        raise unusable(url, error) from None

@@ -1,0 +1,300 @@
+"""Config -> Redis: clients without retries, and whether this Redis can be trusted with a crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.retry import Retry
+
+from scrapy_dq.backend import health
+from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.errors import as_unavailable, describe, explain
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.settings import Config, ConfigError
+
+logger = logging.getLogger(__name__)
+ENSURE_EVERY_S = 2.0
+PATIENCE_S = 5.0
+"""How long a start waits for a Redis that does not answer."""
+_OURS = (
+    "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
+)  # fmt: skip
+
+
+class Connection:
+    """Where the crawl's Redis is, and clients for it. `open` first; `close` is safe at any time."""
+
+    def __init__(self, config: Config, data_dir: Path) -> None:
+        self._config = config
+        self.timeout_s = config.redis_timeout_s
+        self._embedded = EmbeddedRedis(data_dir, binary=config.redis_server) if config.embedded else None
+        self._socket = ""
+        self._client: redis.asyncio.Redis | None = None
+        self._ensuring: asyncio.Future[None] | None = None
+        self._ensured_at = 0.0
+        self._cluster = False
+
+    async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
+        """Start or join the embedded Redis if none is configured, and check what answers.
+
+        Args:
+            quiet: log no warning about it: on a command line `scrapy dq doctor` is there for that.
+        Raises:
+            FrontierRefused: it cannot be reached, denies access, or would lose the crawl.
+        """
+        client = await self.connect()
+        await self._check(client, quiet)
+        return client
+
+    async def connect(self) -> redis.asyncio.Redis:
+        """As `open`, but whatever answers is good enough, even nothing for the moment.
+
+        Raises:
+            FrontierRefused: there is no embedded Redis to be had.
+        """
+        if self._embedded is not None:
+            try:
+                self._socket = str(await asyncio.to_thread(self._embedded.acquire))
+            except EmbeddedError as error:
+                raise FrontierRefused(str(error)) from error
+        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0))
+        self._client = client
+        return client
+
+    async def close(self) -> None:
+        """Close the client; stop the embedded Redis if nobody else uses it."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._embedded is not None:
+            if self._ensuring is not None:
+                await asyncio.wait([self._ensuring])
+            try:
+                await asyncio.to_thread(self._embedded.release)
+            except RuntimeError:
+                self._embedded.release()  # this process ends: no thread begins any more, and nobody waits
+
+    def need_one_slot(self, crawl: str, others: Sequence[str]) -> None:
+        """Refuse keys of others that a Redis Cluster keeps elsewhere than the crawl: no script reaches both.
+
+        Raises:
+            FrontierRefused: it names the key, and how to name it so that it fits.
+        """
+        if not self._cluster:
+            return
+        home = keys.meta(crawl)
+        for name in others:
+            if key_slot(name.encode()) != key_slot(home.encode()):
+                tag = home[home.index("{") : home.index("}") + 1]
+                raise FrontierRefused(
+                    f"Redis at {self.target} is a cluster, and the key {name!r} is in another slot than "
+                    f"crawl {crawl!r}: they cannot be changed in one step. Give the key the crawl's hash "
+                    f"tag, for example {tag + ':start_urls'!r}, in redis_key or REDIS_START_URLS_KEY"
+                )
+
+    def blocking(self) -> redis.Redis:
+        """Return a new client for use in a thread."""
+        client: redis.Redis = self._make(redis.Redis, Retry(NoBackoff(), 0))
+        return client
+
+    def missed(self) -> None:
+        """Note that Redis did not answer: if it is the embedded one, see that it runs."""
+        loop = asyncio.get_running_loop()
+        if self._embedded is None or self._ensuring or loop.time() < self._ensured_at + ENSURE_EVERY_S:
+            return
+        self._ensured_at = loop.time()
+        self._ensuring = loop.run_in_executor(None, self._ensure)
+        self._ensuring.add_done_callback(lambda _: setattr(self, "_ensuring", None))
+
+    def _ensure(self) -> None:
+        assert self._embedded is not None
+        try:
+            self._embedded.ensure()
+        except EmbeddedError as error:
+            logger.error("%s", error)
+
+    @property
+    def target(self) -> str:
+        """Where Redis is, for messages: never with a password."""
+        if self._socket:
+            return f"unix://{self._socket}"
+        pool = (self._client or self.blocking()).connection_pool
+        where = pool.connection_kwargs
+        if "path" in where:
+            return f"unix://{where['path']}"
+        return f"{where.get('host', 'localhost')}:{where.get('port', 6379)}/{where.get('db', 0)}"
+
+    def _make(self, cls: Any, retry: Any) -> Any:
+        config = self._config
+        options: dict[str, Any] = {
+            "socket_timeout": config.redis_timeout_s,
+            "socket_connect_timeout": config.redis_timeout_s,
+            # RESP3 begins with HELLO: a Redis too old to know it could not even tell its version.
+            "protocol": 2,
+        }
+        try:
+            url, named = place(config)
+            options |= {"unix_socket_path": self._socket} | named if self._socket else named
+            client = cls.from_url(url, **options) if url else cls(**options)
+            pool = client.connection_pool
+            for name in ("retry_on_timeout", "retry_on_error"):
+                pool.connection_kwargs.pop(name, None)
+            # A script that is sent twice by the client is applied twice: only the worker may repeat.
+            # Not among the options: a URL's query would win over them.
+            pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
+            check_host_name(client)
+            pool.connection_class(**pool.connection_kwargs)  # an unknown option is found now, not later
+        except TypeError as error:
+            raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
+        except ValueError as error:
+            raise unusable(place(config)[0], error) from None
+        return client
+
+    async def _check(self, client: redis.asyncio.Redis, quiet: bool) -> None:
+        try:
+            info = await self._first_answer(client)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise refusal(error, self.target) from error
+        level = logging.DEBUG if quiet else logging.WARNING
+        if info is None:
+            logger.log(
+                level,
+                "Redis at %s does not allow INFO: its version, eviction policy and persistence are not "
+                "checked",
+                self.target,
+            )
+        else:
+            self._cluster = bool(int(info.get("cluster_enabled", 0)))
+            check_info(info, self.target, embedded=self._embedded is not None, level=level)
+
+    async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
+        """Return what INFO says, None if it is not allowed; a Redis that is just starting is waited for."""
+        deadline = time.monotonic() + PATIENCE_S
+        told = False
+        while True:
+            try:
+                await client.ping()
+                return dict(await client.info())
+            except NoPermissionError:
+                await client.ping()  # this may be what is not allowed
+                return None
+            except (AuthenticationError, ResponseError):
+                raise
+            except (RedisError, OSError, TimeoutError) as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    logger.info("%s. Waiting up to %.0f s for it", explain(error), PATIENCE_S)
+                    told = True
+                await asyncio.sleep(0.2)
+
+
+def check_info(
+    info: dict[str, Any], target: str, *, embedded: bool = False, level: int = logging.WARNING
+) -> None:
+    """Refuse a Redis that is too old or that evicts keys; warn, at *level*, about one that forgets.
+
+    Raises:
+        FrontierRefused: with the command or the version that mends it.
+    """
+    for finding in health.needed(info, target, embedded=embedded):
+        if finding.level == health.BAD:
+            raise FrontierRefused(finding.text)
+        if finding.level == health.WARN:
+            logger.log(level, "%s", finding.text)
+
+
+def refusal(error: Exception, target: str) -> FrontierRefused:
+    """Return what to tell of a Redis that does not serve at all, and what mends it."""
+    if isinstance(error, (AuthenticationError, NoPermissionError)):
+        return FrontierRefused(
+            f"Redis at {target} denies access ({describe(error)}). Check the user and password in "
+            f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
+        )
+    if isinstance(error, ResponseError):
+        return FrontierRefused(f"Redis at {target} refuses to serve: {error}")
+    return FrontierRefused(
+        f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or leave "
+        f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
+    )
+
+
+@contextmanager
+def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis, str]]:
+    """Yield a blocking client, and where Redis is; for commands that look, whatever answers.
+
+    Raises:
+        FrontierRefused: Redis does not serve, or there is no embedded one to be had.
+        FrontierUnavailable: it stopped to answer meanwhile.
+    """
+    connection = Connection(config, data_dir)
+    try:
+        asyncio.run(connection.connect())
+        with connection.blocking() as client:
+            try:
+                client.ping()
+            except (RedisError, OSError, TimeoutError) as error:
+                raise refusal(error, connection.target) from error
+            with as_unavailable(connection.target):
+                yield client, connection.target
+    finally:
+        asyncio.run(connection.close())
+
+
+def place(config: Config) -> tuple[str, dict[str, Any]]:
+    """Return the URL of the configured Redis, or "", and all arguments of its client but for retries."""
+    options = {name: value for name, value in config.redis_params.items() if name not in _OURS}
+    # As scrapy-redis has it: a URL wins, then a socket, then REDIS_HOST.
+    own_url = options.pop("url", "")
+    url = config.redis_url or own_url
+    if not url.startswith("unix:"):
+        options.setdefault("socket_keepalive", True)
+    if url:
+        return url, options
+    if config.redis_host and not options.get("unix_socket_path"):
+        options |= {"host": config.redis_host, "port": config.redis_port}
+    if config.redis_db:
+        options["db"] = config.redis_db
+    return "", options
+
+
+def check_host_name(client: Any) -> None:
+    """Have a client that speaks TLS check whose certificate it is shown: redis-py before 6 does not."""
+    pool = client.connection_pool
+    options = pool.connection_kwargs
+    speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
+    if speaks_tls and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
+        options.setdefault("ssl_check_hostname", True)
+
+
+def unusable(url: str, error: Exception) -> ConfigError:
+    if not url:
+        return ConfigError(f"REDIS_PARAMS cannot be used: {error}")
+    # Not the error's own text: it may hold a part of the password.
+    return ConfigError(
+        "REDIS_URL cannot be used: expected redis://, rediss:// or unix://, for example "
+        "redis://user:password@host:6379/0, with special characters of the password percent-encoded"
+    )
+
+
+def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
+    """Return a blocking client for *url* that decodes nothing and never retries."""
+    client: redis.Redis = redis.Redis.from_url(
+        url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
+    )
+    check_host_name(client)
+    return client

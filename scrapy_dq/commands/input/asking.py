@@ -1,0 +1,77 @@
+"""What the commands that change something have in common: they ask before, and say how to go on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scrapy_dq.commands.input.again import repeated
+from scrapy_dq.commands.subcommand import CommandError
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Overview
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Add what answers for programs."""
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def say(line: str, options: argparse.Namespace) -> None:
+    """Print a line; prose is wrapped in a terminal, a command never. Beside JSON it goes to stderr."""
+    stream = sys.stderr if options.json else sys.stdout
+    if stream is not None and stream.isatty() and not line.startswith(" "):
+        columns = shutil.get_terminal_size().columns
+        line = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
+    print(line, file=stream, flush=True)
+
+
+def need_consent(question: str, options: argparse.Namespace) -> None:
+    """Ask, in a terminal, unless `--yes` answers.
+
+    Raises:
+        CommandError: the answer is no, or there is nobody to ask.
+    """
+    if options.yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed before this program began
+        raise CommandError("there is no terminal to ask in: nothing was changed. --yes answers")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was changed")
+
+
+def anybody(overview: Overview) -> bool:
+    """Tell whether somebody may be at work: a member that is not known to be dead."""
+    from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
+
+    own = own_identity()
+    return any(not (member.fenced or certainly_dead(member.identity, own)) for member in overview.members)
+
+
+def go_on(options: argparse.Namespace, before: str) -> Iterator[str]:
+    """Yield what to do next, after what is said *before*."""
+    yield f"{before} Go on with:"
+    yield f"  {crawl_command(options)}"
+
+
+def crawl_command(options: argparse.Namespace) -> str:
+    """Return the `scrapy crawl` that goes on with the crawl that the command line names."""
+    return " ".join(["scrapy crawl", options.spider or "<spider>", *_crawl_options(options)])
+
+
+def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
+    yield from repeated("-a", options.spargs)
+    yield from repeated("-s", getattr(options, "set", None))
+    if options.crawl:
+        yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
+
+
+def count_of(count: int, of_one: str, of_many: str = "") -> str:
+    """Return how many there are, in words: `1 dead letter`."""
+    return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"

@@ -1,0 +1,102 @@
+"""A crawler with spider and settings as `scrapy crawl` would have them, and without an engine."""
+
+from __future__ import annotations
+
+import difflib
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Spider
+from scrapy.addons import AddonManager
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+from scrapy.spiderloader import SpiderLoader
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from scrapy_dq.commands.subcommand import CommandError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LOADER = "SPIDER_LOADER_CLASS"
+
+
+class NoSpiders(SpiderLoader):
+    """Loads none."""
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> Self:
+        return super().from_settings(Settings())
+
+
+def spider_names(settings: Settings) -> list[str]:
+    """Return the names of the project's spiders.
+
+    Raises:
+        CommandError: they cannot be loaded.
+    """
+    settings = settings.copy()
+    AddonManager.load_pre_crawler_settings(settings)
+    return sorted(_loader(settings).list())
+
+
+def project_settings(settings: Settings) -> Settings:
+    """Return the settings of the project and its add-ons, without any spider's."""
+    settings = settings.copy()
+    AddonManager.load_pre_crawler_settings(settings)
+    crawler = Crawler(Spider, settings)
+    crawler.addons.load_settings(crawler.settings)
+    return crawler.settings
+
+
+def _loader(settings: Settings) -> Any:
+    try:
+        return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    except Exception as error:  # of any module of the project
+        raise CommandError(
+            f"the project's spiders cannot be loaded: {_place_of(error)}: {type(error).__name__}: "
+            f"{getattr(error, 'msg', error)} (to look at a crawl, --crawl NAME needs no spider)"
+        ) from error
+
+
+def _place_of(error: Exception) -> str:
+    """Return file and line of the project's own code in which *error* was raised."""
+    from scrapy_dq.commands.output.display import short
+
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno))
+    files = [(Path(name), line) for name, line in frames if not name.startswith("<")]
+    own = [each for each in files if Path.cwd() in each[0].parents and "site-packages" not in each[0].parts]
+    name, line = (own or files)[-1]
+    return f"{short(name)}:{line}"
+
+
+def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str, str]) -> Crawler:
+    """Return a crawler with its spider, its add-ons' settings and its fingerprinter.
+
+    Raises:
+        CommandError: the spiders cannot be loaded, there is no such one, or it cannot be made.
+    """
+    AddonManager.load_pre_crawler_settings(settings)
+    loader = _loader(settings)
+    try:
+        spidercls = loader.load(spider_name)
+    except KeyError:
+        names = loader.list()
+        near = difflib.get_close_matches(spider_name, names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(names)) or 'none'}"
+        raise CommandError(f"there is no spider {spider_name!r} in this project: {hint}") from None
+    crawler = Crawler(spidercls, settings)
+    try:
+        # In this order. Source: scrapy/crawler.py::Crawler.crawl
+        crawler.spider = spidercls.from_crawler(crawler, **spider_args)
+        crawler.addons.load_settings(crawler.settings)
+        fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+        crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
+    except Exception as error:
+        raise CommandError(
+            f"the spider {spider_name!r} cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    return crawler

@@ -1,0 +1,112 @@
+"""What the commands that take requests have in common: where from, and how bad ones are told."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.settings import Config
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_dq.pushing.lines import Line
+
+STDIN = "-"
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """Add the spider, and what says which requests are meant."""
+    parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
+    parser.add_argument("urls", metavar="<URL>", nargs="*", help="URLs")
+    parser.add_argument(
+        "--file", metavar="FILE",
+        help="a URL or a JSON object per line; blank ones and those that begin with # are passed by; - is "
+        "standard input",
+    )  # fmt: skip
+    parser.add_argument("--strict", action="store_true", help="stop at the first line that is no request")
+
+
+def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Crawler, Config]:
+    """Return a crawler with the spider that is named, and its Config.
+
+    Raises:
+        CommandError, ConfigError: there is none, or it cannot be made.
+    """
+    from scrapy_dq.commands.input.crawlers import prepared_crawler
+    from scrapy_dq.factory import config_of
+
+    if "://" in options.spider:
+        raise WrongUsage("name the spider before the URLs; --crawl alone does not say how to make requests")
+    crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
+    return crawler, config_of(crawler)
+
+
+class Input:
+    """The lines that the command line names, with a progress bar over a file."""
+
+    def __init__(self, command: str, options: argparse.Namespace, config: Config) -> None:
+        """
+        Raises:
+            CommandError: it names none, or a file that cannot be read.
+        """
+        from scrapy_dq.commands.output.display import ProgressBar
+        from scrapy_dq.pushing.written import LONGEST
+
+        if bool(options.urls) == bool(options.file):
+            raise WrongUsage("name URLs, or a --file" + (", not both" if options.urls else ""))
+        self._command = command
+        self._urls: Sequence[str] = options.urls
+        self._name: str = options.file or ""
+        self._max_bytes = LONGEST * config.max_entry_bytes
+        self._descriptor: int | None = None
+        self._bar = ProgressBar()
+        if self._name == STDIN and sys.stdin is None:
+            raise CommandError("standard input is closed")
+        if self._name == STDIN:
+            self._descriptor = sys.stdin.fileno()
+        elif self._name:
+            try:
+                self._descriptor = os.open(self._name, os.O_RDONLY)
+                os.read(self._descriptor, 0)  # a folder can be opened, and not read
+            except OSError as error:
+                raise CommandError(f"{self._name!r} cannot be read: {error.strerror}") from error
+
+    def __enter__(self) -> Input:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def batches(self) -> AsyncIterator[Sequence[Line]]:
+        """Return the lines, as many at a time as are there."""
+        from scrapy_dq.pushing.lines import lines_from, lines_of
+
+        if self._descriptor is None:
+            return lines_from(self._urls)
+        size = os.fstat(self._descriptor).st_size
+        if size:
+            self._bar.begin("bytes", size)
+            self._bar.__enter__()
+        return lines_of(self._descriptor, self._max_bytes, self._bar.advance if size else lambda count: None)
+
+    def say_bad(self, name: str, reason: str) -> None:
+        """Tell of a line that is no request, in one line."""
+        self._bar.say(f"scrapy dq {self._command}: {name}: {reason}")
+
+    def close(self) -> None:
+        """End the bar, and let go of the file; safe at any time."""
+        self._bar.__exit__(None, None, None)
+        if self._descriptor is not None and self._name != STDIN:
+            os.close(self._descriptor)
+        self._descriptor = None

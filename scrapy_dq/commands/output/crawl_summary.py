@@ -1,0 +1,155 @@
+"""What `scrapy dq crawl` prints at its end: how it ended, what each worker did, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.commands.input.again import named, repeated
+from scrapy_dq.commands.output.display import print_json, print_table, short
+
+if TYPE_CHECKING:
+    from scrapy_dq.crew.feeds.joining import Joined
+    from scrapy_dq.crew.supervisor import Crew
+    from scrapy_dq.frontier.model import Census
+
+
+class Summary:
+    """The end of a crew."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        crawl: str,
+        target: str,
+        joined: list[Joined],
+        unjoined: list[str],
+        options: argparse.Namespace,
+    ) -> None:
+        self._crew = crew
+        self._crawl = crawl
+        self._target = target
+        self._joined = joined
+        self._unjoined = unjoined
+        self._named = named(crawl, options.spider)
+        self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
+
+    def print_json(self) -> None:
+        """Print what a program reads."""
+        print_json(self._found())
+
+    def _found(self) -> dict[str, Any]:
+        crew = self._crew
+        rows: list[dict[str, Any]] = [
+            {
+                "worker": post.number, "pages": post.pages, "items": post.items, "errors": post.errors,
+                "restarts": post.restarts, "end": post.state, "log": str(post.log),
+            }
+            for post in crew.posts
+        ]  # fmt: skip
+        failed, dead = self._lost()
+        totals = {name: sum(row[name] for row in rows) for name in ("pages", "items", "errors", "restarts")}
+        return {
+            "crawl": self._crawl,
+            "redis": self._target,
+            "run": crew.run.number if crew.run else None,
+            "finished": crew.finished,
+            **totals,
+            "failed": failed,
+            "dead": dead,
+            "seconds": round(crew.took_s, 1),
+            "pages_per_s": round(totals["pages"] / crew.took_s, 1) if crew.took_s else 0.0,
+            "workers": rows,
+            "feeds": [
+                {"path": str(feed.path), "items": feed.items, "appended": feed.appended}
+                for feed in self._joined
+            ],
+            "not_joined": self._unjoined,
+        }
+
+    def print(self) -> None:
+        """Print what people read."""
+        found, crew = self._found(), self._crew
+        end = "finished" if crew.finished else "not finished"
+        run = f"run {crew.run.number} is {end}" if crew.run else "no worker could join"
+        print(f"Crawl {self._crawl!r} at {self._target}: {run}")
+        if crew.took_s:
+            self._print_workers(found)
+        self._print_run()
+        self._print_lost()
+        for feed in self._joined:
+            print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
+        for line in self._unjoined:
+            print(line)
+        if crew.run and not crew.finished:
+            print(f"{_left(crew)}Go on with: {self._again}")
+
+    def _lost(self) -> tuple[int | None, int | None]:
+        """Return how many requests of the run failed for good, and how many dead letters it has."""
+        census = _census(self._crew)
+        return (census.failed, census.dead) if census else (None, None)
+
+    def _print_run(self) -> None:
+        """Say that more was done than the table has: before, elsewhere, or in a process's last second."""
+        census = _census(self._crew)
+        if census and census.done > sum(post.done for post in self._crew.posts):
+            print(
+                f"The whole run: {census.done:,} requests done. The table has what the processes of this "
+                f"command told; one that is killed does not tell its last second"
+            )
+
+    def _print_lost(self) -> None:
+        failed, dead = self._lost()
+        if failed:
+            what = "1 request" if failed == 1 else f"{failed:,} requests"
+            print(
+                f"{what} failed for good: scrapy dq failed {self._named}, scrapy dq retry {self._named} --all"
+            )
+        if dead:
+            print(f"{dead:,} dead letter{'' if dead == 1 else 's'}: scrapy dq dead {self._named}")
+
+    def _print_workers(self, found: dict[str, Any]) -> None:
+        crew = self._crew
+        numbers = ("worker", "pages/s", "pages", "items", "errors", "restarts")
+        rows = [
+            [str(row["worker"]), f"{row['pages'] / crew.took_s:,.1f}", row["pages"], row["items"],
+             row["errors"], row["restarts"], row["end"]]
+            for row in found["workers"]
+        ]  # fmt: skip
+        rows.append(
+            ["all", f"{found['pages_per_s']:,.1f}", found["pages"], found["items"], found["errors"],
+             found["restarts"], f"{crew.took_s:,.1f} s"]
+        )  # fmt: skip
+        print_table((*numbers, "end"), rows, numbers=numbers)
+
+
+def _census(crew: Crew) -> Census | None:
+    """Return the counts of the crew's run, as far as they are known."""
+    seen = crew.lookout.overview
+    if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
+        return None
+    return seen.census
+
+
+def _left(crew: Crew) -> str:
+    census = _census(crew)
+    if census is None:
+        return ""
+    left = census.waiting + census.in_flight + census.delayed
+    return f"{left:,} requests are left, as far as is known. "
+
+
+def _words(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the words of the command line that goes on; a password is not repeated."""
+    yield shlex.quote(options.spider)
+    yield f"-w {options.workers}"
+    for flag, values in (
+        ("-a", options.spargs),
+        ("-s", options.set),
+        ("-o", options.output),
+        ("-O", options.overwrite_output),
+        ("--crawl", [options.crawl] if options.crawl else []),
+    ):
+        yield from repeated(flag, values)

@@ -1,0 +1,181 @@
+"""What `scrapy dq crawl` shows while it works: a live view in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from scrapy_dq.commands.input.again import named
+from scrapy_dq.commands.output.echo import without_control_echo
+from scrapy_dq.frontier.model import Hold
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.crew.supervisor import Crew
+    from scrapy_dq.crew.worker_slot import Post
+
+LINE_EVERY_S = 5.0
+DRAW_EVERY_S = 0.25
+LINES_A_SECOND = 10
+
+
+class CrawlView:
+    """Shows a crew on standard error. A terminal that has gone away stops nothing."""
+
+    def __init__(self, crawl: str, spider: str = "") -> None:
+        self._crawl = crawl
+        self._named = named(crawl, spider)
+        self._hold = Hold.NONE
+        self._console = Console(file=sys.stderr, highlight=False, markup=False)
+        self._live: Live | None = None
+        self._quiet = ExitStack()
+        self._shown_at = 0.0
+        self._said_at, self._said = 0.0, 0
+
+    def __enter__(self) -> CrawlView:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._quiet.enter_context(without_control_echo(sys.stderr))
+            self._live.start()
+        self._shown_at = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        self._quiet.close()
+
+    def say(self, line: str) -> None:
+        """Print a line that stays; past some per second they are left out: the logs have all."""
+        now = time.monotonic()
+        if now >= self._said_at + 1:
+            self._said_at, self._said = now, 0
+        self._said += 1
+        if self._said > LINES_A_SECOND and self._live is not None:
+            return
+        line = " " * (len(line) - len(line.lstrip())) + printable(line, 2000)
+        if self._live is not None:
+            self._console.print(Text(line))
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def show(self, crew: Crew) -> None:
+        """Show how far it is, if it is time to."""
+        self._hear_hold(crew)
+        now = time.monotonic()
+        if now < self._shown_at + (DRAW_EVERY_S if self._live else LINE_EVERY_S):
+            return
+        self._shown_at = now
+        if self._live is not None:
+            self._live.update(self._drawn(crew), refresh=True)
+        else:
+            print(_line(crew), file=sys.stderr, flush=True)
+
+    def _hear_hold(self, crew: Crew) -> None:
+        """Say once that nothing is leased, and why: it looks as if the crawl hung."""
+        seen = crew.lookout.overview
+        if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
+            return
+        before, self._hold = self._hold, seen.hold
+        if seen.hold not in (before, Hold.NONE):
+            self.say(
+                f"Crawl {self._crawl!r} is {seen.hold.value}; `scrapy dq resume {self._named}` lets it go on"
+            )
+        elif before != seen.hold and seen.phase != "finished":
+            self.say(f"Crawl {self._crawl!r} is resumed")
+
+    def _drawn(self, crew: Crew) -> RenderableType:
+        done, total = _progress(crew)
+        head = Table.grid(padding=(0, 1), expand=True)
+        head.add_column(no_wrap=True)
+        head.add_column(ratio=1)
+        head.add_column(no_wrap=True, justify="right")
+        head.add_row(
+            Text(printable(self._crawl, 30), style="bold"),
+            ProgressBar(
+                total=total or None,
+                completed=done,
+                pulse=not total,
+                style="bright_black",
+                complete_style="green",
+                finished_style="green",
+            ),
+            f"{done:,} of {total:,}",
+        )
+        rows = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+        for column in ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts"):
+            rows.add_column(column, justify="right", no_wrap=True)
+        rows.add_column("state", ratio=1, no_wrap=True, overflow="ellipsis")
+        rates = [post.rate for post in crew.posts]
+        for post, rate in zip(crew.posts, rates, strict=True):
+            rows.add_row(
+                str(post.number), str(post.process.pid) if post.process else "", f"{rate:,.1f}",
+                f"{post.pages:,}", f"{post.items:,}", Text(f"{post.errors:,}", "red" if post.errors else ""),
+                f"{post.restarts:,}" if post.restarts else "", state_of(post, crew),
+            )  # fmt: skip
+        return Group("", head, Text(f"{sum(rates):,.1f} pages/s; {_counts(crew)}"), "", rows)
+
+
+def state_of(post: Post, crew: Crew) -> str:
+    """Return what a worker is at, in a word or two."""
+    process = post.process
+    if process is None:
+        return post.state
+    if crew.stopping:
+        return "stopping"
+    if process.run is None:
+        return "starting"
+    seen = crew.lookout.overview
+    return seen.hold.value or "crawling" if seen else "crawling"
+
+
+def _progress(crew: Crew) -> tuple[int, int]:
+    """Return what is settled, and that and what is known to be left."""
+    seen = crew.lookout.overview
+    if seen is None or (crew.run and (seen.epoch, seen.run) != tuple(crew.run)) or not crew.run:
+        return 0, 0
+    census = seen.census
+    done = census.done + census.failed + census.dead
+    return done, done + census.waiting + census.in_flight + census.delayed
+
+
+def _counts(crew: Crew) -> str:
+    seen = crew.lookout.overview
+    if crew.lookout.problem:
+        return crew.lookout.problem
+    if seen is None or crew.run is None:
+        return "starting"
+    census = seen.census
+    counts = [seen.hold.value] if seen.hold is not Hold.NONE else []
+    counts += [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
+    for count, what in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):
+        counts += [f"{count:,} {what}"] if count else []
+    return ", ".join(counts)
+
+
+def workers(count: int) -> str:
+    """Return how many workers, for people."""
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def _line(crew: Crew) -> str:
+    done, total = _progress(crew)
+    rate = sum(post.rate for post in crew.posts)
+    errors = sum(post.errors for post in crew.posts)
+    alive = sum(post.process is not None for post in crew.posts)
+    seen = crew.lookout.overview
+    pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
+    found = f"{errors:,} error{'' if errors == 1 else 's'}"
+    return f"{done:,} of {total:,} done; {_counts(crew)}; {workers(alive)}{pace}, {found}"

@@ -1,0 +1,108 @@
+"""What `scrapy dq status` tells of a crawl: counts, how fast it goes, the largest and slowest partitions."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrapy_dq.commands.looking import Place
+    from scrapy_dq.frontier.admin.backlog import Sizes
+    from scrapy_dq.frontier.admin.overview import Overview
+
+TOP = 10
+COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
+RATE_OVER_S = 5.0
+SIZES_PART = 50
+"""Of what a crawl is watched for, the search for large partitions takes one part of so many."""
+
+
+class Progress:
+    """Reads a crawl again and again; a rate is that of the last seconds, or of the last two looks."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._looks: deque[tuple[float, int]] = deque()
+        self._run = ("", 0)
+        self._sizes: Sizes | None = None
+        self._sizes_until = 0.0
+
+    def note(self, overview: Overview) -> None:
+        """Take in one look at the counts."""
+        now, run = time.monotonic(), (overview.epoch, overview.run)
+        if run != self._run:
+            self._looks.clear()  # the counts of a run begin at 0
+        self._run = run
+        while len(self._looks) > 1 and now - self._looks[1][0] >= RATE_OVER_S:
+            self._looks.popleft()
+        self._looks.append((now, settled(asdict(overview.census))))
+
+    def status(self, overview: Overview) -> dict[str, Any]:
+        """Return all that is shown of a crawl; the rate comes with the second look."""
+        from scrapy_dq.frontier.admin.backlog import info_of
+
+        self.note(overview)
+        sizes = self._newest_sizes()
+        memory = info_of(self._place.client, "memory") or {}
+        counts = {name: asdict(overview.census)[name] for name in (*COUNTS, "gone", "incomplete")}
+        rate = self._rate() if overview.phase == "open" else None
+        # No rate is of use to a partition that has to wait.
+        least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
+        return {
+            "crawl": self._place.crawl,
+            "redis": self._place.target,
+            "at": round(time.time(), 3),
+            "phase": overview.phase,
+            "hold": overview.hold.value,
+            "run": overview.run,
+            **counts,
+            "pages_per_s": None if rate is None else round(rate, 1),
+            "left_s": round(max(left(counts) / rate, least_s), 1) if rate else None,
+            "redis_memory_bytes": memory.get("used_memory"),
+            "redis_maxmemory_bytes": memory.get("maxmemory"),
+            "partitions": sizes.partitions,
+            "partitions_looked_at": sizes.looked_at,
+            "largest_partitions": [asdict(each) for each in sizes.largest],
+            "slowest_partitions": [asdict(each) for each in sizes.slowest],
+        }
+
+    def _rate(self) -> float | None:
+        (first_at, first), (last_at, last) = self._looks[0], self._looks[-1]
+        return max(0, last - first) / (last_at - first_at) if last_at > first_at else None
+
+    def _newest_sizes(self) -> Sizes:
+        """Return what was found a while ago, if to look again would cost Redis much."""
+        from scrapy_dq.frontier.admin.backlog import sizes
+
+        began = time.monotonic()
+        if self._sizes is None or began >= self._sizes_until:
+            self._sizes = sizes(self._place.client, self._place.crawl, TOP)
+            self._sizes_until = began + SIZES_PART * (time.monotonic() - began)
+        return self._sizes
+
+
+def settled(counts: dict[str, Any]) -> int:
+    """Return how many requests came to an end, whichever."""
+    return int(counts["done"] + counts["failed"] + counts["dead"])
+
+
+def left(counts: dict[str, Any]) -> int:
+    """Return how many are known and have not."""
+    return int(counts["waiting"] + counts["delayed"] + counts["in_flight"])
+
+
+def read_status(place: Place, interval_s: float) -> dict[str, Any]:
+    """Return all that is shown of a crawl, after *interval_s* in which pages are counted; 0: they are not.
+
+    Raises:
+        CommandError: there is no such crawl.
+    """
+    progress = Progress(place)
+    overview, began = place.overview(), time.monotonic()
+    if interval_s and overview.phase == "open":
+        progress.note(overview)
+        time.sleep(max(0.0, began + interval_s - time.monotonic()))
+        overview = place.overview()
+    return progress.status(overview)

@@ -1,0 +1,128 @@
+"""How the parts of a CSV feed become one, though their columns differ and may change within a part."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from scrapy_dq.crew.feeds.sources import Sources, lines_of
+
+FIELD_BYTES = (1 << 31) - 1
+"""A page's text may be longer than the 128 KiB at which the csv module stops by itself."""
+_DIALECT = ("delimiter", "quotechar", "quoting", "skipinitialspace", "lineterminator", "strict")
+
+
+def header_mark(export_kwargs: Mapping[str, Any]) -> str:
+    """Return what stands before a header that takes the place of the one before it, in a part.
+
+    No row that is written by the csv module begins so: it ends a field at its closing quote.
+    """
+    quote = str(export_kwargs.get("quotechar") or '"')
+    sign = "+" if export_kwargs.get("delimiter") != "+" else "-"
+    return f"{quote}{quote}{sign}columns{sign}"
+
+
+def join_csv(out: IO[bytes], sources: Sources) -> int:
+    """Write one header with every column, then all rows; return how many the parts had."""
+    paths = [*([sources.before] if sources.before else []), *sources.parts]
+    if not sources.export_kwargs.get("include_headers_line", True):
+        count = 0
+        for path in paths:
+            for record in _records(sources, path):
+                out.write(record)
+                count += path is not sources.before
+        return count
+    headers = [header for path in paths for header in _headers(sources, path)]
+    columns = list(dict.fromkeys(chain.from_iterable(header.columns for header in headers)))
+    if columns:
+        # One that has all columns in their order stays as it is, byte for byte.
+        whole = next((h.raw for h in headers if h.columns == columns), None)
+        out.write(whole or _row(sources, [name for name, _ in columns], sources.encoding))
+    return sum(_join_rows(out, sources, path, columns) for path in paths)
+
+
+def _join_rows(out: IO[bytes], sources: Sources, path: Path, columns: list[tuple[str, int]]) -> int:
+    """Write the rows of a source with values in *columns*; return how many it had, 0 of what was before."""
+    ours, count, header = path is not sources.before, 0, None
+    where: list[int] | None = None
+    for record in _records(sources, path):
+        begun = _header_at(sources, record, ours=ours, first=header is None)
+        if begun is not None:
+            header, has = begun, begun.columns
+            where = None if has == columns else [has.index(c) if c in has else -1 for c in columns]
+            continue
+        assert header is not None
+        count += ours
+        if where is None:
+            out.write(record)
+            continue
+        # Of the user's own, which may have been written otherwise, one record may be several rows.
+        for values in _parse(sources, record, strict=not ours):
+            row = [values[i] if 0 <= i < len(values) else "" for i in where]
+            out.write(_row(sources, row + values[len(header.columns) :], sources.plain_encoding))
+    return count
+
+
+class _Header(NamedTuple):
+    raw: bytes
+    columns: list[tuple[str, int]]
+    """Two of one name are told apart by their order."""
+
+
+def _header_at(sources: Sources, record: bytes, *, ours: bool, first: bool) -> _Header | None:
+    """Return the header that a record is: the first is one, and in a part those with a mark."""
+    mark = header_mark(sources.export_kwargs).encode(sources.plain_encoding)
+    marked = ours and record.startswith(mark)
+    if not (first or marked):
+        return None
+    raw = record.removeprefix(mark) if marked else record
+    names = next(_parse(sources, raw), [])
+    return _Header(raw, [(name, names[:i].count(name)) for i, name in enumerate(names)])
+
+
+def _headers(sources: Sources, path: Path) -> Iterator[_Header]:
+    ours = path is not sources.before
+    quiet = sources._replace(read=lambda count: sources.read(0))  # they are read again
+    mark = header_mark(sources.export_kwargs).encode(sources.plain_encoding)
+    several = ours and any(line.startswith(mark) for line in lines_of(quiet.chunks(path)))
+    for number, record in enumerate(_records(quiet, path)):
+        header = _header_at(sources, record, ours=ours, first=not number)
+        if header is not None:
+            yield header
+        if not several:
+            return
+
+
+def _records(sources: Sources, path: Path) -> Iterator[bytes]:
+    """Yield whole records; of what was there before, also the last one that has no end.
+
+    A line ends one where the number of quotes so far is even.
+    """
+    quote = str(sources.export_kwargs.get("quotechar") or '"').encode(sources.plain_encoding)
+    end = str(sources.export_kwargs.get("lineterminator", "\r\n")).encode()
+    record, open_quote = b"", False
+    for line in lines_of(sources.chunks(path)):
+        record += line
+        open_quote ^= line.count(quote) % 2 == 1
+        if line.endswith(b"\n") and not open_quote:
+            yield record
+            record = b""
+    if record and path is sources.before:
+        yield record + (b"" if open_quote else end)
+
+
+def _parse(sources: Sources, record: bytes, *, strict: bool = False) -> Iterator[list[str]]:
+    csv.field_size_limit(FIELD_BYTES)
+    dialect = {k: v for k, v in sources.export_kwargs.items() if k in _DIALECT and k != "quoting"}
+    text = io.StringIO(record.decode(sources.encoding, "strict" if strict else "replace"), newline="")
+    return csv.reader(text, **dialect)
+
+
+def _row(sources: Sources, values: Sequence[str], encoding: str) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, **{k: v for k, v in sources.export_kwargs.items() if k in _DIALECT}).writerow(values)
+    return text.getvalue().encode(encoding, sources.export_kwargs.get("errors") or "strict")

@@ -1,0 +1,132 @@
+"""How the parts of a feed become one: JSON Lines, CSV, JSON. Streaming; a part may end in a torn record."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.csv_format import join_csv
+from scrapy_dq.crew.feeds.sources import Sources, lines_of
+
+LOOK_BYTES = 65536
+
+
+def join_lines(out: IO[bytes], sources: Sources) -> int:
+    """Write what was there, then each part's whole lines; return how many lines the parts had."""
+    count = 0
+    last = b""
+    for chunk in sources.chunks(sources.before) if sources.before else ():
+        out.write(chunk)
+        last = chunk
+    if last and not last.endswith(b"\n"):
+        out.write(b"\n")
+    for part in sources.parts:
+        for line in lines_of(sources.chunks(part)):
+            if line.endswith(b"\n"):
+                out.write(line)
+                count += 1
+    return count
+
+
+def join_json(out: IO[bytes], sources: Sources) -> int:
+    """Write one array of all elements; return how many the parts had.
+
+    Raises:
+        CrewError: what was there before is no JSON.
+    """
+    count, empty = 0, True
+    out.write(b"[\n")
+    for path in [*([sources.before] if sources.before else []), *sources.parts]:
+        ours = path is not sources.before
+        for element in _elements(sources, path, torn_ok=ours):
+            out.write((b"" if empty else b",\n") + element.encode(sources.plain_encoding))
+            empty = False
+            count += ours
+    out.write(b"\n]" if not empty else b"]")
+    return count
+
+
+def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
+    """Yield the text of each element of the arrays in a file, one after the other."""
+    # What was there before is the user's: it is not mended, but refused.
+    decode = codecs.getincrementaldecoder(sources.encoding)("replace" if torn_ok else "strict").decode
+    decoder, text, at, need, inside = json.JSONDecoder(), "", 0, 0, False
+    for chunk in chain(sources.chunks(path), [b""]):
+        text, at = text[at:] + decode(chunk, not chunk), 0
+        if len(text) < need and chunk:
+            continue  # an element that is longer than a chunk is not tried again at each
+        while True:
+            while at < len(text) and (text[at] in "],\ufeff \r\n\t" or (text[at] == "[" and not inside)):
+                inside = text[at] == "[" or (inside and text[at] != "]")
+                at += 1
+            try:
+                end = decoder.raw_decode(text, at)[1] if at < len(text) else at
+            except ValueError:
+                break
+            if end == at or (end == len(text) and chunk):
+                break  # a number may go on in the next chunk
+            yield text[at:end]
+            at = end
+        need = 2 * (len(text) - at)
+    if text[at:] and not torn_ok:
+        raise CrewError(f"{path} is no JSON from here on: {text[at : at + 40]!r}")
+
+
+def unreadable(path: Path, options: Mapping[str, Any]) -> str:
+    """Return why nothing can be appended to a feed, "" if a short look finds nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        begin = file.read(LOOK_BYTES)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOOK_BYTES))
+        end = file.read(LOOK_BYTES)
+    if options["format"] == "json":
+        first = begin.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+        # What a killed crawl has left may lack its end.
+        if first not in (b"[", b"") or (first and end.rstrip()[-1:] not in (b"]", b"}", b",", b"[")):
+            return "it is no JSON array"
+    if options["format"] == "csv":
+        decode = codecs.getincrementaldecoder(options.get("encoding") or "utf-8")().decode
+        try:
+            decode(begin.partition(b"\n")[0])
+        except UnicodeError as error:
+            return f"its first line is no text: {error}"
+    return ""
+
+
+JOINERS: dict[str, Callable[[IO[bytes], Sources], int]] = {
+    "jsonlines": join_lines, "jsonl": join_lines, "jl": join_lines, "csv": join_csv, "json": join_json,
+}  # fmt: skip
+
+
+def unjoinable(options: Mapping[str, Any]) -> str:
+    """Return why parts with these feed options cannot be joined, "" if they can."""
+    if options["format"] not in JOINERS:
+        return f"parts in the format {options['format']!r} cannot be joined (jsonlines, csv and json can)"
+    if options.get("postprocessing"):
+        return "parts that are postprocessed cannot be joined"
+    try:
+        plain = 'a\n",'.encode(options.get("encoding") or "utf-8").endswith(b'a\n",')
+    except LookupError:
+        plain = False
+    if not plain:
+        return f"parts in the encoding {options['encoding']!r} cannot be joined"
+    kwargs = options.get("item_export_kwargs") or {}
+    if options["format"] == "csv" and (
+        kwargs.get("quoting") == csv.QUOTE_NONE
+        or kwargs.get("escapechar")
+        or not kwargs.get("doublequote", True)
+        or not str(kwargs.get("lineterminator", "\n")).endswith("\n")
+        or kwargs.get("dialect", "excel") != "excel"
+    ):
+        return "parts in this dialect of CSV cannot be joined"
+    return ""

@@ -1,0 +1,141 @@
+"""Joins the parts of one feed into the feed that was asked for."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.formats import JOINERS
+from scrapy_dq.crew.feeds.parts import PartsFolder, Run, run_of
+from scrapy_dq.crew.feeds.plan import JoinedFeed
+from scrapy_dq.crew.feeds.sources import Sources
+
+SHOWN_BYTES = 64 << 20
+"""What takes longer than a moment."""
+
+
+class Bar(Protocol):
+    """Shows how far it is; see commands/display.py."""
+
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, count: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What became of one feed."""
+
+    path: Path
+    items: int
+    """That were added."""
+    appended: bool
+
+
+class Joining:
+    """One feed of a crew: `held` while the crew works, `join` at its end.
+
+    Args:
+        notes: the folder in which is noted which run each feed holds.
+    """
+
+    def __init__(self, feed: JoinedFeed, notes: Path, say: Callable[[str], None]) -> None:
+        self.feed = feed
+        self._say = say
+        self._folder = PartsFolder(feed.target, notes)
+        self._told_to_wait = False
+
+    @property
+    def folder(self) -> Path:
+        return self._folder.path
+
+    def is_owed_by(self, run: Run) -> bool:
+        """Tell whether parts that were written in *run* are not joined: its `scrapy dq crawl` was killed."""
+        return self._folder.has_part_of(run)
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other crews from this feed.
+
+        Raises:
+            CrewError: one has it.
+        """
+        return self._folder.held()
+
+    def join(
+        self, run: Run, bar: Bar, stopped: Callable[[], None], *, took_part: bool = True
+    ) -> Joined | None:
+        """Join all parts that are there; None if there are none.
+
+        CRASH at any line: the next crew that writes this feed joins what this one has not.
+
+        Args:
+            run: the crew's.
+            stopped: called now and then; raises Interrupted to stop, which leaves all as it was.
+            took_part: False: the run was finished before this crew came. What its -O finds may be all of it.
+        Raises:
+            CrewError: it cannot be read or written; the parts stay where they are.
+        """
+        try:
+            return self._join(run, bar, stopped, took_part)
+        except (OSError, UnicodeError, csv.Error, CrewError) as error:
+            raise CrewError(
+                f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
+                f"next `scrapy dq crawl` with this feed joins them"
+            ) from error
+
+    def _join(self, run: Run, bar: Bar, stopped: Callable[[], None], took_part: bool) -> Joined | None:
+        folder = self._folder
+
+        def waiting() -> None:
+            if not self._told_to_wait:
+                self._told_to_wait = True
+                self._say(f"{folder.target}: workers of an earlier crawl still write; waiting for their end")
+            stopped()
+
+        parts = folder.finished_parts(waiting)
+        others = [part for part in parts if not _of(part, run)]
+        resumed = folder.holds == run
+        if self.feed.overwrite and others:
+            self._say(f"{folder.target}: left out what {len(others)} workers of earlier runs had written")
+            parts = [part for part in parts if part not in others]
+            for part in others:
+                part.unlink(missing_ok=True)
+        elif others:
+            self._say(
+                f"{folder.target}: joined with it what {len(others)} workers of earlier runs had written"
+            )
+        if not parts:
+            return None
+        appended = folder.target.exists() and (not self.feed.overwrite or resumed)
+        before = folder.target if appended else None
+        sizes = [path.stat().st_size for path in ([before] if before else []) + parts]
+        shown = sum(sizes) >= SHOWN_BYTES
+        if shown:
+            bar.begin(f"bytes of {folder.target.name}", sum(sizes))
+
+        def read(count: int) -> None:
+            stopped()
+            if shown:
+                bar.advance(count)
+
+        with folder.joined.open("wb") as out:
+            items = JOINERS[self.feed.format](out, Sources(before, parts, self.feed.options, read))
+            out.flush()
+            os.fsync(out.fileno())
+        if not (items or took_part) and folder.target.exists():
+            folder.drop(parts)
+            self._say(f"{folder.target}: left as it is: the run was finished before")
+            return None
+        folder.replace(parts, run)
+        return Joined(folder.target, items, appended)
+
+
+def _of(part: Path, run: Run) -> bool:
+    """Tell whether a part is of the crew's run, or of one that its workers have begun since."""
+    found = run_of(part)
+    return found.epoch == run.epoch and found.number >= run.number

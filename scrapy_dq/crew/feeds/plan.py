@@ -1,0 +1,167 @@
+"""Which feeds of a crawl are joined from parts, and which its workers cannot share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scrapy import exporters
+from scrapy.exceptions import NotConfigured
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.formats import unjoinable, unreadable
+from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+_STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
+_CSV = "scrapy_dq.crew.feeds.csv_exporter.PartCsvItemExporter"
+_EXPORTERS = (exporters.JsonLinesItemExporter, exporters.CsvItemExporter, exporters.JsonItemExporter)
+# Scrapy's pattern is not there in 2.13, which formats the whole URI.
+_PLACEHOLDER = re.compile(r"%(?!\([^)]+\)[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[diouxXeEfFgGcrsa])")
+
+
+@dataclass(frozen=True)
+class JoinedFeed:
+    """A local feed whose parts the workers write, each its own."""
+
+    uri: str
+    """As FEEDS has it."""
+    target: Path
+    options: Mapping[str, Any]
+    """As Scrapy has completed them."""
+
+    @property
+    def format(self) -> str:
+        return str(self.options["format"])
+
+    @property
+    def overwrite(self) -> bool:
+        return bool(self.options.get("overwrite"))
+
+
+def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
+    """Return the feeds that are joined; those of which each worker has its own file are not among them.
+
+    Raises:
+        CrewError: several workers cannot write one of them.
+    """
+    if not (crawler.settings["FEEDS"] or crawler.settings["FEED_URI"]):
+        return []
+    try:
+        exporter = FeedExporter(crawler)
+    except NotConfigured:
+        raise CrewError("a feed cannot be written, as Scrapy says above") from None
+    except Exception as error:
+        raise CrewError(f"a feed cannot be written: {type(error).__name__}: {error}") from error
+    feeds = []
+    now = datetime.now(tz=timezone.utc).replace(
+        microsecond=0
+    )  # once: two seconds would look like two workers
+    for uri, options in exporter.feeds.items():
+        one, other = (_resolved(crawler, uri, options, worker, now) for worker in ("a", "b"))
+        scheme = urlsplit(uri).scheme
+        if one == other or scheme == "stdout":
+            why = _why_not(exporter, uri, scheme, options)
+            if why:
+                raise CrewError(_refusal(uri, why))
+            feeds.append(JoinedFeed(uri, Path(UnbufferedFileFeedStorage(one).path).absolute(), options))
+    for feed in feeds:
+        if sum(other.target == feed.target for other in feeds) > 1:
+            raise CrewError(f"two feeds are written to {feed.target}")
+        if feed.target.exists() and not feed.target.is_file():
+            raise CrewError(_refusal(feed.uri, "it is no regular file"))
+        if feed.target.exists() and not feed.overwrite:
+            try:
+                why = unreadable(feed.target, feed.options)
+            except OSError as error:
+                why = str(error)
+            if why:
+                raise CrewError(f"nothing can be appended to {feed.target}: {why}. -O would replace it")
+    return feeds
+
+
+def storages(crawler: Crawler) -> dict[str, str | None]:
+    """Return FEED_STORAGES for the workers: the project's, but for local files."""
+    found = _classes(crawler, "FEED_STORAGES")
+    for scheme in ("", "file"):
+        given = found.get(scheme)
+        if given is None or load_object(given) is FileFeedStorage:
+            found[scheme] = _STORAGE
+    return found
+
+
+def exporter_classes(crawler: Crawler) -> dict[str, str | None]:
+    """Return FEED_EXPORTERS for the workers: the project's, but for Scrapy's own of CSV."""
+    found = _classes(crawler, "FEED_EXPORTERS")
+    given = found.get("csv", "")
+    if given == "" or (given and load_object(given) is exporters.CsvItemExporter):
+        found["csv"] = _CSV
+    return found
+
+
+def _classes(crawler: Crawler, setting: str) -> dict[str, str | None]:
+    return {
+        name: each if each is None or isinstance(each, str) else global_object_name(each)
+        for name, each in crawler.settings[setting].items()
+    }
+
+
+def _resolved(crawler: Crawler, uri: str, options: Mapping[str, Any], worker: str, now: datetime) -> str:
+    """Return the URI as a worker would have it. Source: scrapy/extensions/feedexport.py"""
+    spider = crawler.spider
+    assert spider is not None
+    before = getattr(spider, "dq_worker", None)
+    spider.dq_worker = worker  # type: ignore[attr-defined]
+    try:
+        params = {name: getattr(spider, name) for name in dir(spider)}
+        params |= {
+            "time": now.replace(tzinfo=None).isoformat().replace(":", "-"),
+            "batch_time": now.isoformat().replace(":", "-"),
+            "batch_id": 1,
+        }
+        change = load_object(options["uri_params"]) if options.get("uri_params") else lambda params, _: params
+        params = change(params, spider) or params
+        return _PLACEHOLDER.sub("%%", uri) % params
+    except Exception as error:
+        raise CrewError(f"feed {_shown(uri)}: {type(error).__name__}: {error}") from error
+    finally:
+        spider.dq_worker = before  # type: ignore[attr-defined]
+
+
+def _why_not(exporter: FeedExporter, uri: str, scheme: str, options: Mapping[str, Any]) -> str:
+    return next(filter(None, _reasons(exporter, uri, scheme, options)), "")
+
+
+def _reasons(exporter: FeedExporter, uri: str, scheme: str, options: Mapping[str, Any]) -> Iterator[str]:
+    if scheme == "stdout":
+        yield "the workers would mix on standard output"
+    storage = exporter.storages.get(scheme) or exporter.storages.get("file")
+    if scheme not in ("", "file"):
+        yield "each worker would overwrite it"
+    elif storage not in (FileFeedStorage, UnbufferedFileFeedStorage):
+        yield "FEED_STORAGES has a class of its own for it"
+    if options.get("batch_item_count") or "%(batch_" in uri:
+        yield "batches of several workers would overwrite each other"
+    yield unjoinable(options)
+    exporter_class = exporter.exporters.get(options["format"])
+    if not (isinstance(exporter_class, type) and issubclass(exporter_class, _EXPORTERS)):
+        yield "FEED_EXPORTERS has a class of its own for its format"
+
+
+def _refusal(uri: str, why: str) -> str:
+    way = "write it to a file" if uri.startswith("stdout:") else "put %(dq_worker)s into its name"
+    return f"feed {_shown(uri)}: {why}. Either {way}, or crawl with `scrapy crawl` alone"
+
+
+def _shown(uri: str) -> str:
+    return repr(re.sub(r"//[^/@]*@", "//...@", uri))

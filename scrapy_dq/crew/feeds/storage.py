@@ -1,0 +1,241 @@
+"""A feed storage for local files that a kill -9 cannot empty, and that a crew's workers can share.
+
+What is written is the system's at once, and on the disk, where a loss of power leaves it, a second later.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import logging
+import os
+import threading
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from scrapy import Spider
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+from scrapy.utils.misc import load_object
+
+from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
+from scrapy_dq.crew.feeds.parts import lock_alone, write_lock
+from scrapy_dq.crew.worker_agent import own_recruit
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+SYNC_EVERY_S = 1.0
+_EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
+
+
+class _RunOfFeeds(NamedTuple):
+    crawl: str
+    name: str
+    new: bool
+
+
+_runs: WeakKeyDictionary[Crawler, _RunOfFeeds] = WeakKeyDictionary()
+"""Of crawlers that have joined theirs. Scrapy makes storages before that, too, to try them."""
+
+
+def open_none(crawler: Crawler) -> None:
+    """Have *crawler* leave its feeds as they are: it takes no part in its run, and scrapes nothing.
+
+    Of whatever storage: it would put an empty feed in the place of what those that did have scraped.
+    """
+    for extension in crawler.extensions.middlewares if crawler.extensions else ():
+        if isinstance(extension, FeedExporter):
+            extension.feeds = {}  # Source: scrapy/extensions/feedexport.py::FeedExporter.open_spider
+
+
+def run_begins(crawler: Crawler, crawl: str, run: str, *, new: bool) -> None:
+    """Have each local feed that is to be overwritten emptied once in a run: as the first worker makes it.
+
+    Later ones append: what it holds was acknowledged, and nobody will scrape it again.
+
+    Args:
+        run: its name; no other run of any crawl has it.
+        new: nobody has scraped anything in it yet.
+    """
+    _runs[crawler] = _RunOfFeeds(crawl, run, new)
+
+
+def kept_in_process(settings: BaseSettings) -> list[str]:
+    """Return those of FEEDS whose items may be in no file before the worker closes, without any password.
+
+    A kill takes them, while their requests are acknowledged.
+    """
+    storages = settings.getwithbase("FEED_STORAGES")
+    exporters = settings.getwithbase("FEED_EXPORTERS")
+    found = []
+    for uri, options in settings.getdict("FEEDS").items():
+        parts = urlsplit(str(uri))
+        scheme = parts.scheme if len(parts.scheme) > 1 else ""  # that is a drive of Windows
+        storage = storages.get("stdout" if str(uri) == "-" else scheme)
+        exporter = exporters.get(options.get("format"))
+        with suppress(ImportError, NameError, ValueError):  # Scrapy says what is wrong with it
+            storage = load_object(storage) if isinstance(storage, str) else storage
+            exporter = load_object(exporter) if isinstance(exporter, str) else exporter
+        unbuffered = isinstance(storage, type) and issubclass(storage, UnbufferedFileFeedStorage)
+        batches = options.get("batch_item_count", settings.getint("FEED_EXPORT_BATCH_ITEM_COUNT"))
+        # One of the project's own may keep all items until its end, as spreadsheets are written.
+        export = getattr(exporter, "export_item", None)
+        unbuffered = unbuffered and getattr(export, "__module__", None) in _EXPORT_AT_ONCE
+        if not unbuffered or options.get("postprocessing") or batches:
+            found.append(f"{scheme}://{parts.hostname}{parts.path}" if parts.hostname else str(uri))
+    return found
+
+
+def _runs_in(mark: IO[str]) -> dict[str, str]:
+    mark.seek(0)
+    with suppress(ValueError):
+        found = json.loads(mark.read())
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+class UnbufferedFileFeedStorage(FileFeedStorage):
+    """Scrapy's local feed storage, but each item is written to the file as soon as it is exported.
+
+    Scrapy's own keeps up to a buffer of items in the process, which a kill -9 takes with it, while
+    their requests are acknowledged. Give each worker a file of its own with `%(dq_worker)s`. A worker of
+    `scrapy dq crawl` writes a part of its own, in place of a feed that is joined at the end.
+    """
+
+    _is_part = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
+        """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
+        storage = cls(uri, feed_options=feed_options)
+        recruit = own_recruit()
+        part = recruit.part(crawler, feed_options) if recruit else None
+        if part is not None:
+            storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
+            # For the life of this process: it may write until its end, and nobody removes a part before.
+            write_lock(part.parent)
+        elif storage.write_mode == "wb" and crawler in _runs:
+            storage._overwrite(_runs[crawler])
+        return storage
+
+    def _overwrite(self, run: _RunOfFeeds) -> None:
+        """Empty the file, as `overwrite` asks for, unless somebody may have written to it in this run.
+
+        Now, and not with the first item: until then others may have written theirs, or, if this worker is
+        killed before, whoever goes on would find the items of an older run. The file beside it says for which
+        run of each crawl it was emptied last; who holds its lock is the only one to look.
+        """
+        path = Path(self.path)
+        if path.exists() and not path.is_file():  # a pipe, a terminal
+            return
+        self.write_mode = "ab"
+        mark, noted = path.with_name(f".{path.name}.run"), ""
+        with ExitStack() as stack:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
+                file = stack.enter_context(mark.open("a+"))
+                lock_alone(file.fileno())
+                runs = _runs_in(file)
+                noted = runs.get(run.crawl, "")
+                file.truncate(0)
+                # Before the file is emptied: else whoever comes next would empty it once more.
+                file.write(json.dumps(runs | {run.crawl: run.name}))
+                file.flush()
+            except OSError as error:
+                logger.warning("%s cannot be written (%s): the run of %s is not noted", mark, error, path)
+            if noted != run.name and (noted or run.new):
+                with suppress(FileNotFoundError):
+                    os.truncate(path, 0)
+            elif path.exists() and path.stat().st_size:
+                logger.warning("%s is appended to: it may hold what this run has scraped before", path)
+
+    def open(self, spider: Spider) -> IO[bytes]:
+        """Open for appending, without a buffer; what is written is whole."""
+        buffered = super().open(spider)
+        path, mode = self.path, self.write_mode
+        buffered.close()
+        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode)
+        unbuffered.is_part = self._is_part
+        return unbuffered  # type: ignore[no-any-return]
+
+
+class _Whole(io.FileIO):
+    """A file in which a write that fails leaves nothing behind; a pipe cannot be cut, and is as it is."""
+
+    is_part = False
+    """Of a feed that is joined: see crew/csv_exporter.py."""
+    _syncing: _Syncing | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of *data*, or nothing and raise.
+
+        A disk that is full takes a part of it without a word. Once there is room again, the next record
+        would be written into the middle of that one, and those after it could not be told apart.
+        """
+        if not self.seekable():
+            return super().write(data)
+        if self._syncing is None:
+            self._syncing = _Syncing(self)
+        end, done = self.seek(0, io.SEEK_END), 0
+        whole = memoryview(data).cast("B")
+        try:
+            while done < len(whole):
+                done += super().write(whole[done:])
+        except OSError:
+            if self.seek(0, io.SEEK_END) == end + done:  # else somebody else writes to it, too
+                self.truncate(end)
+            raise
+        finally:
+            # Not before: an fsync between the two would not bring it to the disk, and nobody would know.
+            self._syncing.written = True
+        return done
+
+    def close(self) -> None:
+        """Close at once; what was written is on the disk before the process ends."""
+        if self._syncing is not None:
+            self._syncing.end()
+        super().close()
+
+
+class _Syncing:
+    """A thread that brings a file to the disk: once a second while it is written to, and at its end.
+
+    On the event loop an fsync would hold up the crawl for as long as the disk takes. No daemon: the process
+    ends when the last one is done.
+    """
+
+    def __init__(self, file: _Whole) -> None:
+        self.written = False
+        """Something was written that no fsync has seen."""
+        # A number of its own: the file may be closed, and its number another's, while the thread is at work.
+        self._descriptor = os.dup(file.fileno())
+        self._name = file.name
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="scrapy-dq-feed").start()
+
+    def end(self) -> None:
+        """Bring what is left to the disk, without waiting for it."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        ended = False
+        try:
+            while not ended:
+                # A program that ends without closing its files waits for this thread.
+                ended = self._ended.wait(SYNC_EVERY_S) or not threading.main_thread().is_alive()
+                if self.written:
+                    self.written = False
+                    os.fsync(self._descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # what has no disk, as /dev/null
+                logger.warning("%s is not brought to the disk any more: %s", self._name, error)
+        finally:
+            os.close(self._descriptor)

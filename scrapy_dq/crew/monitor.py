@@ -1,0 +1,63 @@
+"""Looks at the crawl in Redis twice a second, in a thread: a Redis that does not answer holds up nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from scrapy_dq.frontier.admin.overview import Overview, peek
+from scrapy_dq.frontier.errors import explain, passes
+from scrapy_dq.frontier.model import FrontierError
+
+EVERY_S = 0.5
+
+
+class Lookout:
+    """The newest look at a crawl.
+
+    Attributes:
+        overview: None before the first one.
+        problem: why there is none newer; "" if all is well.
+        at: when it was asked for (monotonic).
+    """
+
+    def __init__(self, client: Any, crawl: str) -> None:
+        self.overview: Overview | None = None
+        self.problem = ""
+        self.at = 0.0
+        self._client = client
+        self._crawl = crawl
+        self._over = threading.Event()
+
+    @contextmanager
+    def looking(self) -> Iterator[Lookout]:
+        """Look again and again, until the end of the block."""
+        thread = threading.Thread(target=self._look_on, name="lookout", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+            thread.join()
+
+    def look(self) -> None:
+        """Look once; what goes wrong is a `problem`."""
+        at = time.monotonic()
+        try:
+            self.overview, self.problem = peek(self._client, self._crawl), ""
+            self.at = at
+        except FrontierError as error:
+            self.problem = str(error)
+        except Exception as error:
+            if not passes(error):
+                raise
+            self.problem = explain(error)
+
+    def _look_on(self) -> None:
+        while True:
+            self.look()
+            if self._over.wait(EVERY_S):
+                return

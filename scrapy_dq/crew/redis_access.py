@@ -1,0 +1,65 @@
+"""The crawl's Redis, as a crew needs it: checked as a worker would, and there until the crew has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.factory import frontier_of
+from scrapy_dq.frontier.admin.flush import flush
+from scrapy_dq.frontier.admin.overview import peek, run_name
+from scrapy_dq.frontier.errors import explain, passes
+from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.settings import Config
+
+
+@contextmanager
+def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
+    """Yield a blocking client, and where Redis is. The crew keeps an embedded Redis from being stopped.
+
+    Raises:
+        FrontierRefused: it cannot be reached, or would lose the crawl.
+    """
+    connection = Connection(config, data_dir)
+    try:
+        asyncio.run(_prepare(connection, config))
+        with connection.blocking() as client:
+            yield client, connection.target
+    finally:
+        asyncio.run(connection.close())
+
+
+async def _prepare(connection: Connection, config: Config) -> None:
+    """Check Redis, and start afresh if that is asked for: the workers would do it to each other."""
+    client = await connection.open()
+    try:
+        if config.flush_on_start:
+            await flush(frontier_of(config, client), config.worker_ttl_s)
+    finally:
+        await client.aclose()
+
+
+def run_name_for(client: Any, config: Config) -> str:
+    """Return the DQ_RUN_NAME for the workers.
+
+    With a name, a worker that comes late, or is started again as the run ends, finds it finished and does
+    not begin the next one. A run that goes on keeps the name that it has, if it has one.
+
+    Raises:
+        FrontierUnavailable, FrontierRefused: it cannot be known.
+    """
+    if config.run_name:
+        return config.run_name
+    try:
+        if peek(client, config.crawl).phase == "open" and (name := run_name(client, config.crawl)):
+            return name
+    except Exception as error:
+        if passes(error):
+            raise FrontierUnavailable(explain(error)) from error
+        raise
+    return f"crew-{uuid.uuid4().hex[:12]}"

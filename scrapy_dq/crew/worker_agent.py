@@ -1,0 +1,152 @@
+"""A worker's side of a crew: it stops when its parent is gone, reports, and knows where its parts go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.extensions.feedexport import FeedExporter
+
+from scrapy_dq.crew import ipc
+from scrapy_dq.crew.feeds.parts import part_path
+from scrapy_dq.crew.handshake import Invitation
+from scrapy_dq.stats import names as stats
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+REPORT_EVERY_S = 0.5
+ERRORS_A_SECOND = 5
+LONGEST_ERROR = 300
+AFTER_GRACE_S = 3.0
+"""A worker that is told to stop and still runs so long after its grace is told again, then killed."""
+
+
+class Recruit:
+    """This process, as one of a crew's workers."""
+
+    def __init__(self, invitation: Invitation) -> None:
+        os.set_blocking(invitation.reports, False)
+        self._invitation = invitation
+        self._crawler: Crawler | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._run = ("", 0)
+        self._over = False
+
+    def enter(self, crawler: Crawler, grace_s: float) -> None:
+        """Begin to watch the parent and to report; on the event loop."""
+        if self._crawler is not None:
+            return  # another crawl of the same process
+        self._crawler = crawler
+        self._grace_s = grace_s
+        self._relay = _ErrorRelay(self._invitation.reports)
+        logging.getLogger().addHandler(self._relay)
+        crawler.signals.connect(self._closed, signals.spider_closed)
+        threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
+        self._report()
+
+    def joined(self, crawler: Crawler, epoch: str, run: int, *, over: bool) -> None:
+        """Tell which run this worker is in, and whether it came too late to take part."""
+        if crawler is self._crawler:
+            self._run, self._over = (epoch, run), over
+            self._send()
+
+    def part(self, crawler: Crawler, feed_options: Any) -> Path | None:
+        """Return where this worker's part of a feed belongs, None if the feed is not joined.
+
+        Args:
+            feed_options: the very object that Scrapy's exporter has, which is how it tells its feeds apart.
+        """
+        exporter = None
+        # As it is made, the exporter asks for each storage once, to see whether it can be had.
+        with suppress(RuntimeError):
+            exporter = crawler.get_extension(FeedExporter)
+        for uri, options in exporter.feeds.items() if exporter else ():
+            if options is feed_options and uri in self._invitation.parts:
+                return part_path(Path(self._invitation.parts[uri]), *self._run, self._invitation.number)
+        return None
+
+    def _report(self) -> None:
+        self._send()
+        self._timer = asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
+
+    def _send(self, **more: Any) -> None:
+        assert self._crawler is not None
+        assert self._crawler.stats is not None
+        count = self._crawler.stats.get_value
+        report = {
+            "pages": count("response_received_count", 0),
+            "items": count("item_scraped_count", 0),
+            "done": count(stats.ACKED, 0),
+            "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
+            "epoch": self._run[0],
+            "run": self._run[1],
+            "over": self._over,
+        }
+        ipc.send(self._invitation.reports, report | more)
+
+    def _closed(self, reason: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._send(reason=printable(reason, 100))
+
+    def _watch_parent(self) -> None:
+        # Of a parent that is killed, nothing is left that could stop us: the kernel closes its end.
+        with suppress(OSError):
+            while os.read(self._invitation.lifeline, 1):
+                pass
+        logger.warning("`scrapy dq crawl`, which started this worker, is gone: stopping")
+        for wait_s in (self._grace_s + AFTER_GRACE_S, AFTER_GRACE_S):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(wait_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _ErrorRelay(logging.Handler):
+    """Sends the first line of each error, and what was raised, to the parent; some per second."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(logging.ERROR)
+        self._descriptor = descriptor
+        self._since = 0.0
+        self._sent = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        if now >= self._since + 1:
+            self._since, self._sent = now, 0
+        self._sent += 1
+        if self._sent > ERRORS_A_SECOND:
+            return
+        with suppress(Exception):
+            line = _first_line(record.getMessage())
+            if record.exc_info and record.exc_info[1] is not None:
+                line = f"{line}: {_first_line(_named(record.exc_info[1]))}"
+            ipc.send(self._descriptor, {"error": line})
+
+
+def _first_line(text: str) -> str:
+    return printable(text.strip().partition("\n")[0], LONGEST_ERROR)
+
+
+def _named(error: BaseException) -> str:
+    """Return what went wrong as the end of its traceback says it."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+@lru_cache(maxsize=1)
+def own_recruit() -> Recruit | None:
+    """Return this process as a crew's recruit; None: it is in no crew."""
+    invitation = Invitation.take()
+    return Recruit(invitation) if invitation else None

@@ -1,0 +1,120 @@
+"""From a spider and its settings to the parts that a worker and a command need, the same for both."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy.utils.python import global_object_name
+
+from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
+from scrapy_dq.codec.serializer import SAFE_MODULES
+from scrapy_dq.environment import names_of, spider_args, told_apart
+from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
+from scrapy_dq.frontier.worker.speaker import WorkerOptions
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.start_urls.keys import start_keys_of
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+
+def config_of(crawler: Crawler) -> Config:
+    """Return the checked Config of a crawler that has its spider.
+
+    Raises:
+        ConfigError: at the first setting that is unknown or wrong.
+    """
+    assert crawler.spider is not None
+    return Config.read(crawler.settings, names_of(crawler, crawler.spider))
+
+
+def codec_of(config: Config, crawler: Crawler) -> Codec:
+    """Return the codec for requests of a crawler's spider.
+
+    Raises:
+        ConfigError: the SCHEDULER_SERIALIZER does not work, or unpickles and is not trusted; or DQ_TYPES
+            lists what cannot be stored.
+    """
+    assert crawler.spider is not None
+    try:
+        return Codec(
+            crawler.spider,
+            types=config.types,
+            spider_modules=crawler.settings.getlist("SPIDER_MODULES"),
+            schemes=config.url_schemes,
+            max_bytes=config.max_entry_bytes,
+            serializer=_serializer(config),
+        )
+    except BadType as error:
+        raise ConfigError(f"DQ_TYPES: {error}") from error
+
+
+def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None) -> Frontier:
+    """Return the frontier of the crawl that *config* names."""
+    return Frontier(
+        client, config.crawl, config.order, config.keep_failed, config.seen_kind, start_keys,
+        config.signing_keys,
+    )  # fmt: skip
+
+
+def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:
+    """Return what a worker goes by; see `WorkerOptions`."""
+    return WorkerOptions(
+        ttl_s=config.worker_ttl_s,
+        stall_timeout_s=config.stall_timeout_s,
+        rollback_horizon_s=config.rollback_horizon_s,
+        max_attempts=config.max_attempts,
+        spill_dir=config.spill_dir,
+        most_of_a_partition=most_of_a_partition,
+    )
+
+
+def identity_of(config: Config, crawler: Crawler) -> Identity:
+    """Return what must agree between all workers of the crawl."""
+    assert crawler.spider is not None
+    named = spider_args(crawler)
+    args, own = json.dumps(named, sort_keys=True), not told_apart(named)
+    listens = start_keys_of(crawler.spider, config) is not None
+    return Identity(
+        fingerprinter=global_object_name(type(crawler.request_fingerprinter)),
+        spider=global_object_name(type(crawler.spider)),
+        spider_args=args,
+        run_name=config.run_name,
+        keep_seen=config.persist,
+        partition_by=config.partition_by,
+        seen_ttl_s=config.seen_ttl_s,
+        limits=config.limits,
+        # Of arguments that cannot be told apart, nobody knows whether another start() yields the same.
+        starts=("" if config.seed_once and not own else "*") + args,
+        # One that is fed is started again to be fed on.
+        restart_window_s=0.0 if listens or own else config.restart_window_s,
+    )
+
+
+def _serializer(config: Config) -> Serializer | None:
+    if config.serializer is None:
+        return None
+    name = getattr(config.serializer, "__name__", None) or type(config.serializer).__name__
+    try:
+        serializer = Serializer(config.serializer)
+    except BadSerializer as error:
+        raise ConfigError(f"SCHEDULER_SERIALIZER = {name}: {error}") from error
+    if not serializer.safe and not config.trust_pickle:
+        raise ConfigError(
+            f"SCHEDULER_SERIALIZER = {name}: its loads() is none of those that are known to run no code "
+            f"({', '.join(SAFE_MODULES)}). If it reads pickles, whoever can write to this Redis could run "
+            f"code in every worker. Leave the setting out: scrapy_dq stores requests without it. Or, if you "
+            f"know what it does, or trust all who can write there, set DQ_TRUST_PICKLE = True"
+        )
+    if not serializer.safe:
+        logger.warning(
+            "SCHEDULER_SERIALIZER = %s: DQ_TRUST_PICKLE is set. If its loads() reads pickles, whoever can "
+            "write to this Redis can run code in this worker",
+            name,
+        )
+    return serializer

@@ -1,0 +1,45 @@
+"""Whether a worker of a crawl lives, seen from outside, before something is done that needs to have none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.worker.heartbeat import Observer
+from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
+
+logger = logging.getLogger(__name__)
+LOOK_S = 1.0
+
+
+async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[str]) -> str:
+    """Return the id of a worker that lives, for a person to read; empty: all that are registered are dead.
+
+    Waits up to *ttl_s* if workers of other machines are registered, to see whether they beat.
+
+    Args:
+        purpose: who wants to know, for the log.
+        dead: ids known to be dead; those that are found to be are added.
+    """
+    own = own_identity()
+    observer = Observer(ttl_s, LOOK_S)
+    beats: dict[str, int] = {}
+    told = False
+    while True:
+        members = await frontier.members()
+        dead.update(m.worker_id for m in members if certainly_dead(m.identity, own))
+        unsure = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
+        moving = [i for i, beat in unsure.items() if i in beats and beats[i] != beat]
+        if moving or not unsure:
+            return ascii(moving[0])[1:-1] if moving else ""
+        if not told:
+            logger.info(
+                "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,
+                ascii(", ".join(sorted(unsure)))[1:-1],
+            )  # fmt: skip
+            told = True
+        beats = unsure
+        dead.update(observer.observe(unsure, time.monotonic())[1])
+        await asyncio.sleep(LOOK_S)

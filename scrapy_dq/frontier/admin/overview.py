@@ -1,0 +1,235 @@
+"""A look at a crawl from outside, for progress displays and command lines."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from redis.exceptions import RedisError
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.errors import explain
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, refuse
+
+PART = 200
+"""So many records are read at once."""
+MAX_AT_MS = 253_402_300_800_000
+"""The year 10000."""
+_NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Phase, counts and workers of a crawl at one instant."""
+
+    phase: str
+    """absent, open or finished."""
+    epoch: str
+    run: int
+    census: Census
+    members: list[Member]
+    hold: Hold = Hold.NONE
+    stops: int = 0
+    """How often all workers were asked to close."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A request that failed for good."""
+
+    entry_id: bytes
+    label: str
+    """Its URL."""
+    reason: str
+    at: float
+    """Seconds since 1970 by the clock of Redis."""
+    worker_id: str
+    attempts: int
+    payload: bytes
+    """The stored request, for a later retry."""
+
+
+def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
+    """Return the newest *limit* requests of the run that failed, newest first; blocking.
+
+    Redis is shared: what is no record of ours is left out.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    found = []
+    for record in client.lrange(keys.prefix(crawl) + "failed", 0, limit - 1) if limit > 0 else ():
+        with suppress(Exception):
+            found.append(parse_failed(record))
+    return found
+
+
+def parse_failed(record: bytes) -> Failed:
+    """Read what lua/moves/fail.lua has written; raise anything if it has not."""
+    fields = msgpack.unpackb(record, raw=True)
+    entry_id, label, reason, at_ms, worker_id, attempts, _, payload, *_ = fields
+    _check(at_ms, attempts, entry_id, label, reason, worker_id, payload)
+    texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
+    return Failed(entry_id, texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), payload)
+
+
+def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
+    """Raise ValueError for what no Lua of ours writes: bytes(10**10) takes memory, a far date has no name."""
+    numbers = type(at_ms) in (int, float) and type(attempts) in (int, float)
+    if not (numbers and 0 <= at_ms < MAX_AT_MS and 0 <= attempts < 2**31):
+        raise ValueError("a number or a date is out of range")
+    if not all(type(string) is bytes for string in strings):
+        raise ValueError("bytes should stand where something else does")
+
+
+def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
+    """Return the request that failed under this id, None if it is not among those kept; blocking.
+
+    Reads the newest first, some at a time.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    name = keys.prefix(crawl) + "failed"
+    for start in range(0, client.llen(name), PART):
+        for record in client.lrange(name, start, start + PART - 1):
+            with suppress(Exception):
+                found = parse_failed(record)
+                if found.entry_id == entry_id:
+                    return found
+    return None
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A dead letter: an entry that cannot be served, or whose workers died too often."""
+
+    entry_id: bytes
+    reason: str
+    at: float
+    """Seconds since 1970 by the clock of Redis."""
+    worker_id: str
+    """Empty: it was no worker's yet."""
+    attempts: int
+    payload: bytes
+
+
+def dead(client: Any, crawl: str, limit: int = 100) -> list[Dead]:
+    """Return *limit* dead letters of the run; blocking.
+
+    They are stored in no order. Those that are returned are sorted, newest first. What is no record of ours
+    is left out.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    name, cursor, found = keys.prefix(crawl) + "dead", 0, dict[bytes, Dead]()
+    while len(found) < limit:
+        cursor, part = client.hscan(name, cursor, count=min(PART, limit))
+        for entry_id, record in part.items():
+            with suppress(Exception):
+                found[entry_id] = parse_dead(entry_id, record)
+        if not cursor:
+            break
+    return sorted(found.values(), key=lambda letter: -letter.at)[: max(0, limit)]
+
+
+def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
+    """Return the dead letter of this id, if there is one; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    record = client.hget(keys.prefix(crawl) + "dead", entry_id)
+    with suppress(Exception):
+        return None if record is None else parse_dead(entry_id, record)
+    return None
+
+
+def parse_dead(entry_id: bytes, record: bytes) -> Dead:
+    """Read what lua/moves/bury.lua or lua/moves/put.lua has written; raise anything if it has not."""
+    reason, at_ms, worker_id, attempts, _, payload, *_ = msgpack.unpackb(record, raw=True)
+    _check(at_ms, attempts, entry_id, reason, worker_id, payload)
+    texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
+    return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload)
+
+
+def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
+    """Return what `scrapy_dq.SharedStats` of all workers have counted in this run; blocking.
+
+    Redis is shared: a value that is no number is left out.
+
+    Raises:
+        redis.exceptions.RedisError: no reply, or another type of key.
+    """
+    found: dict[str, int | float] = {}
+    for field, value in client.hgetall(keys.prefix(crawl) + "stats").items():
+        kind, _, stat = field.decode("utf-8", "replace").partition(":")
+        if kind not in ("sum", "max", "min") or not _NUMBER.fullmatch(value):
+            continue
+        number = float(value)
+        if math.isfinite(number):
+            found[stat] = int(value) if value.lstrip(b"-").isdigit() else number
+    return found
+
+
+def described(client: Any, crawl: str) -> dict[str, str]:
+    """Return `spider`, `fingerprinter` and `seen_kind` that *crawl* is stored with; empty: none. Blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    fields = ("spider", "fingerprinter", "seen_kind")
+    stored = client.hmget(keys.meta(crawl), *fields)
+    return {
+        name: (value or b"").decode("utf-8", "replace") for name, value in zip(fields, stored, strict=True)
+    }
+
+
+async def order_of(client: Any, crawl: str) -> Order | None:
+    """Return the order that *crawl* is stored with; None: it says none that we know.
+
+    Args:
+        client: a `redis.asyncio` client that decodes nothing.
+    Raises:
+        FrontierUnavailable: no usable reply.
+    """
+    try:
+        order = await client.hget(keys.meta(crawl), "order")
+    except (RedisError, OSError, TimeoutError) as error:
+        raise FrontierUnavailable(explain(error)) from error
+    return {each.value.encode(): each for each in Order}.get(order)
+
+
+def peek(client: Any, crawl: str) -> Overview:
+    """Read the state of *crawl* in one atomic, read-only step; blocking.
+
+    Args:
+        client: a `redis` client that decodes nothing, say from `scrapy_dq.backend.connection.connect_url`.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+        FrontierRefused: a key of the crawl has a foreign type.
+    """
+    reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl))
+    refuse(reply)
+    phase, epoch = reply[0].decode("utf-8", "replace"), parse_epoch(reply[1])
+    # The Lua takes a phase that it does not know, as a stranger writes it, for an open one.
+    phase = phase if phase in ("absent", "finished") else "open"
+    words = parse_words(reply[5])
+    members = parse_members(reply[4])
+    return Overview(phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops)
+
+
+def run_name(client: Any, crawl: str) -> str:
+    """Return the DQ_RUN_NAME of the run, "" if it has none; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    return (client.hget(keys.meta(crawl), "run_name") or b"").decode("utf-8", "replace")

@@ -1,0 +1,204 @@
+"""A member of a crawl that puts requests and leases none: a command, for as long as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.model import (
+    FrontierError,
+    FrontierRefused,
+    FrontierUnavailable,
+    Joined,
+    Put,
+    Status,
+    Words,
+)
+from scrapy_dq.frontier.worker import durability
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.protocol import Dialogue
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+PATIENCE_S = 60.0
+"""How long a Redis that does not answer is waited for."""
+LEAVING_S = 5.0
+
+
+class Visitor:
+    """Joins, puts in order, and leaves the run open. While it is there, nobody takes the run for finished.
+
+    One that is killed is found dead as any worker is, and keeps the run open no longer.
+    """
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        crawl: Identity,
+        *,
+        connect: Callable[[], Any],
+        ttl_s: float,
+        rollback_horizon_s: float,
+        dropped: Callable[[Put], None],
+        durable: bool = True,
+    ) -> None:
+        """
+        Args:
+            connect: makes a blocking `redis` client for the heartbeat thread.
+            ttl_s: how long a worker may stand still before it counts as dead.
+            rollback_horizon_s: what was stored within this time is stored again if Redis comes back older.
+            dropped: told of each put that was known.
+            durable: do not leave before what was put is on Redis's disk; after an error, leave at once.
+        """
+        self.disturbed = False
+        """Redis lost its newest data, or others took this process for dead: some of it may be missing."""
+        self.doubt = ""
+        """Why it is not certain that it is, in a sentence without a full stop."""
+        self._dropped = dropped
+        self._durable = durable
+        self._frontier = frontier
+        # It has no start(), and is no worker that a supervisor has started again.
+        crawl = replace(crawl, starts="", restart_window_s=0.0)
+        self._dialogue = Dialogue(frontier, crawl, own_identity(), self, rollback_horizon_s)
+        self._heartbeat = Heartbeat(
+            frontier, connect, ttl_s=ttl_s, stall_timeout_s=300.0, observed=lambda silent, dead: None
+        )
+
+    @property
+    def worker_id(self) -> str:
+        return self._dialogue.id
+
+    @property
+    def epoch(self) -> str:
+        return self._dialogue.epoch
+
+    @property
+    def run(self) -> int:
+        return self._dialogue.run
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many puts were not handed in yet."""
+        return self._dialogue.outbox.puts
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[Joined]:
+        """Be a member.
+
+        Raises:
+            FrontierError: the run is over, or differs; nothing was changed.
+        """
+        joined = await self.patiently(lambda: self._dialogue.join(uuid.uuid4().hex))
+        if joined.status is Status.FINISHED:
+            raise FrontierRefused(
+                "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
+            )
+        self._heartbeat.start(self._dialogue.id, self._dialogue.epoch)
+        try:
+            yield joined
+            if self._durable:
+                await self._wait_until_durable()
+        finally:
+            try:
+                if not self._dialogue.lost:
+                    # A member that stays behind is found dead by whoever comes next.
+                    with suppress(FrontierError, asyncio.TimeoutError):
+                        await asyncio.wait_for(self._leave(), LEAVING_S)
+            finally:
+                self._heartbeat.stop()
+
+    async def put(self, put: Put) -> None:
+        """Take *put* into the outbox; hand in what is there, if that makes a full exchange."""
+        self._dialogue.outbox.append(put)
+        if self._dialogue.outbox.full:
+            await self._hand_in()
+
+    async def hand_in(self) -> None:
+        """Hand in all that was put.
+
+        Raises:
+            FrontierError: the crawl is another one now, or Redis does not answer.
+        """
+        while self._dialogue.outbox or self._dialogue.under_way:
+            await self._hand_in()
+
+    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what *call* returns; while Redis does not answer, repeat it, for PATIENCE_S at most."""
+        deadline = time.monotonic() + PATIENCE_S
+        told = False
+        while True:
+            try:
+                answer = await call()
+                # redis-py sends in asyncio.wait_for, which before Python 3.12 forgets a Ctrl-C that comes as
+                # the bytes are out. Python 3.10 does not cancel for it.
+                if getattr(asyncio.current_task(), "cancelling", int)():
+                    raise asyncio.CancelledError
+                return answer
+            except FrontierUnavailable as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    logger.warning("%s. Trying again for %.0f s", error, PATIENCE_S)
+                    told = True
+                await asyncio.sleep(0.5)
+
+    async def _hand_in(self) -> None:
+        worker_id = self._dialogue.id
+        await self.patiently(lambda: self._dialogue.speak(0))
+        if self._dialogue.lost or self._dialogue.over:
+            raise FrontierRefused(
+                "the crawl was deleted meanwhile, or another has taken its place: begin again"
+            )
+        if self._dialogue.id != worker_id:
+            self.disturbed = True
+            self._heartbeat.start(self._dialogue.id, self._dialogue.epoch)
+
+    async def _wait_until_durable(self) -> None:
+        async def verify() -> None:
+            await self._hand_in()
+            await self.hand_in()
+
+        deadline = time.monotonic() + PATIENCE_S
+        self.doubt = await durability.wait_until_durable(self._frontier, self._dialogue, verify, deadline)
+
+    async def _leave(self) -> None:
+        if self._dialogue.under_way:
+            # A Ctrl-C came before its answer: the repeat tells what is stored, if it gets one.
+            with suppress(FrontierError):
+                await self._dialogue.speak(0)
+        if not (self._dialogue.outbox or self._dialogue.under_way):
+            # The ids that only this process could put again.
+            self._dialogue.retire_log()
+            applied = -1
+            while self._dialogue.forgets and self._dialogue.applied > applied:
+                applied = self._dialogue.applied
+                await self._dialogue.speak(0)
+        await self._dialogue.leave()
+
+    # What the dialogue tells (frontier.dialogue.Listener).
+
+    def put_dropped(self, put: Put) -> None:
+        self._dropped(put)
+
+    def put_refused(self, put: Put) -> None:
+        raise AssertionError("no request is put with a bound")
+
+    def outbox_lost(self, parentless: bool) -> None:
+        raise AssertionError("nothing of it is ever on disk")
+
+    def rolled_back(self, parentless: bool) -> None:
+        self.disturbed = True
+
+    def leases_arrived(self) -> None: ...
+    def run_finished(self) -> None: ...
+    def frontier_lost(self) -> None: ...
+    def told(self, before: Words, words: Words) -> None: ...
+    def counted(self, what: str, amount: float) -> None: ...

@@ -1,0 +1,194 @@
+"""Give what went wrong for good another try: failed requests and dead letters go back into the backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgpack
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.overview import PART, Dead, Failed, Overview, parse_dead, parse_failed
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused, Order
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import refuse
+
+T = TypeVar("T")
+R = TypeVar("R", Failed, Dead)
+MAX_RECORDS = 100
+"""Of one call: a script holds Redis while it runs."""
+
+
+@dataclass
+class Retried:
+    """What became of those that were chosen."""
+
+    failed: int = 0
+    dead: int = 0
+    left: int = 0
+    """Chosen, and not moved: gone meanwhile, or not stored as this version stores them."""
+
+
+def retry(
+    client: Any,
+    crawl: str,
+    overview: Overview,
+    *,
+    failed: Callable[[Failed], bool] | None = None,
+    dead: Callable[[Dead], bool] | None = None,
+    moved: Callable[[int], object] = lambda count: None,
+) -> Retried:
+    """Move failed requests and dead letters of the run back to where they waited; blocking.
+
+    No attempt is charged to them any more. A finished run is open again: what it has seen and its start
+    requests are known still. What fails again meanwhile is not moved a second time. It may be repeated at
+    any time.
+
+    Args:
+        client: a `redis` client that decodes nothing.
+        overview: of this crawl, from `peek`.
+        failed, dead: choose; None: none of them. What is no record of ours is not shown to them.
+        moved: told now and then how many more have been looked at.
+    Raises:
+        redis.exceptions.RedisError: no reply; some may have been moved.
+        FrontierRefused: the crawl has changed meanwhile, or a key of it has a foreign type.
+    """
+    found = Retried()
+    if failed is not None:
+        _retry_failed(client, crawl, overview, _once(failed), found, moved)
+    if dead is not None:
+        _retry_dead(client, crawl, overview, _once(dead), found, moved)
+    return found
+
+
+def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
+    """Let *wanted* choose each entry once. Not by the times of records: Redis's clock may be set back."""
+    chosen: set[bytes] = set()
+
+    def choose(record: R) -> bool:
+        if record.entry_id in chosen or not wanted(record):
+            return False
+        chosen.add(record.entry_id)
+        return True
+
+    return choose
+
+
+def kept(client: Any, crawl: str) -> tuple[int, int]:
+    """Return how many failed requests and dead letters are kept; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    prefix = keys.prefix(crawl)
+    return client.llen(prefix + "failed"), client.hlen(prefix + "dead")
+
+
+def _retry_failed(
+    client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed], bool], found: Retried,
+    moved: Callable[[int], object],
+) -> None:  # fmt: skip
+    name, at, pace = keys.prefix(crawl) + "failed", 0, _Pace()
+    while True:
+        # From the head on: what fails meanwhile comes before it, so that nothing is passed over.
+        pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
+        pipe.llen(name)
+        pipe.lrange(name, at, at + pace.count - 1)
+        kept, records = pipe.execute()
+        if not records:
+            return
+        pace.saw(records)
+        chosen: list[tuple[bytes, int]] = []
+        for index, record in enumerate(records):
+            read = _read(parse_failed, record)
+            if read is not None and wanted(read):
+                chosen.append((record, at + index - kept))
+        taken = sum(
+            retry_records(client, crawl, overview, batch)[0]
+            for batch in _batches(chosen, lambda each: len(each[0]))
+        )
+        found.failed += taken
+        found.left += len(chosen) - taken
+        moved(len(records))
+        at += len(records) - taken
+
+
+def _retry_dead(
+    client: Any, crawl: str, overview: Overview, wanted: Callable[[Dead], bool], found: Retried,
+    moved: Callable[[int], object],
+) -> None:  # fmt: skip
+    name, cursor, pace = keys.prefix(crawl) + "dead", 0, _Pace()
+    while True:
+        cursor, part = client.hscan(name, cursor, count=pace.count)
+        pace.saw(part.values())
+        chosen = []
+        for entry_id, record in part.items():
+            read = _read(parse_dead, entry_id, record)
+            if read is not None and wanted(read):
+                chosen.append((entry_id, len(record)))
+        for batch in _batches(chosen, lambda each: each[1]):
+            ids = [entry_id for entry_id, _ in batch]
+            taken = retry_records(client, crawl, overview, (), ids)[1]
+            found.dead += taken
+            found.left += len(ids) - taken
+        moved(len(part))
+        if not cursor:
+            return
+
+
+def retry_records(
+    client: Any,
+    crawl: str,
+    overview: Overview,
+    failed: Sequence[tuple[bytes, int]] = (),
+    dead: Sequence[bytes] = (),
+) -> tuple[int, int]:
+    """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each were.
+
+    Args:
+        failed: each as it stands in the list, and where, counted from its tail (-1).
+        dead: ids.
+    Raises:
+        As of `retry`.
+    Source: transitions/retry.lua
+    """
+    flat = [part for each in failed for part in each]
+    args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
+    script = Script("retry", Order.FIFO)  # each returns to its place, whatever the order makes of it
+    reply = script.call_blocking(client, keys.meta(crawl), overview.epoch, overview.run, *args)
+    refuse(reply)
+    if reply[0] != b"OK":
+        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+    return reply[1], reply[2]
+
+
+class _Pace:
+    """How many records are read at once: PART, or about MAX_EXCHANGE_BYTES if they are large."""
+
+    def __init__(self) -> None:
+        self.count = 4
+
+    def saw(self, records: Collection[bytes]) -> None:
+        largest = max(map(len, records), default=0)
+        self.count = max(1, min(PART, 4 * self.count, MAX_EXCHANGE_BYTES // max(1, largest)))
+
+
+def _read(parse: Callable[..., T], *record: bytes) -> T | None:
+    with suppress(Exception):  # a stranger may have written it
+        return parse(*record)
+    return None
+
+
+def _batches(chosen: Sequence[Any], size: Callable[[Any], int]) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    room = MAX_EXCHANGE_BYTES
+    for each in chosen:
+        room -= size(each)
+        if batch and (room < 0 or len(batch) == MAX_RECORDS):
+            yield batch
+            batch, room = [], MAX_EXCHANGE_BYTES - size(each)
+        batch.append(each)
+    if batch:
+        yield batch

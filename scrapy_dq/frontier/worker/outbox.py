@@ -1,0 +1,201 @@
+"""The outbox: a worker's ordered log of moves that are not confirmed yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from itertools import islice
+
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Move, Put
+from scrapy_dq.frontier.worker.spill import Spill
+
+MEMORY_MOVES = 20_000
+MEMORY_BYTES = 16 * 1024 * 1024
+"""Moves and bytes that are held in memory; what comes on top waits on disk."""
+CHUNK_MOVES = MAX_MOVES
+CHUNK_BYTES = MAX_EXCHANGE_BYTES
+
+
+class Outbox:
+    """Moves in the order in which they were made; Redis takes prefixes of it.
+
+    Children stand before the ack of their parent, so a parent is never forgotten before its
+    children are stored.
+
+    The oldest moves are in memory (`_head`), those after them on disk, in chunks (`_spill`), and the
+    newest in memory again (`_tail`) until they make a chunk. Without an outage all are in `_head`.
+    """
+
+    def __init__(self, spill_dir: str = "") -> None:
+        self._head: deque[Move] = deque()
+        self._head_bytes = 0
+        self._spill = Spill(spill_dir)
+        self._tail: list[Move] = []
+        self._tail_bytes = 0
+        self._tail_due = (0, 0)
+        """Size of the tail when the disk last refused it: only so much more is worth another try."""
+        # What was on disk at a replay: so many chunks, in which only these leases may still be settled.
+        self._filters: list[tuple[int, Collection[bytes]]] = []
+        self._count = self._puts = self._parentless = self._bytes = 0
+        self.confirmed = 0
+        """How many moves there ever were that Redis has applied."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def appended(self) -> int:
+        """How many moves there ever were, without those dropped; what a rejoin repeats counts again."""
+        return self.confirmed + self._count
+
+    @property
+    def full(self) -> bool:
+        """More than one exchange would carry."""
+        return self._count >= MAX_MOVES or self._bytes >= MAX_EXCHANGE_BYTES
+
+    @property
+    def puts(self) -> int:
+        return self._puts
+
+    @property
+    def parentless(self) -> int:
+        """Puts that no lease stands for: only this outbox knows of them."""
+        return self._parentless
+
+    def append(self, move: Move) -> None:
+        size = self._account(move, 1)
+        if isinstance(move, Put) and self._count > MAX_MOVES:
+            move.source = None  # it is large, and can be decoded again
+        if not self._tail and not self._spill and not self._memory_full:
+            self._head.append(move)
+            self._head_bytes += size
+            return
+        self._tail.append(move)
+        self._tail_bytes += size
+        due_moves, due_bytes = self._tail_due
+        if len(self._tail) >= due_moves + CHUNK_MOVES or self._tail_bytes >= due_bytes + CHUNK_BYTES:
+            self._spill_tail()
+
+    def prefix(self, until: int | None = None) -> list[Move]:
+        """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
+
+        Args:
+            until: what `appended` was; no move that came later is among them. None: up to the last.
+        Raises:
+            SpillLost: moves in the middle are gone; what stands after them must not be handed in.
+        """
+        self._refill()
+        most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
+        if len(self._head) <= most and self._head_bytes <= MAX_EXCHANGE_BYTES:
+            return list(self._head)
+        total = 0
+        taken: list[Move] = []
+        for move in islice(self._head, most):
+            total += move.size
+            if taken and total > MAX_EXCHANGE_BYTES:
+                break
+            taken.append(move)
+        return taken
+
+    def confirm(self, prefix: Collection[Move]) -> None:
+        """Forget a prefix that Redis has applied."""
+        self.confirmed += len(prefix)
+        for _ in prefix:
+            move = self._head.popleft()
+            self._head_bytes -= self._account(move, -1)
+
+    def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
+        """Rebuild after a rejoin: log first, and nothing that settles what is not owned any more.
+
+        A release that was queued before the rejoin is among these: rejoin gave its lease back.
+        """
+        if self._spill:
+            # Not read back now: that might take seconds.
+            self._filters.append((len(self._spill), owned))
+        for put in log:
+            self._account(put, 1)
+        self._head = deque((*log, *self._settling_only(self._head, owned)))
+        self._tail = self._settling_only(self._tail, owned)
+        self._head_bytes, self._tail_bytes = _total(self._head), _total(self._tail)
+        self._tail_due = (0, 0)
+
+    def parentless_in_memory(self) -> list[Put]:
+        """Return the puts that no lease stands for, but for those that wait on disk."""
+        return [move for move in (*self._head, *self._tail) if isinstance(move, Put) and move.parent is None]
+
+    def clear(self) -> None:
+        """Forget everything: the run is over, and nobody takes it; or the worker leaves."""
+        self._head.clear()
+        self._tail.clear()
+        self._spill.close()
+        self._filters.clear()
+        self._head_bytes = self._tail_bytes = 0
+        self._tail_due = (0, 0)
+        self._count = self._puts = self._parentless = self._bytes = 0
+
+    def _spill_tail(self) -> None:
+        while self._tail:
+            chunk: list[Move] = []
+            room = CHUNK_BYTES
+            for move in self._tail[:CHUNK_MOVES]:
+                room -= move.size
+                if chunk and room < 0:
+                    break
+                chunk.append(move)
+            if not self._spill.push(chunk):
+                # To try it with every move would take the time of all of them.
+                self._tail_due = (len(self._tail), self._tail_bytes)
+                return
+            del self._tail[: len(chunk)]
+            self._tail_bytes -= _total(chunk)
+        self._tail_due = (0, 0)
+
+    @property
+    def _memory_full(self) -> bool:
+        return len(self._head) >= MEMORY_MOVES or self._head_bytes >= MEMORY_BYTES
+
+    def _refill(self) -> None:
+        while len(self._head) < MAX_MOVES and self._head_bytes < MAX_EXCHANGE_BYTES:
+            if self._spill:
+                moves = self._spill.pop()
+                for _, owned in self._filters:
+                    moves = self._settling_only(moves, owned)
+                self._filters = [(left - 1, owned) for left, owned in self._filters if left > 1]
+            elif self._tail:
+                moves, self._tail, self._tail_bytes = self._tail, [], 0
+                self._tail_due = (0, 0)
+            else:
+                break
+            self._head.extend(moves)
+            self._head_bytes += _total(moves)
+
+    def _settling_only(self, moves: Collection[Move], owned: Collection[bytes]) -> list[Move]:
+        kept = []
+        for move in moves:
+            if _outlives(move, owned):
+                kept.append(move)
+            else:
+                self._account(move, -1)
+        return kept
+
+    def _account(self, move: Move, sign: int) -> int:
+        size = move.size
+        self._count += sign
+        self._bytes += sign * size
+        if isinstance(move, Put):
+            self._puts += sign
+            self._parentless += sign * (move.parent is None)
+        return size
+
+
+def _total(moves: Collection[Move]) -> int:
+    return sum(move.size for move in moves)
+
+
+def _outlives(move: Move, owned: Collection[bytes]) -> bool:
+    """Tell whether *move* is to be handed in after a rejoin that left the worker with the leases *owned*."""
+    if not isinstance(move, Put):
+        return move.entry_id in owned
+    # What is put once ends with its parent's lease: if that is somebody else's now, they put it, and forget
+    # soon after that they have.
+    return not (move.once and move.parent) or move.parent in owned

@@ -1,0 +1,1 @@
+"""Scrapy's items -> Redis."""

@@ -1,0 +1,88 @@
+"""Fingerprints, and the log of filtered requests."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_dq.settings import peers
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+_NOT_CALLED = ("request_seen", "request_fingerprint", "fingerprint")
+
+
+class DupeFilter(RFPDupeFilter):
+    """`DUPEFILTER_CLASS`: with `scrapy_dq.Scheduler`, the crawl's shared `seen` decides.
+
+    Under another scheduler it is Scrapy's own in-memory filter, and says so.
+    """
+
+    alone = True
+    """Nobody told it that the project has our Scheduler."""
+
+    @classmethod
+    def for_frontier(cls, crawler: Crawler) -> Self:
+        """Return one that only makes fingerprints and logs: the frontier remembers."""
+        if own := [name for name in _NOT_CALLED if getattr(cls, name) is not getattr(DupeFilter, name)]:
+            logger.warning(
+                "%s: its %s() is not called, for the crawl's shared `seen` decides, by "
+                "REQUEST_FINGERPRINTER_CLASS. Say there what is the same; or derive it from Scrapy's "
+                "RFPDupeFilter: then each worker filters by it, alone",
+                global_object_name(cls),
+                "() and ".join(own),
+            )
+        debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        assert crawler.request_fingerprinter is not None
+        self = cls(None, debug, fingerprinter=crawler.request_fingerprinter)
+        self.alone = False
+        return self
+
+    def open(self) -> Any:
+        if self.alone:
+            logger.info(
+                "scrapy_dq.DupeFilter without scrapy_dq.Scheduler: duplicates are filtered in this process "
+                "only, as by Scrapy's own RFPDupeFilter. Set SCHEDULER = 'scrapy_dq.Scheduler' to share them"
+            )
+        return super().open()
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the bytes that identify requests equivalent to *request*."""
+        return self.fingerprinter.fingerprint(request)
+
+
+def shares_seen(crawler: Crawler) -> bool:
+    """Tell whether the frontier filters under our scheduler, not a dupefilter of the project's own."""
+    named = crawler.settings["DUPEFILTER_CLASS"]
+    cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
+    return cls is RFPDupeFilter or peers.is_theirs(cls) or issubclass(cls, DupeFilter)
+
+
+def dupefilter_of(crawler: Crawler) -> BaseDupeFilter:
+    """Return the project's dupefilter, for use under our scheduler."""
+    named = crawler.settings["DUPEFILTER_CLASS"]
+    cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
+    if cls is RFPDupeFilter:
+        # Scrapy's default here would filter in each process alone: every page would be crawled N times.
+        cls = DupeFilter
+    elif peers.is_theirs(cls) or peers.is_theirs(named):
+        logger.warning(
+            "DUPEFILTER_CLASS = %s would ask Redis about each request while the event loop waits: "
+            "scrapy_dq.DupeFilter is used instead, and nothing is lost by it. Set DUPEFILTER_CLASS = "
+            "'scrapy_dq.DupeFilter', or leave it out",
+            peers.name_of(named),
+        )
+        cls = DupeFilter
+    if issubclass(cls, DupeFilter):
+        return cls.for_frontier(crawler)  # type: ignore[no-any-return]
+    logger.info("DUPEFILTER_CLASS = %s: duplicates are not shared between workers", global_object_name(cls))
+    return build_from_crawler(cls, crawler)  # type: ignore[no-any-return]

@@ -1,0 +1,82 @@
+"""Retry-After: how long a site asks to be left alone, and that all workers do so."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from email.utils import parsedate_to_datetime
+
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.statscollectors import StatsCollector
+
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
+from scrapy_dq.stats import names as stats
+
+logger = logging.getLogger(__name__)
+STATUSES = (429, 503)
+
+
+class RetryAfter:
+    """Watches responses: a partition whose site asks for it is left alone by all workers."""
+
+    def __init__(self, slots: Slots | OneSlot, worker: Worker, max_s: float, counts: StatsCollector) -> None:
+        """
+        Args:
+            max_s: for how long at most, in seconds (DQ_RETRY_AFTER_MAX).
+        """
+        self._slots = slots
+        self._worker = worker
+        self._max_s = max_s
+        self._stats = counts
+        self._told: dict[bytes, float] = {}
+
+    def downloaded(self, response: Response, request: Request) -> None:
+        """Obey *response*; the receiver of Scrapy's signal `response_downloaded`."""
+        asked_s = retry_after_s(response)
+        if not asked_s:
+            return
+        try:
+            partition = self._slots.partition_of(request)
+        except BadPartition:
+            return
+        wait_s, now = min(asked_s, self._max_s), time.monotonic()
+        self._stats.inc_value(stats.RETRY_AFTER)
+        self._worker.block(partition, wait_s)
+        if self._told.get(partition, 0) < now:
+            if len(self._told) > 1000:
+                self._told.clear()
+            self._told[partition] = now + wait_s
+            capped = f" (asked for {asked_s:g} s; DQ_RETRY_AFTER_MAX)" if wait_s < asked_s else ""
+            logger.info(
+                "%s answers %d with Retry-After: no worker sends it anything for %g s%s",
+                partition.decode(),
+                response.status,
+                wait_s,
+                capped,
+            )
+
+
+def retry_after_s(response: Response) -> float | None:
+    """Return for how many seconds from now, if *response* says so; None: it does not, or not legibly.
+
+    A date counts from the response's own Date, and without one is not legible: clocks may be wrong.
+    """
+    value = response.headers.get("Retry-After")
+    if response.status not in STATUSES or value is None:
+        return None
+    text = value.decode("latin-1").strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return float(text)
+    sent = response.headers.get("Date")
+    until, now = _timestamp(text), _timestamp(sent.decode("latin-1")) if sent else None
+    return None if until is None or now is None else max(0.0, until - now)
+
+
+def _timestamp(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

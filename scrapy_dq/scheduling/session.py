@@ -1,0 +1,337 @@
+"""One worker's life in a crawl: from the settings to the last exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+from scrapy import signals
+from scrapy.exceptions import CloseSpider, DontCloseSpider
+
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.backend.health_monitor import RedisWatch
+from scrapy_dq.crew.feeds.storage import open_none, run_begins
+from scrapy_dq.crew.worker_agent import own_recruit
+from scrapy_dq.environment import data_dir, need_asyncio
+from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, options_of
+from scrapy_dq.frontier.admin.flush import flush
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
+from scrapy_dq.frontier.worker.pace import OneByOne, Pace
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.refusal import refuse
+from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
+from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.scheduling.partitions import OneSlot, Slots
+from scrapy_dq.scheduling.progress_log import (
+    Progress,
+    announce,
+    counts_of,
+    mention_end,
+    mention_feeds,
+    mention_nothing_new,
+    mention_settings_without_effect,
+    tell_hold,
+)
+from scrapy_dq.scheduling.retry_after import RetryAfter
+from scrapy_dq.settings import Config, ConfigError, peers
+from scrapy_dq.start_urls.hosts import StartHosts
+from scrapy_dq.start_urls.idle_timeout import Listening
+from scrapy_dq.start_urls.keys import patience_s, start_keys_of
+from scrapy_dq.start_urls.spiders import RedisMixin
+from scrapy_dq.stats import names as stats
+from scrapy_dq.stats.collector import SharedStats
+from scrapy_dq.stats.sharing import StatsSharing
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
+
+logger = logging.getLogger(__name__)
+NO_LIMIT = 100
+"""Leases at a time when CONCURRENT_REQUESTS is 0."""
+_COUNTERS = {
+    "exchange": stats.EXCHANGES,
+    "seconds": stats.EXCHANGE_SECONDS,
+    "error": stats.REDIS_ERRORS,
+    "rejoin": stats.REJOINS,
+    "reclaim": stats.RECLAIMED,
+    "ack": stats.ACKED,
+    "release": stats.RELEASED,
+    "bury": stats.BURIED,
+    "fail": stats.FAILED,
+}
+
+
+class Settler(Protocol):
+    """The scheduler, as a session sees it."""
+
+    def settled(self, request: Request, outcome: Outcome, reason: str) -> None: ...
+    def downloaded(self, request: Request) -> None: ...
+    def release_unfinished(self) -> None: ...
+    def put_dropped(self, put: Put) -> None: ...
+    def forget_sent(self) -> None: ...
+
+
+class Session:
+    """Connects a crawler to its frontier, and is the listener of its worker."""
+
+    worker: Worker
+    settlement: Settlement
+    slots: Slots | OneSlot
+    listening: Listening
+
+    def __init__(self, crawler: Crawler, config: Config, dupefilter: BaseDupeFilter) -> None:
+        assert crawler.spider is not None
+        assert crawler.stats is not None
+        settings = crawler.settings
+        self.config = config
+        self.opened = False
+        self.left_out = False
+        """The run was over when this worker came: it takes no part in it."""
+        self.debug = settings.getbool("SCHEDULER_DEBUG")
+        self.shares_seen = isinstance(dupefilter, DupeFilter)
+        self._dupefilter = dupefilter
+        self._crawler = crawler
+        self._stats = crawler.stats
+        self._start_keys = start_keys_of(crawler.spider, config)
+        self._patience_s = patience_s(crawler.spider, config)
+        self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
+        self._connection = Connection(config, data_dir())
+        self._grace: asyncio.TimerHandle | None = None
+        self._progress: Progress | None = None
+        self._watch: RedisWatch | None = None
+        self._sharing: StatsSharing | None = None
+        self.codec = codec_of(config, crawler)
+        self.start_hosts = StartHosts(config.start_hosts)
+        self.adopted = False
+        """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
+        self.paused = False
+        """All workers were told to pause: nothing is handed to the engine, what is local neither."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Session:
+        """Check settings and reactor.
+
+        Raises:
+            ConfigError: after one ERROR line.
+        """
+        try:
+            need_asyncio()
+            config = config_of(crawler)
+            mention_settings_without_effect(crawler, config)
+            mention_feeds(crawler)
+            for level, remark in peers.remarks(crawler.settings, config.order):
+                logger.log(level, "%s", remark)
+            return cls(crawler, config, dupefilter_of(crawler))
+        except ConfigError as error:
+            refuse(logger, crawler, "scrapy_dq cannot start", error)
+            raise
+
+    async def open(self, scheduler: Settler) -> None:
+        """Connect, flush if asked to, and join.
+
+        Raises:
+            FrontierError, ConfigError, UnsupportedScrapy: after one ERROR line; nothing in Redis was changed.
+        """
+        self._scheduler = scheduler
+        where = ""
+        if recruit := own_recruit():
+            recruit.enter(self._crawler, self.config.shutdown_grace_s)
+        try:
+            self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
+            self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
+            client = await self._connection.open()
+            where = f" {self.config.crawl!r} at {self._connection.target}"
+            start_keys = self._start_keys
+            if start_keys is not None:
+                self._connection.need_one_slot(self.config.crawl, start_keys.keys)
+            frontier = frontier_of(self.config, client, start_keys)
+            if self.config.flush_on_start:
+                gone = await flush(frontier, self.config.worker_ttl_s)
+                logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(gone))
+            await self._join(frontier)
+        except (FrontierError, ConfigError, UnsupportedScrapy) as error:
+            refuse(logger, self._crawler, f"scrapy_dq cannot open the crawl{where}", error)
+            raise
+
+    async def _join(self, frontier: Frontier) -> None:
+        config = self.config
+        spider = self._crawler.spider
+        assert spider is not None
+        crawl = identity_of(config, self._crawler)
+        self.worker = Worker(
+            frontier, crawl, options_of(config, self.slots.most), self,
+            connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
+            pace=OneByOne() if config.strict_order else Pace(),
+        )  # fmt: skip
+        self.listening = Listening(
+            self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold
+        )
+        joined = await self.worker.start(uuid.uuid4().hex)
+        self.opened = True
+        self.adopted = joined.adopted
+        self.paused = joined.words.hold is Hold.PAUSED
+        if recruit := own_recruit():
+            recruit.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
+        spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
+        if joined.status is Status.FINISHED:
+            self.left_out = True
+            self.settlement.skip_start()
+            self.listening.stop()
+            open_none(self._crawler)
+        run = f"{joined.epoch}.{joined.run}"
+        run_begins(self._crawler, config.crawl, run, new=not joined.crawled)
+        self._dupefilter.open()
+        if not self.left_out:
+            self._listen()
+        if config.retry_after_max_s and config.partition_by != "none":
+            # Signals hold their receivers weakly.
+            self._retry_after = RetryAfter(self.slots, self.worker, config.retry_after_max_s, self._stats)
+            self._crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
+        if isinstance(self._stats, SharedStats):
+            self._sharing = StatsSharing(self._stats, frontier, self.worker, config.stats_interval_s)
+        announce(self._crawler, config, self._connection.target, joined, crawl)
+        self._progress = Progress(
+            config.log_interval_s, lambda: self.worker.census, lambda: self.settlement.start_over
+        )
+        self._watch = RedisWatch(frontier.client, self._connection.target, embedded=config.embedded)
+
+    def _listen(self) -> None:
+        self._crawler.signals.connect(self._idle, signals.spider_idle)
+        spider = self._crawler.spider
+        if self._start_keys is not None and isinstance(spider, RedisMixin):
+            spider.server = self._connection.blocking()
+            self._crawler.signals.connect(spider.spider_idle, signals.spider_idle)
+            stay = f"closes after {spider.max_idle_time:g} s" if spider.max_idle_time else "stays open"
+            logger.info("Fed by %s; %s when nothing comes", ", ".join(self._start_keys.keys), stay)
+            if self.config.embedded:
+                logger.warning(
+                    "These keys are in the embedded Redis (%s): nobody who pushes to a server finds them. "
+                    "REDIS_URL names the one that is fed, for example redis://localhost:6379",
+                    self._connection.target,
+                )
+
+    def _idle(self) -> None:
+        if self.listening.on:
+            raise DontCloseSpider
+        if self.worker.ending != "finished":
+            raise CloseSpider(self.worker.ending)
+        if self.settlement.start_failed:
+            raise CloseSpider("start_error")  # as Scrapy calls it since 2.18
+
+    async def close(self, reason: str) -> None:
+        """Leave the crawl and let go of Redis; safe at any stage of `open`."""
+        if self._grace is not None:
+            self._grace.cancel()
+        if self._progress is not None:
+            self._progress.stop()
+        if self._watch is not None:
+            self._watch.stop()
+        if hasattr(self, "listening"):
+            self.listening.stop()
+        try:
+            if self.opened:
+                await self._leave()
+                mention_end(self.config.crawl, reason, self.worker.census)
+                if self._found_nothing_new(reason):
+                    mention_nothing_new(self.config.crawl)
+                self._dupefilter.close(reason)
+        finally:
+            await self._connection.close()
+
+    def _found_nothing_new(self, reason: str) -> bool:
+        census = self.worker.census
+        nothing = not (census.done or census.failed or census.dead or self.worker.over)
+        known = self._stats.get_value(stats.DUPLICATES)
+        return bool(nothing and known and self.config.persist and reason == "finished")
+
+    async def _leave(self) -> None:
+        leaving = self.worker.stop(self._time_left())
+        if self._sharing is None:
+            await leaving
+            return
+        # What was counted is told before the next run can begin; what leaving itself counts, after it.
+        await asyncio.gather(self._sharing.end(), leaving)
+        await self._sharing.end()
+
+    # What the scheduler asks.
+
+    def filtered(self, request: Request) -> bool:
+        """Tell whether a DUPEFILTER_CLASS that is not ours drops *request*; ours asks the frontier."""
+        return not (self.shares_seen or request.dont_filter) and self._dupefilter.request_seen(request)
+
+    def log_duplicate(self, request: Request) -> None:
+        spider = self._crawler.spider
+        assert spider is not None
+        self._dupefilter.log(request, spider)
+
+    # What the worker tells (frontier.dialogue.Listener).
+
+    def leases_arrived(self) -> None:
+        self.settlement.wake()
+
+    def run_finished(self) -> None:
+        if self.worker.over:
+            # A spider that is kept open (DontCloseSpider) would go on to feed a run that takes nothing.
+            self.settlement.close_spider(self.worker.ending)
+        self.settlement.wake()
+
+    def frontier_lost(self) -> None:
+        self.settlement.close_spider("frontier_lost")
+
+    def put_dropped(self, put: Put) -> None:
+        self._scheduler.put_dropped(put)
+
+    def put_refused(self, put: Put) -> None:
+        raise AssertionError("no request is put with a bound")
+
+    def outbox_lost(self, parentless: bool) -> None:
+        self._scheduler.forget_sent()
+        # Another dupefilter of this process takes what was lost for known, and cannot be told.
+        if parentless or not self.shares_seen:
+            self.settlement.close_spider("outbox_lost")
+
+    def rolled_back(self, parentless: bool) -> None:
+        self._scheduler.forget_sent()
+        # Another dupefilter of this process takes what is gone for known, and cannot be told.
+        if parentless or not self.shares_seen:
+            self.settlement.close_spider("frontier_rolled_back")
+
+    def told(self, before: Words, words: Words) -> None:
+        if words.forgets != before.forgets:
+            self._scheduler.forget_sent()
+        if words.hold is not before.hold:
+            self.paused = words.hold is Hold.PAUSED
+            tell_hold(self.config.crawl, words.hold)
+            self.settlement.wake()
+        if words.stops > before.stops:
+            logger.info("Crawl %r: all its workers are asked to stop", self.config.crawl)
+            self.settlement.close_spider("stopped")
+
+    def counted(self, what: str, amount: float) -> None:
+        if what in _COUNTERS:
+            self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
+        if what == "error":
+            self._connection.missed()
+        elif what == "exchange" and self.listening.exchanged():
+            self.settlement.wake()  # it finds that it is idle
+
+    def _capacity(self) -> int:
+        if self.settlement.closing:
+            if self._grace is None:
+                loop = asyncio.get_running_loop()
+                release = self._scheduler.release_unfinished
+                self._grace = loop.call_later(self.config.shutdown_grace_s, release)
+            return 0
+        return 0 if self.settlement.paused else self._concurrency
+
+    def _time_left(self) -> float:
+        """Return what is left of the grace; enough for one more try if it is over."""
+        left = self.config.shutdown_grace_s
+        if self._grace is not None:
+            left = self._grace.when() - asyncio.get_running_loop().time()
+        return max(left, self.config.redis_timeout_s)

@@ -1,0 +1,84 @@
+"""How long a crawl with nothing left to do stays open for what others may feed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from scrapy_dq.frontier.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+SILENT_S = 2.0
+"""Without an exchange for so long, Redis is away: what is fed there cannot be known."""
+
+
+class Listening:
+    """Keeps the run open until the whole crawl has had nothing to do for long enough.
+
+    While workers listen, none of them finds the run finished. Each stops by itself, after about the same
+    time; when the last one has, the run is finished, and all close.
+    """
+
+    def __init__(self, worker: Worker, patience_s: float, paused: Callable[[], bool]) -> None:
+        """
+        Args:
+            patience_s: seconds without anything to do; 0: not to listen at all; inf: for ever.
+            paused: tells whether this worker takes nothing now, though something may be there.
+        """
+        self._paused = paused
+        self._worker = worker
+        self._patience_s = patience_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = self._heard = 0.0
+        self._moved: tuple[int, ...] = ()
+        self._was_idle = False
+        self.on = patience_s > 0
+        if self.on:
+            worker.listen(True)
+
+    def idle(self) -> bool:
+        """Tell whether there is nothing to do but to listen, and watch for how long."""
+        if not self._worker.idle:
+            return False
+        if self._timer is None and math.isfinite(self._patience_s):
+            self._watch()
+        return True
+
+    def exchanged(self) -> bool:
+        """Tell whether an exchange has just brought that there is nothing to do but to listen."""
+        self._heard = time.monotonic()
+        was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
+        return self._was_idle and not was_idle
+
+    def stop(self) -> None:
+        """Listen no more: the spider closes."""
+        self.on = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self) -> None:
+        self._since, self._moved = time.monotonic(), self._movements()
+        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self.on:
+            return
+        if not self._worker.idle:
+            return  # the next time that there is nothing to do begins with idle()
+        silent = time.monotonic() - self._heard > SILENT_S
+        if silent or self._paused() or self._movements() != self._moved:
+            self._watch()  # there was something meanwhile, here or on another worker, or may have been
+            return
+        logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",
+                    time.monotonic() - self._since)  # fmt: skip
+        self.stop()
+        self._worker.listen(False)
+
+    def _movements(self) -> tuple[int, ...]:
+        # What others took and did between two looks leaves nothing behind but these.
+        census = self._worker.census
+        return census.done, census.failed, census.dead

@@ -1,0 +1,68 @@
+"""The keys that a spider is fed through: attributes of the spider, else settings."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from scrapy import Spider
+
+from scrapy_dq.codec import formats
+from scrapy_dq.frontier.model import StartKeys
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.start_urls.spiders import RedisMixin
+
+
+def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
+    """Return where *spider* is fed, None if it is not; its attributes that were None are filled in.
+
+    Raises:
+        ConfigError: an attribute of the spider, or a setting, cannot be used.
+    """
+    if not isinstance(spider, RedisMixin):
+        return None
+    given = config.start_urls_key if spider.redis_key is None else spider.redis_key
+    names = [given] if isinstance(given, str) else given
+    try:
+        # Scrapy-redis knows %(name)s here and %(spider)s elsewhere.
+        filled = [name % {"name": spider.name, "spider": spider.name} for name in names]
+    except (TypeError, ValueError, KeyError) as error:
+        raise _wrong_key(
+            given, f"a key's name, or several, with %(name)s for the spider's ({error})"
+        ) from None
+    if not filled or not all(isinstance(name, str) and name.strip() for name in filled):
+        raise _wrong_key(given, "a name that is not empty")
+    spider.redis_key = filled[0] if isinstance(given, str) else filled
+    spider.redis_encoding = spider.redis_encoding or config.redis_encoding
+    if spider.redis_start_meta is None:
+        spider.redis_start_meta = config.start_meta
+    elif isinstance(spider.redis_start_meta, str):
+        raise ConfigError(f"redis_start_meta = {spider.redis_start_meta!r}: expected a list of strings")
+    kind = "set" if config.start_urls_as_set else "zset" if config.start_urls_as_zset else "list"
+    return StartKeys(kind, tuple(dict.fromkeys(filled)), bytes((formats.PAYLOAD,)))
+
+
+def patience_s(spider: Spider, config: Config) -> float:
+    """Return for how many seconds with nothing to do a spider stays open for what may be fed; inf: for ever.
+
+    Raises:
+        ConfigError: its `max_idle_time` cannot be used.
+    """
+    if not isinstance(spider, RedisMixin):
+        return config.idle_before_close_s
+    given: Any = config.max_idle_time_s if spider.max_idle_time is None else spider.max_idle_time
+    try:
+        longest = float(given)
+        if not longest >= 0:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"max_idle_time of {type(spider).__name__} = {given!r}: expected seconds, 0 or more; 0 keeps the "
+            f"spider open for ever"
+        ) from None
+    spider.max_idle_time = longest
+    return max(longest, config.idle_before_close_s) if longest else math.inf
+
+
+def _wrong_key(given: Any, expected: str) -> ConfigError:
+    return ConfigError(f"redis_key (REDIS_START_URLS_KEY) = {given!r}: expected {expected}")

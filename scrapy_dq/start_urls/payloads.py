@@ -1,0 +1,144 @@
+"""What others fed to a crawl -> requests: payloads of start keys, and items of a Queue."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from scrapy import FormRequest, Request, Spider
+
+from scrapy_dq.codec import CannotDecode, Codec, formats
+from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
+from scrapy_dq.text import printable
+
+ANY_META = ("*",)
+LONGEST_FED_S = 2_592_000
+"""30 days: a payload that is due later would keep the whole crawl open for as long."""
+
+
+class NoRequest(ValueError):
+    """No request can be made of it; the message is the reason of its dead letter."""
+
+
+class Fed:
+    """Makes requests of what was fed. What is fed is a stranger's: it runs no code but the spider's own."""
+
+    def __init__(self, spider: Spider, codec: Codec, hosts: StartHosts) -> None:
+        self._spider = spider
+        self._codec = codec
+        self._hosts = hosts
+        encoding = getattr(spider, "redis_encoding", None) or "utf-8"
+        own: Callable[[bytes], Any] | None = getattr(spider, "make_request_from_data", None)
+        self._make = own or (lambda data: request_from_data(data, encoding))
+
+    @staticmethod
+    def is_fed(payload: bytes) -> bool:
+        """Tell whether the payload of an entry was fed, and is no request yet."""
+        return bool(payload) and payload[0] in (formats.PAYLOAD, formats.ITEM)
+
+    def requests(self, payload: bytes) -> list[Request]:
+        """Return the requests that an entry stands for, at least one.
+
+        Raises:
+            NoRequest: there are none, whatever the cause.
+        """
+        try:
+            if payload[0] == formats.ITEM:
+                made = self._of_item(self._codec.value(payload[1:]))
+            else:
+                made = self._make(payload[1:])
+            requests = list(_each(made))
+            for request in requests:
+                self._codec.check_url(request.url)
+                if payload[0] == formats.PAYLOAD:
+                    self._hosts.check_fed(request)
+        except Exception as error:  # of a stranger's bytes, and of the spider's own method: anything
+            known = isinstance(error, (NoRequest, CannotDecode, OtherHost))
+            reason = str(error) if known else f"{type(error).__name__}: {error}"
+            raise NoRequest(printable(reason)) from error
+        if not requests:
+            raise NoRequest("make_request_from_data() made no request of it")
+        return requests
+
+    def _of_item(self, item: Any) -> Any:
+        if isinstance(item, str):
+            return self._make(item.encode())
+        if isinstance(item, dict):
+            return self._codec.build({"dont_filter": True, **item})
+        raise NoRequest(f"a {type(item).__name__} is neither a URL nor a dict of a request's attributes")
+
+
+def request_from_data(
+    data: bytes, encoding: str = "utf-8", allowed_meta: Iterable[str] = ANY_META
+) -> Request:
+    """Return the request that a payload asks for: a URL, or JSON of an object with "url".
+
+    "method" and "meta" are the request's own; everything else in the object is form data. The request is
+    not filtered as a duplicate.
+
+    Args:
+        allowed_meta: the keys that its "meta" may have; "*": any.
+    Raises:
+        NoRequest: it is neither, has values of the wrong type, or asks for what it may not.
+    """
+    try:
+        text = data.decode(encoding).strip()
+    except (UnicodeDecodeError, LookupError) as error:
+        raise NoRequest(f"it is no text in {encoding} ({error})") from error
+    if not text.startswith(("{", "[", '"')):
+        if "://" not in text:
+            raise NoRequest(f"{text[:100]!a} is neither a URL nor a JSON object")
+        return Request(text, dont_filter=True)
+    try:
+        asked = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoRequest(f"it begins like JSON and is none ({error})") from error
+    if not isinstance(asked, dict):
+        raise NoRequest(f"its JSON is a {type(asked).__name__}, not an object")
+    url = _taken(asked, "url", str, None)
+    if not url:
+        raise NoRequest('its JSON has no "url"')
+    method = _taken(asked, "method", str, "GET").upper()
+    meta = _taken(asked, "meta", dict, {})
+    _check_meta(meta, frozenset(allowed_meta))
+    if not asked:
+        return Request(url, method=method, meta=meta, dont_filter=True)
+    form = [(name, value) for name, values in asked.items() for value in _form_values(name, values)]
+    return FormRequest(url, method=method, meta=meta, formdata=form, dont_filter=True)
+
+
+def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = asked.pop(name, None)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise NoRequest(f'its "{name}" is a {type(value).__name__}, not a {kind.__name__}')
+    return value
+
+
+def _check_meta(meta: dict[str, Any], allowed: frozenset[str]) -> None:
+    # Scrapy and its middlewares go by meta: a proxy, a slot, a time-out, a cookie jar.
+    if "*" not in allowed and (others := sorted(set(meta) - allowed)):
+        raise NoRequest(f'its "meta" has {others[0]!a:.100}, which is not among DQ_START_META')
+    for key, latest in (("dq_delay", LONGEST_FED_S), ("dq_not_before", time.time() + LONGEST_FED_S)):
+        due = meta.get(key)
+        if isinstance(due, (int, float)) and due > latest:
+            raise NoRequest(f'its "{key}" is more than {LONGEST_FED_S // 86_400} days away')
+
+
+def _form_values(name: str, values: Any) -> Iterator[str]:
+    for value in values if isinstance(values, list) else [values]:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise NoRequest(f'its "{name}" is no form data: text, numbers, or a list of these')
+        yield str(value)
+
+
+def _each(made: Any) -> Iterable[Request]:
+    if made is None:
+        return
+    for one in [made] if isinstance(made, Request) or not isinstance(made, Iterable) else made:
+        if not isinstance(one, Request):
+            raise NoRequest(f"make_request_from_data() made a {type(one).__name__} of it, not a Request")
+        yield one

@@ -1,0 +1,89 @@
+"""Spiders that are fed through Redis while they run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request, Spider, signals
+from scrapy.spiders import CrawlSpider
+
+from scrapy_dq.start_urls.payloads import request_from_data
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+
+class RedisMixin:
+    """Feeds a spider from plain Redis keys: whoever pushes a URL or JSON there has it crawled.
+
+    All workers of the crawl take from the same keys, as fast as they crawl. A payload is in flight from the
+    moment it is taken until its requests are stored, so a worker that dies loses none. The spider stays open
+    for more, for ever or until nothing has come for `max_idle_time`.
+
+    At the opening, attributes that are None are filled in from the settings.
+    """
+
+    redis_key: str | Iterable[str] | None = None
+    """The key, or several in order of priority; `%(name)s` stands for the spider's name. None:
+    REDIS_START_URLS_KEY."""
+    redis_encoding: str | None = None
+    """Of payloads; None: REDIS_ENCODING."""
+    redis_start_meta: Iterable[str] | None = None
+    """The keys of `meta` that a payload may set, "*" for any; None: DQ_START_META."""
+    max_idle_time: float | None = None
+    """Seconds without anything to do, on any worker, after which the spider closes; 0: never; None:
+    MAX_IDLE_TIME_BEFORE_CLOSE."""
+    redis_batch_size: int | None = None
+    """Without effect: as many are taken as are crawled."""
+    server: Any = None
+    """A blocking Redis client, from the opening of the spider on. Each call stops the whole crawl for a trip
+    to Redis: for rare things only."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """Scrapy's way to make a spider."""
+        spider = super().from_crawler(crawler, *args, **kwargs)  # type: ignore[misc]
+        crawler.signals.connect(spider.warn_if_not_fed, signals.spider_opened)
+        return spider  # type: ignore[no-any-return]
+
+    def warn_if_not_fed(self, spider: Spider) -> None:
+        """Say that another scheduler than scrapy_dq's feeds nobody."""
+        if self.server is None:
+            spider.logger.warning(
+                "%s is fed by scrapy_dq.Scheduler, and this crawl has another one (SCHEDULER, DQ_ENABLED): "
+                "it is fed nothing",
+                type(spider).__name__,
+            )
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Yield nothing, or what a `start_requests()` of the project's own does; `start_urls` are ignored."""
+        own = getattr(type(self), "start_requests", None)
+        if own is not None and own is not getattr(Spider, "start_requests", None):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                requests = own(self)
+            for request in requests:
+                yield request
+
+    def spider_idle(self) -> None:
+        """Scrapy calls this while there is nothing to do; to override. The spider stays open in any case."""
+
+    def make_request_from_data(self, data: bytes) -> Request | Iterable[Request] | None:
+        """Return the request, or requests, that a payload asks for; override it for formats of your own.
+
+        Here: a URL; or JSON of an object with "url", perhaps "method" and "meta", and everything else as form
+        data. The request is not filtered as a duplicate. What this raises is the reason of a dead letter, and
+        so is nothing at all; the crawl goes on.
+        """
+        return request_from_data(data, self.redis_encoding or "utf-8", self.redis_start_meta or ())
+
+
+class RedisSpider(RedisMixin, Spider):
+    """A Spider that is fed through Redis."""
+
+
+class RedisCrawlSpider(RedisMixin, CrawlSpider):
+    """A CrawlSpider that is fed through Redis."""

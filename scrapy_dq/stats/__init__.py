@@ -1,0 +1,1 @@
+"""Stats: their names, and their sums over all workers."""
