@@ -130,10 +130,12 @@ def told_apart(args: dict[str, str]) -> bool:
 
 
 def differing(stored: str, ours: str) -> list[str]:
-    """Return the names of the spider arguments that are not the same."""
+    """Return the names of the spider arguments that are not the same; anybody may have written *stored*."""
     try:
-        first, second = dict(json.loads(stored)), dict(json.loads(ours))
-    except (TypeError, ValueError):
+        first, second = json.loads(stored), json.loads(ours)
+    except (ValueError, RecursionError):
+        return ["unknown"]
+    if not isinstance(first, dict):
         return ["unknown"]
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from support.fault_crawl import FIGURES
@@ -22,6 +23,12 @@ from support.tree_site import TreeSite
 # that it starts: Ctrl-C would be nothing to any of them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long examples take says how busy the machine is.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 LONGEST_FIRST = ("faults", "frontier", "open", "crawl", "crew", "scrapy", "commands", "program", "embedded")
 """Folders by how long their longest file takes; all others come after them."""

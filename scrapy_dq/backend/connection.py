@@ -226,7 +226,9 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
             f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
         )
     if isinstance(error, ResponseError):
-        return FrontierRefused(f"Redis at {target} refuses to serve: {error}")
+        index = "DB index" in str(error)
+        way_out = ". The database is the number at the end of REDIS_URL, or REDIS_DB" if index else ""
+        return FrontierRefused(f"Redis at {target} refuses to serve: {error}{way_out}")
     return FrontierRefused(
         f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or leave "
         f"REDIS_URL and REDIS_HOST out to use the embedded Redis"

@@ -149,8 +149,7 @@ class Codec:
         count as seeds again.
         """
         try:
-            if len(payload) > self._max_bytes:
-                raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
+            self.check_size(payload)
             if payload[:1] == bytes((formats.SERIALIZED,)):
                 if self.serializer is None:
                     raise Unfit("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
@@ -186,6 +185,13 @@ class Codec:
             return self._values.lift(self._values.unpack(packed))
         except Exception as error:
             raise CannotDecode(_reason(error)) from error
+
+    def check_size(self, payload: bytes) -> None:
+        """Raise CannotDecode if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
+        if len(payload) > self._max_bytes:
+            raise CannotDecode(
+                f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}"
+            )
 
     def check_url(self, url: str) -> None:
         """Raise CannotDecode if *url* has a scheme that DQ_URL_SCHEMES does not allow."""

@@ -18,6 +18,8 @@ from scrapy_dq.text import printable
 _CLASS = 0
 _NAMES = {_CLASS: "class"} | {key: name for name, key in KEYS.items()}
 _SCALARS = (type(None), bool, int, float, str)
+_MOST_BITS = 10_000
+"""Of an integer: Python makes no text of much wider ones."""
 
 
 class _Instance:
@@ -92,6 +94,8 @@ def _plain(value: Any) -> Any:
         return value.encode("utf-8", "replace").decode()  # JSON has no lone surrogates
     if isinstance(value, float) and not -1e308 < value < 1e308:
         return str(value)
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"an integer of {value.bit_length():,} bits"
     if isinstance(value, _SCALARS):
         return value
     if isinstance(value, (bytes, bytearray)):

@@ -19,7 +19,7 @@ import msgpack
 from msgpack import ExtType
 
 from scrapy_dq.codec.classes import Classes
-from scrapy_dq.codec.hashes import MAX_ALIKE, Hashes
+from scrapy_dq.codec.hashes import MAX_ALIKE, MAX_CHOSEN, Hashes
 from scrapy_dq.codec.unfit import Unfit
 
 MAX_DEPTH = 64
@@ -67,10 +67,13 @@ class Values:
     def unpack(self, packed: bytes) -> Any:
         """Unpack what `lift` takes; raise ValueError and others on bytes that are no msgpack.
 
-        msgpack bounds every claimed length by the length of *packed*. Of what it makes keys of at once, only
-        its own Timestamp could be chosen to have one hash a thousand times: `lift` refuses it as a datetime.
+        msgpack bounds every claimed length by the length of *packed*. A timestamp of its own becomes a
+        datetime, which `lift` refuses.
         """
-        return msgpack.unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass", timestamp=3)
+        hook = _bounded_dict if len(packed) > 2 * MAX_CHOSEN else None  # a pair has two bytes at least
+        return msgpack.unpackb(
+            packed, strict_map_key=False, unicode_errors="surrogatepass", timestamp=3, object_pairs_hook=hook
+        )
 
     def lower(self, value: Any) -> Any:
         """Return *value* itself if msgpack carries it exactly, or else a copy that it does; raise Unfit."""
@@ -183,6 +186,11 @@ class Values:
 def _bound(members: Collection[Any]) -> None:
     if len(members) > MAX_ALIKE:
         Hashes().add(members)
+
+
+def _bounded_dict(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    _bound([key for key, _ in pairs])
+    return dict(pairs)
 
 
 def _wide_int(value: Any) -> Any:

@@ -23,6 +23,7 @@ from scrapy_dq.scheduling.partitions import BadPartition
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.start_urls.hosts import OtherHost
 from scrapy_dq.stats import names as stats
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -68,6 +69,7 @@ class Storing:
         partition, due, reason = b"", AT_ONCE, ""
         refused = False
         try:
+            self._session.slots.leave_inherited(request, parent)
             partition = self._session.slots.partition_of(request)
             if self._checks_hosts and not self._work.was_fed(request):
                 self._session.start_hosts.check(request, self._followed(request))
@@ -145,7 +147,7 @@ class Storing:
         if not self._warned_dead or self._session.debug:
             self._warned_dead = True
             more = "" if self._session.debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
-            logger.warning("%s becomes a dead letter: %s%s", what, reason, more)
+            logger.warning("%s becomes a dead letter: %s%s", printable(what), reason, more)
 
     def _put_dead(
         self, request: Request, parent_id: bytes | None, payload: bytes, partition: bytes, reason: str
@@ -176,7 +178,7 @@ class Storing:
             more = "" if self._session.debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
                 "%s cannot be stored (%s): it stays in this worker and is not shared. %s%s counts them",
-                request,
+                printable(str(request)),
                 error,
                 more,
                 stats.UNENCODABLE,

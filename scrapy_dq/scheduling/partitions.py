@@ -89,6 +89,22 @@ class Slots:
             self._hosts[begin] = partition
         return partition
 
+    def leave_inherited(self, request: Request, parent: Request | None) -> None:
+        """Take the slot out of *request*'s meta that it has only as a copy of *parent*'s, as a redirect has.
+
+        Scrapy notes in the meta of each download which slot it used. Copied, it would have a request to
+        another host wait in the partition of the one that named it, past the limits of its own. A slot that
+        the project has chosen stays, for what copies it as well.
+        """
+        key = self._downloader.DOWNLOAD_SLOT
+        slot = request.meta.get(key)
+        # The same object: an equal text is one that somebody has written.
+        if slot is None or parent is None or slot is not parent.meta.get(key):
+            return
+        bare = Request(parent.url, meta={name: value for name, value in parent.meta.items() if name != key})
+        if self._downloader.get_slot_key(bare) == slot:
+            del request.meta[key]
+
     def limit(self, partition: bytes) -> int:
         """Return how many downloads of *partition* may be at work in this worker at once."""
         return self._own.get(partition, self.most)
@@ -102,6 +118,9 @@ class OneSlot:
     def partition_of(self, request: Request) -> bytes:
         """Return the one partition that there is."""
         return b""
+
+    def leave_inherited(self, request: Request, parent: Request | None) -> None:
+        """Leave *request* as it is: there is no other partition."""
 
     def limit(self, partition: bytes) -> int:
         """Return that there is no limit."""

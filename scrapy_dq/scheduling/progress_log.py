@@ -15,6 +15,7 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Census, Hold, Joined, Order, StartQueue, Status
 from scrapy_dq.scheduling.partitions import delay_of_each
 from scrapy_dq.settings import Config, breadth_first_queues, queues_in_vain, start_queue_setting
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -43,7 +44,7 @@ def mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
         logger.info(
             "These settings have no effect with scrapy_dq.Scheduler: %s. The order is DQ_ORDER = %r, and "
             "the crawl is kept in Redis",
-            ", ".join(names),
+            printable(", ".join(names)),
             config.order.value,
         )
     if config.start_queue in _START_REQUESTS and config.order in (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO):
@@ -57,7 +58,7 @@ def mention_feeds(crawler: Crawler) -> None:
             "These feeds may be written only when this worker closes, or a buffer at a time: %s. If it is "
             "killed, items of pages that are done are missing there. scrapy_dq.RedisPipeline loses none, nor "
             "does a local file with scrapy_dq.Addon in a format of Scrapy's, not in batches or postprocessed",
-            ", ".join(names),
+            printable(", ".join(names)),
         )
 
 
@@ -100,7 +101,7 @@ def announce(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         logger.warning(
             "This run was started with other spider arguments (-a): %s. If these are different crawls, "
             "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
-            ", ".join(names),
+            printable(", ".join(names)),
         )
 
 

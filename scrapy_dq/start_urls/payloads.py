@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from scrapy import FormRequest, Request, Spider
@@ -16,6 +17,8 @@ from scrapy_dq.text import printable
 ANY_META = ("*",)
 LONGEST_FED_S = 2_592_000
 """30 days: a payload that is due later would keep the whole crawl open for as long."""
+MOST_FIELDS = 10_000
+"""Of a form: Scrapy takes some 10 µs for each."""
 
 
 class NoRequest(ValueError):
@@ -45,6 +48,7 @@ class Fed:
             NoRequest: there are none, whatever the cause.
         """
         try:
+            self._codec.check_size(payload)
             if payload[0] == formats.ITEM:
                 made = self._of_item(self._codec.value(payload[1:]))
             else:
@@ -105,7 +109,10 @@ def request_from_data(
     _check_meta(meta, frozenset(allowed_meta))
     if not asked:
         return Request(url, method=method, meta=meta, dont_filter=True)
-    form = [(name, value) for name, values in asked.items() for value in _form_values(name, values)]
+    fields = ((name, value) for name, values in asked.items() for value in _form_values(name, values))
+    form = list(islice(fields, MOST_FIELDS + 1))
+    if len(form) > MOST_FIELDS:
+        raise NoRequest(f"its JSON has more than {MOST_FIELDS:,} form fields")
     return FormRequest(url, method=method, meta=meta, formdata=form, dont_filter=True)
 
 

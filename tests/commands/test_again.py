@@ -1,4 +1,4 @@
-"""Options that are printed to be typed again: as they were, but for the password of Redis."""
+"""Options that are printed to be typed again: as they were, but for passwords and keys."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from scrapy_dq.commands.input.again import repeated
         ("-s", "REDIS_URL=redis://:s3cr3t@host/0", "-s REDIS_URL=..."),
         ("-s", "REDIS_URL=redis://host/0?password=s3cr3t", "-s REDIS_URL=..."),
         ("-s", 'REDIS_PARAMS={"password":\n"s3cr3t"}', "-s REDIS_PARAMS=..."),
+        ("-s", "DQ_SIGNING_KEYS=s3cr3t-0123456789abcdef,\ns3cr3t", "-s DQ_SIGNING_KEYS=..."),
     ],
 )
 def test_a_password_is_not_repeated(flag: str, value: str, shown: str) -> None:

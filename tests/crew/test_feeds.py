@@ -139,7 +139,7 @@ KWARGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("kwargs", KWARGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", '"', "+columns+"]), TEXT, min_size=1)))
 def test_no_column_of_a_part_is_dropped(
     tmp_path_factory: pytest.TempPathFactory, kwargs: dict[str, Any], items: list[dict[str, str]]

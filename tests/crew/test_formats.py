@@ -148,7 +148,7 @@ ZERO = "" if sys.version_info >= (3, 11) else "\0"
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters=ZERO), max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.dictionaries(st.sampled_from("abc"), TEXTS), max_size=4), max_size=3),
     st.data(),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scrapy.http import Response
 
 from faults.test_workers_killed import kill_at_random
 from support.fault_crawl import FaultCrawl
+from support.fault_spiders import DELAYED
 from support.redis_server import RedisServer
 from support.stored import crawl_keys
-from support.tree_spider import TreeSpider, spider_source
 
 HOSTS = tuple(f"127.0.0.{k}" for k in range(1, 9))
 LIMITS = {
@@ -21,17 +20,6 @@ LIMITS = {
 }  # fmt: skip
 # What a run that all have left keeps: the tombstone, and limits as they were.
 LEFT = {"meta", "limits"}
-
-
-class DelayedTreeSpider(TreeSpider):
-    """Every page of the tree is due half a second after its link was found."""
-
-    def parse(self, response: Response) -> Iterator[Any]:
-        """Delay what is found."""
-        for output in super().parse(response):
-            if hasattr(output, "meta"):
-                output.meta["dq_delay"] = 0.5
-            yield output
 
 
 def assert_all_done(crawl: FaultCrawl, figures: Callable[..., None], **more: Any) -> None:
@@ -92,7 +80,7 @@ def test_delayed_requests_outlive_all_workers(
         site={"pages": 60, "latency_s": 0.02},
         # One that starts when all is done shall not begin anew.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "one"},
-        spider=spider_source(DelayedTreeSpider),
+        spider=DELAYED,
     )
     kill_at_random(crawl, 4, random.Random(1))
 

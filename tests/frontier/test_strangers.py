@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.backlog import sizes, upcoming
-from scrapy_dq.frontier.model import Audited, Bury, Status
-from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, numbers, put, puts
+from scrapy_dq.frontier.model import MAX_PARTITION_BYTES, Audited, Bury, FrontierUnavailable, Status
+from scrapy_dq.settings import SETTINGS
+from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, limited, numbers, put, puts
 
 NO_TEXT = b"\xff\x1b[2J"
 
@@ -64,6 +68,40 @@ def test_an_element_that_is_too_short(live: LiveFrontier, worker: HandWorker, el
     assert sorted(found) == sorted([entry_id(0), odd.entry_id, entry_id(5)])
 
 
+MIB = 1024 * 1024
+
+
+def test_an_entry_of_the_largest_size_is_leased_whole(live: LiveFrontier, worker: HandWorker) -> None:
+    """Nothing that a worker may store is cut (DQ_MAX_ENTRY_BYTES, and a signature)."""
+    [setting] = [setting for setting in SETTINGS if setting.name == "DQ_MAX_ENTRY_BYTES"]
+    assert setting.high is not None
+    payload = b"x" * (int(setting.high) + 64)
+    long = b"p" * MAX_PARTITION_BYTES
+    worker.exchange(put(1, payload=payload, partition=long))
+    [lease] = worker.exchange(want=1).leases
+    assert (lease.partition, lease.payload) == (long, payload)
+
+
+def test_of_an_endless_entry_the_beginning_is_leased(live: LiveFrontier, worker: HandWorker) -> None:
+    """The whole might get through within no time-out, and be repeated for ever; also after a reclaim."""
+    worker.exchange(*puts(b"a", 1))
+    live.redis.rpush(live.key("backlog:0:a"), b"t" * 8 + entry_id(7) + b"x" * 16 * MIB)
+    assert max(len(entry.payload) for entry in upcoming(live.redis, live.crawl, 9)) < 5 * MIB
+    assert [lease.entry_id for lease in worker.exchange(want=1).leases] == [entry_id(0)]
+    [lease] = worker.exchange(want=1).leases
+    assert 4 * MIB < len(lease.payload) < 5 * MIB
+    worker.exchange(ack(0), Bury(entry_id(7), "too large"))
+    [size] = [len(record) for record in live.redis.hvals(live.key("dead"))]
+    assert size < 5 * MIB
+
+
+@pytest.mark.parametrize("run", [b"none", b"-1", b"1.5", b"nan", b"9" * 400])
+def test_a_run_that_is_no_number_holds_up_nobody(live: LiveFrontier, worker: HandWorker, run: bytes) -> None:
+    live.redis.hset(live.key("meta"), "run", run)
+    later = HandWorker(live, "later")
+    assert later.exchange(put(1), want=1).leases[0].entry_id == entry_id(1)
+
+
 @pytest.mark.parametrize(
     "counts", [b"", b"none", b"1 -5 -5 0 0 0 0 0 0 0 1 0", b"9" * 400 + b" 0 0 0 0 0 0 0 0 0 0 0"]
 )
@@ -94,6 +132,44 @@ def test_a_member_that_is_too_short(
     assert (len(found), len(odd)) == (4, 1)
     assert worker.exchange(*(Bury(lease.entry_id, "") for lease in found)).census.dead == 4
     assert worker.exchange().status is Status.FINISHED
+
+
+@pytest.mark.parametrize("record", [b"", b"short", b"long, but without the byte that ends a partition"])
+def test_a_lease_that_was_spoilt_holds_up_no_rejoin(
+    live: LiveFrontier, worker: HandWorker, record: bytes
+) -> None:
+    """It is lost to whoever wrote there; its worker goes on with the others."""
+    worker.exchange(*puts(b"a", 3))
+    worker.take(3)
+    live.redis.hset(live.key("in-flight:worker"), entry_id(1), record)
+    worker.rejoin("again")
+    assert worker.held == {entry_id(0), entry_id(2)}
+    worker.exchange(ack(0), ack(2))
+
+
+SPOILT: dict[str, Callable[[LiveFrontier], Any]] = {
+    "bands": lambda live: live.redis.hset(live.key("bands"), b"b", b"short"),
+    "more_bands": lambda live: live.redis.zadd(live.key("more_bands"), {b"b\0x": 0, b"a\0x": 0}),
+    "busy": lambda live: live.redis.hset(live.key("busy"), b"a", b"none"),
+}
+
+
+@pytest.mark.parametrize("key", SPOILT)
+def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
+    """What waits in other partitions, and in this one, is served all the same."""
+    worker = HandWorker(live, "worker", limited(concurrency=5))
+    worker.exchange(*puts(b"a", 2))
+    live.redis.zadd(live.key("rotation"), {b"b": 0})
+    SPOILT[key](live)
+    found: list[int] = []
+    for _ in range(4):
+        try:
+            taken = worker.take(2)
+        except FrontierUnavailable:  # what it left half-done is mended, and the counts with it
+            taken = worker.take(2)
+        found += taken
+        worker.exchange(*(ack(n) for n in taken))
+    assert sorted(found) == [0, 1]
 
 
 @pytest.mark.parametrize("how", ["drain", "rejoin", "leave"])

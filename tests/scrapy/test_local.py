@@ -210,8 +210,10 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
     )
     first = project.start_worker(settings={"MODE": "hold"})
     wait_until(lambda: len(project.count("child")) == 4, "all local children are under way", 20)
+    wait_until(lambda: set(project.count("leaf")) >= {*KINDS}, "their first children are done", 20)
     done = look(project).census.done
-    wait_until(lambda: look(project).census.done > done + 10, "others are acked meanwhile", 20)
+    # Acks are in order: more than are under way at once have come after those.
+    wait_until(lambda: look(project).census.done > done + 40, "others are acked meanwhile", 20)
     first.kill()
     assert project.count("page") == dict.fromkeys(KINDS, 1)
     second = project.run_worker(timeout_s=30)

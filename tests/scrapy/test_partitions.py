@@ -174,6 +174,38 @@ def test_the_download_slot_of_the_meta_is_the_partition(
         assert max(asked) - min(asked) < 1
 
 
+# Each page of 127.0.0.1 is redirected to 127.0.0.2, and its callback asks 127.0.0.3 with the same meta.
+REDIRECTED = (
+    'there = self.start_urls[0].replace("127.0.0.1", "127.0.0.2").rstrip("/")',
+    'for n in range(5): yield request("127.0.0.1", f"/away/{n}?s=0&to={there}/there/{n}%3Fs=0")',
+)
+COPYING = """
+        if "/there/" in response.url:
+            url = response.url.replace("127.0.0.2", "127.0.0.3").replace("/there/", "/copy/")
+            yield scrapy.Request(url, meta=response.meta)
+"""
+
+
+def test_a_redirect_waits_in_the_partition_of_where_it_leads(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Also a request that a callback makes with the meta of its page: the limits of each host are kept."""
+    site = start_site(pages=1, hosts=HOSTS)
+    limits = {"127.0.0.2": {"delay": 0.3}, "127.0.0.3": {"delay": 0.4}}
+    project = make_project(
+        [site.url("")],
+        redis_url=redis_url,
+        spider=(SPIDER + COPYING) % "\n".join(f"        {line}" for line in REDIRECTED),
+        settings={"DQ_DOMAIN_LIMITS": limits},
+    )
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    for host, limit in limits.items():
+        between = gaps(times(site, host))
+        assert len(between) == 4
+        assert min(between) >= 0.9 * limit["delay"]
+
+
 def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_goes_on(
     redis_url: str,
     make_project: MakeProject,

@@ -152,6 +152,8 @@ BAD = {
     b'{"url": "http://localhost/", "meta": {"dq_delay": 2592001}}': '"dq_delay" is more than 30 days away',
     b'{"url": "http://localhost/", "meta": {"dq_not_before": 9e9}}': '"dq_not_before" is more than 30 days',
     b"[" * 100_000: "it begins like JSON and is none",
+    b'{"url": "http://localhost/", "a": [' + b"1," * 10_000 + b"1]}": "has more than 10,000 form fields",
+    b"http://localhost/" + b"x" * 2**20: "1,048,594 bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576",
 }
 
 

@@ -167,7 +167,10 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
         settings={
             "CONCURRENT_REQUESTS": 4,
             "ADDONS": {"scrapy_dq.Addon": 500},
-            "FEEDS": {"items.jsonl": {"format": "jsonlines", "overwrite": True}},
+            "FEEDS": {
+                "items.jsonl": {"format": "jsonlines", "overwrite": True},
+                "items.json": {"format": "json", "overwrite": True},
+            },
         },
     )
     feed = project.folder / "items.jsonl"
@@ -184,7 +187,8 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
     assert "of a run before" not in feed.read_text()
     worker = project.run_worker()
     assert set(scraped()) == site.paths
-    assert "items.jsonl is appended to" in worker.text
+    assert "items.jsonl is appended to: it may hold what this run has scraped before\n" in worker.text
+    assert "before. Appended, json has a beginning in its middle: jsonlines has none" in worker.text
     worker = project.run_worker(settings={"SCHEDULER_FLUSH_ON_START": True})
     assert sorted(scraped()) == sorted(site.paths)
     assert "is appended to" not in worker.text

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import scrapy
+from scrapy.http import Response
 
 from support.fault_crawl import FaultCrawl
 from support.tree_spider import TreeSpider, spider_source
@@ -41,8 +42,20 @@ class SlowStartSpider(GatheredSpider):
         self.record(EXHAUSTED, "-")
 
 
+class DelayedTreeSpider(TreeSpider):
+    """Every page of the tree is due half a second after its link was found."""
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        """Delay what is found."""
+        for output in super().parse(response):
+            if hasattr(output, "meta"):
+                output.meta["dq_delay"] = 0.5
+            yield output
+
+
 GATHERED = spider_source(GatheredSpider)
 SLOW_START = spider_source(SlowStartSpider)
+DELAYED = spider_source(DelayedTreeSpider)
 
 
 def start_together(crawl: FaultCrawl, count: int = 2, **options: Any) -> list[Worker]:

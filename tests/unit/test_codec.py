@@ -578,7 +578,8 @@ def test_an_object_that_a_request_was_given_is_not_taken_for_one_that_it_made(co
 class MakingRequest(Request):
     """Has attributes that its constructor makes, and one that is computed when it is needed."""
 
-    __slots__ = ("__dict__", "slotted")
+    # Scrapy's has slots from some version on.
+    __slots__ = ("slotted",) if hasattr(Request(URL), "__dict__") else ("__dict__", "slotted")
 
     def __init__(self, *args: Any, slotted: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

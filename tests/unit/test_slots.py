@@ -104,6 +104,25 @@ def test_a_slot_whose_name_fits_no_partition_is_told(name: str) -> None:
     assert str(refusal.value).isprintable()
 
 
+def test_a_slot_that_is_the_parents_by_itself_is_not_copied() -> None:
+    """What the project has written stays, though it be the same text; and so does what copies that."""
+    made = slots()
+    page = Request("http://a.com/1", meta={"x": 1})
+    page.meta["download_slot"] = "".join(["a", ".com"])  # as Scrapy does when it downloads
+    mine = Request("http://a.com/2", meta={"download_slot": "".join(["m", "ine"])})
+    for request, parent, partition in (
+        (page.replace(url="http://b.com/1"), page, b"b.com"),
+        (page.copy(), page, b"a.com"),
+        (Request("http://b.com/1", meta={"download_slot": "a.com"}), page, b"a.com"),
+        (mine.replace(url="http://b.com/2"), mine, b"mine"),
+        (page.replace(url="http://b.com/1"), None, b"a.com"),
+    ):
+        before = dict(request.meta)
+        made.leave_inherited(request, parent)
+        assert made.partition_of(request) == partition
+        assert request.meta == before or request.meta == {"x": 1}
+
+
 def test_the_limit_of_a_partition_is_that_of_its_slot() -> None:
     """CONCURRENT_REQUESTS_PER_DOMAIN, and DOWNLOAD_SLOTS where it says otherwise."""
     found = slots(

@@ -1,4 +1,4 @@
-"""What is to be typed again: options as they were, but for the password of Redis; the name of a crawl."""
+"""What is to be typed again: options as they were, but for passwords and keys; the name of a crawl."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-_SECRET = re.compile(r"(REDIS_(URL|PARAMS))=.*(@|password).*", re.DOTALL)
+_SECRET = re.compile(r"(REDIS_(?:URL|PARAMS)(?==.*(?:@|password))|DQ_SIGNING_KEYS)=.*", re.DOTALL)
 
 
 def named(crawl: str, spider: str) -> str:

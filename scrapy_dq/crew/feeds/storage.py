@@ -102,6 +102,9 @@ def _runs_in(mark: IO[str]) -> dict[str, str]:
     return {}
 
 
+_WITH_BEGINNING = ("json", "csv", "xml")
+
+
 class UnbufferedFileFeedStorage(FileFeedStorage):
     """Scrapy's local feed storage, but each item is written to the file as soon as it is exported.
 
@@ -123,10 +126,10 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             # For the life of this process: it may write until its end, and nobody removes a part before.
             write_lock(part.parent)
         elif storage.write_mode == "wb" and crawler in _runs:
-            storage._overwrite(_runs[crawler])
+            storage._overwrite(_runs[crawler], str((feed_options or {}).get("format", "")))
         return storage
 
-    def _overwrite(self, run: _RunOfFeeds) -> None:
+    def _overwrite(self, run: _RunOfFeeds, form: str) -> None:
         """Empty the file, as `overwrite` asks for, unless somebody may have written to it in this run.
 
         Now, and not with the first item: until then others may have written theirs, or, if this worker is
@@ -155,7 +158,14 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 with suppress(FileNotFoundError):
                     os.truncate(path, 0)
             elif path.exists() and path.stat().st_size:
-                logger.warning("%s is appended to: it may hold what this run has scraped before", path)
+                logger.warning(
+                    "%s is appended to: it may hold what this run has scraped before%s",
+                    path,
+                    f". Appended, {form} has a beginning in its middle: jsonlines has none, and what "
+                    f"`scrapy dq crawl` writes is whole"
+                    if form in _WITH_BEGINNING
+                    else "",
+                )
 
     def open(self, spider: Spider) -> IO[bytes]:
         """Open for appending, without a buffer; what is written is whole."""

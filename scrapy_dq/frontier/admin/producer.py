@@ -140,6 +140,7 @@ class Visitor:
                 # redis-py sends in asyncio.wait_for, which before Python 3.12 forgets a Ctrl-C that comes as
                 # the bytes are out. Python 3.10 does not cancel for it.
                 if getattr(asyncio.current_task(), "cancelling", int)():
+                    await asyncio.sleep(0)  # from Python 3.12 on it may be still to come: not in mid-leave
                     raise asyncio.CancelledError
                 return answer
             except FrontierUnavailable as error:

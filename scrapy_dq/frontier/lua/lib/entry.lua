@@ -11,7 +11,6 @@
 --                                     flags: attempts, +128 quarantine
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
-local function unpack_rank(bytes) return struct.unpack('>I8', bytes) - BIAS end
 local rank_texts = {}
 local function rank_text(rank)
   local text = rank_texts[rank]
@@ -25,10 +24,14 @@ local function turn_bytes(rank, sequence)
   return struct.pack('>I8', order_newest_first(rank) and BIAS - sequence or sequence)
 end
 -- What a stranger has written may be shorter than what is read of it. Completed, it is leased, and then buried.
+-- Longer than the record of any entry that DQ_MAX_ENTRY_BYTES allows: of such a stranger's only the beginning is
+-- leased, and refused. The whole might get through within no time-out, and its lease be repeated for ever.
+local MOST_BYTES = 4 * 1024 * 1024 + 4096
 local ELEMENT, MEMBER = 20, 29 -- the least that an element of a list has; a member of returned, or of quarantine
 local function whole(text, size)
   return #text < size and text .. string.rep('\0', size - #text) or text
 end
+local function unpack_rank(bytes) return struct.unpack('>I8', whole(bytes, 8)) - BIAS end
 local function place_before(a, b)
   -- By number: Lua's < on strings follows the locale.
   local a_rank, a_turn = struct.unpack('>I8I8', whole(a, 16))

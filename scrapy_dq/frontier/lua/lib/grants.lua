@@ -25,6 +25,8 @@ local function write_grants()
 end
 local function grant(id, record)
   local n = #grants.ids + 1
+  local most = #record > MOST_BYTES and math.max(MOST_BYTES, (string.find(record, '\0', 10, true) or 0) + ELEMENT)
+  if most then record = string.sub(record, 1, most) end -- see entry.lua
   grants.ids[n], grants.records[n] = id, record
   grants.bytes = grants.bytes + #record
   if n - grants.written >= CHUNK then write_grants() end

@@ -21,7 +21,7 @@ local function count_busy(partition, change)
   busy_change[partition] = (busy_change[partition] or 0) + change
 end
 local function busy_of(partition)
-  return tonumber(redis.call('HGET', key.busy, partition) or 0) + (busy_change[partition] or 0)
+  return (tonumber(redis.call('HGET', key.busy, partition) or 0) or 0) + (busy_change[partition] or 0)
 end
 local function earliest_of(partition)
   if not polite then return 0 end

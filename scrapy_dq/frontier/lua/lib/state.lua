@@ -18,10 +18,10 @@ local function load_state()
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency = string.match(s[5] or '', '^(%d+) (%d+)$')
   state = {
-    epoch = s[1], run = tonumber(s[2] or 0), phase = s[3], stored_phase = s[3],
-    sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0), in_flight = tonumber(in_flight or 0),
-    done = tonumber(done or 0), failed = tonumber(failed or 0), turn = tonumber(turn or 0),
-    clock = tonumber(clock or 0), offset = tonumber(offset or 0),
+    epoch = s[1], run = math.min(tonumber(string.match(s[2] or '', '^%d+$') or 0), 2 ^ 53),
+    phase = s[3], stored_phase = s[3], sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0),
+    in_flight = tonumber(in_flight or 0), done = tonumber(done or 0), failed = tonumber(failed or 0),
+    turn = tonumber(turn or 0), clock = tonumber(clock or 0), offset = tonumber(offset or 0),
     claimed = tonumber(claimed or 0), -- 1: something was claimed in this run (claim.lua)
     delayed = tonumber(delayed or 0), members = tonumber(members or 0),
     -- How many tokens `seen` had when this was written; -1: it was deleted, or evicted, and no audit has noted that.

@@ -19,7 +19,9 @@ local counted = state.waiting + state.in_flight + state.delayed
 
 if state.epoch and was.epoch == state.epoch and was.run == state.run then
   local stored_phase = state.stored_phase
-  for name, value in pairs(was) do state[name] = value end
+  for name, value in pairs(was) do
+    if type(state[name]) ~= 'number' or type(value) == 'number' then state[name] = value end
+  end
   counted = state.waiting + state.in_flight + state.delayed
   state.stored_phase = stored_phase
   if torn.seen_kind then

@@ -65,7 +65,7 @@ if old.fenced == '0' then
   for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
   local leases = redis.call('HGETALL', in_flight_key(old_id))
   for i = 1, #leases, 2 do
-    if mine[leases[i]] then
+    if mine[leases[i]] and string.find(leases[i + 1], '\0', 10, true) then -- else it is a stranger's, and no lease
       redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
       if string.byte(leases[i + 1], 9) >= 128 then suspect = leases[i] end
       owned[#owned + 1] = leases[i]

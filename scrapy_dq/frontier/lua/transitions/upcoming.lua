@@ -41,6 +41,7 @@ local function best_of(partition, most)
   return found
 end
 local function tell(where, wait_ms, partition, id, attempts, payload)
+  payload = string.sub(payload, 1, MOST_BYTES)
   max_bytes, left = max_bytes - #payload, left - 1
   for _, part in ipairs({ where, wait_ms, partition, id, attempts, payload }) do flat[#flat + 1] = part end
 end
