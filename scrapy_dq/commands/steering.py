@@ -39,13 +39,14 @@ class Steering(Subcommand):
         from scrapy_dq.frontier.admin.control import Word, steer
 
         with looking.place_of(settings, options) as place:
-            self.check(place.overview())
+            before = place.overview()
+            self.check(before)
             steer(place.client, place.crawl, Word(self.name))
             wait_s = getattr(options, "wait", None)
             until = time.monotonic() + (wait_s or 0.0)
             found = place.overview()
             if not options.json:
-                said = self.needless(found) or f"{self.done}. {self.told(found)}"
+                said = self.needless(before) or f"{self.done}. {self.told(found)}"
                 print(f"Crawl {place.crawl!r}: {said}", flush=True)
             while wait_s is not None and not self.obeyed(found) and time.monotonic() < until:
                 time.sleep(LOOK_S)
@@ -69,7 +70,7 @@ class Steering(Subcommand):
         """Raise CommandError if it makes no sense to say this now."""
 
     def needless(self, found: Overview) -> str:
-        """Return why it made no difference that it was said; empty: it did."""
+        """Return why it makes no difference that it is said now; empty: it does."""
         return ""
 
     def told(self, found: Overview) -> str:
@@ -152,7 +153,9 @@ class Complete(Steering):
     awaited = ""
 
     def needless(self, found: Overview) -> str:
-        return "the run is finished: nothing is missing." if found.phase == "finished" else ""
+        if found.phase == "finished":
+            return "the run is finished: nothing is missing."
+        return "" if found.census.incomplete else "no start() is broken off: nothing is missing."
 
 
 def _is_gone(member: Member) -> bool:

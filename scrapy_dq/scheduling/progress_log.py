@@ -99,7 +99,7 @@ def announce(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     if joined.spider_args != crawl.spider_args:
         names = differing(joined.spider_args, crawl.spider_args)
         logger.warning(
-            "This run was started with other spider arguments (-a): %s. If these are different crawls, "
+            "This worker and its run differ in spider arguments (-a): %s. If these are different crawls, "
             "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
             printable(", ".join(names)),
         )

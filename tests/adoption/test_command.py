@@ -181,7 +181,7 @@ def test_a_name_and_arguments_are_those_of_the_crawl(project: Project, client: r
     settings = {"DQ_CRAWL": name.replace("%", "%%"), "CLOSESPIDER_ERRORCOUNT": 1, "RETRY_ENABLED": False}
     worker = project.run_worker(settings=settings, args={"category": "poetry"})
     assert "resumed run 0; 3 waiting" in worker.text
-    assert "other spider arguments" not in worker.text
+    assert "differ in spider arguments" not in worker.text
 
 
 def test_nothing_to_adopt_is_told_and_no_success(project: Project) -> None:

@@ -13,7 +13,7 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.commands.subcommand import DONE, CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Census, Status
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
@@ -58,9 +58,12 @@ def test_a_start_that_is_not_wanted_any_more(dq: Any, live: LiveFrontier) -> Non
     lost.leave()
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="other args"))
     assert worker.exchange().census.incomplete == 1
+    worker.exchange(put(1))
     assert "1 start() broken off, and none with the same arguments is complete" in dq.text("status")
     assert dq.text("complete").startswith(f"Crawl {dq.crawl!r}: ends without what is missing. 1 worker")
-    assert worker.exchange().status is Status.FINISHED
+    assert dq.text("complete") == f"Crawl {dq.crawl!r}: no start() is broken off: nothing is missing.\n"
+    worker.take(1)
+    assert worker.exchange(ack(1)).status is Status.FINISHED
     assert dq.text("complete") == f"Crawl {dq.crawl!r}: the run is finished: nothing is missing.\n"
 
 

