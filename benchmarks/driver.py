@@ -110,7 +110,7 @@ class Driver:
     async def all_told(self) -> None:
         """Wait until Redis has what this process has put and settled."""
         if self._ours:
-            outbox = self._scheduler._session.worker._dialogue.outbox
+            outbox = self._scheduler._session.worker._protocol.outbox
             await self._until(lambda: not len(outbox))
 
     async def buffered(self, count: int) -> None:

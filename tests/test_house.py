@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import re
 import subprocess
@@ -32,14 +33,21 @@ ENGINE_INSIDES = {
     "_handle_downloader_output",
 }
 HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomatically", "_handshakeDone"}
-# Lua that is part of a script, but makes no move.
-NO_MOVE = {
-    "bands.lua", "buckets.lua", "damage.lua", "delayed.lua", "described.lua", "discarded.lua", "entry.lua",
-    "grants.lua", "keys.lua", "kinds.lua", "limits.lua", "member.lua", "midway.lua", "partition.lua",
-    "politeness.lua", "put_back.lua", "recount.lua", "rights.lua", "salvage.lua", "serve.lua", "shared.lua",
-    "starts.lua", "state.lua", "sums.lua", "types.lua", "words.lua",
-}  # fmt: skip
-NO_MOVE_KINDS = ("order_", "seen_")
+# From the top down: nobody imports what stands above it. Of the frontier each part is a layer.
+LAYERS = (
+    "scheduler dupefilter pipelines spiders connection addon commands",
+    "adoption pushing queue",
+    "items",
+    "scheduling",
+    "crew",
+    "factory stats",
+    "start_urls",
+    "environment backend",
+    "codec settings",
+    "frontier.admin",
+    "frontier.worker",
+    "frontier embedded refusal scrapy_redis signals text",
+)
 
 
 def name_of(path: Path) -> str:
@@ -108,14 +116,63 @@ def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
         assert not (scans.search(text) and removes.search(text)), name_of(path)
 
 
+def layer_of(module: str) -> int:
+    """Return how far down in LAYERS a module of ours stands; the package's own __init__ stands above all."""
+    parts = module.split(".")[1:]
+    for name in (".".join(parts[:2]), parts[0] if parts else ""):
+        for number, layer in enumerate(LAYERS):
+            if name in layer.split():
+                return number
+    return -1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_imports_point_downward(path: Path) -> None:
+    """A stranger reads the package from its top, and can take any part out with what stands below it."""
+    module = ".".join(["scrapy_dq", *path.relative_to(PACKAGE).with_suffix("").parts])
+    if module == "scrapy_dq.frontier.__init__":
+        return  # what programs import from the frontier, of all its parts
+    ours = {name for name in imported_modules(path) if name.startswith("scrapy_dq.")}
+    assert not {name for name in ours if layer_of(name) < layer_of(module)}
+
+
 @pytest.mark.parametrize("path", LUA, ids=name_of)
 def test_a_lua_file_opens_with_its_promise(path: Path) -> None:
-    """The first line says what it is; a move also says ARGS, RETURNS, COST and CRASH."""
+    """The first line says what it is; a move, and a transition, also says ARGS, RETURNS, COST and CRASH."""
     header = re.match(r"(--.*\n)*", path.read_text())
     assert header
     assert re.match(r"-- [a-z, -]+: ", header[0])
-    if path.name not in NO_MOVE and not path.name.startswith(NO_MOVE_KINDS):
+    if path.parent.name in ("moves", "transitions"):
         assert re.findall(r"^-- ([A-Z]+) ", header[0], re.MULTILINE) == ["ARGS", "RETURNS", "COST", "CRASH"]
+
+
+def test_lua_files_have_names_of_their_own() -> None:
+    """Scripts are built of them by name."""
+    assert len({path.stem for path in LUA}) == len(LUA)
+
+
+# What programs import, and what settings name: these paths stay.
+PUBLIC = {
+    "scrapy_dq": "Addon DupeFilter Queue RedisCrawlSpider RedisMixin RedisPipeline RedisSpider Scheduler "
+    "SharedStats ShutDown get_redis get_redis_from_settings",
+    "scrapy_dq.frontier": "Dead Failed Frontier Overview PartitionLimits Retried Worker WorkerOptions dead "
+    "failed forget limit peek retry shared_stats",
+    "scrapy_dq.queue": "FrontierError FrontierLost FrontierRefused FrontierUnavailable Queue ShutDown",
+    "scrapy_dq.embedded": "EmbeddedError EmbeddedRedis",
+    "scrapy_dq.scheduler": "Scheduler",
+    "scrapy_dq.dupefilter": "DupeFilter RFPDupeFilter",
+    "scrapy_dq.pipelines": "RedisPipeline",
+    "scrapy_dq.spiders": "RedisCrawlSpider RedisMixin RedisSpider",
+    "scrapy_dq.connection": "connect_url get_redis get_redis_from_settings",
+    "scrapy_dq.commands": "Command",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_paths_stay(module: str) -> None:
+    """All of `__all__`, and nothing less."""
+    public = set(importlib.import_module(module).__all__) - {"__version__"}
+    assert public == set(PUBLIC[module].split())
 
 
 @pytest.mark.parametrize("command", ["ruff check . --output-format concise", "mypy --strict"])

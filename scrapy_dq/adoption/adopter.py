@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import Found, Source
 from scrapy_dq.frontier.admin.liveness import find_alive
-from scrapy_dq.frontier.admin.producer import Visitor
+from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import FrontierRefused, Put
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
@@ -83,7 +83,7 @@ class Adopter:
     ) -> None:
         """
         Args:
-            connect, ttl_s, rollback_horizon_s: see `Visitor`.
+            connect, ttl_s, rollback_horizon_s: see `Producer`.
             max_bytes: of one entry (DQ_MAX_ENTRY_BYTES).
         """
         self.tally = Tally()
@@ -93,14 +93,14 @@ class Adopter:
         self._ttl_s = ttl_s
         self._max_bytes = max_bytes
         self._dead: set[str] = set()
-        self._visitor = Visitor(
+        self._visitor = Producer(
             frontier, crawl, connect=connect, ttl_s=ttl_s, rollback_horizon_s=rollback_horizon_s,
             dropped=self._known,
         )  # fmt: skip
 
     @property
     def disturbed(self) -> bool:
-        """See `Visitor.disturbed`."""
+        """See `Producer.disturbed`."""
         return self._visitor.disturbed
 
     @asynccontextmanager

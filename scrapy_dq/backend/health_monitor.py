@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 EVERY_S = 10.0
 
 
-class RedisWatch:
+class HealthMonitor:
     """Logs what has become unfit of a Redis since the last look: its eviction policy, its persistence."""
 
     def __init__(self, client: Any, target: str, *, embedded: bool) -> None:

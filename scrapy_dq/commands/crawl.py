@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from scrapy_dq.crew.feeds.joining import Joined, Joining
     from scrapy_dq.crew.feeds.parts import Run
-    from scrapy_dq.crew.monitor import Lookout
-    from scrapy_dq.crew.stop_signals import Stops
-    from scrapy_dq.crew.supervisor import Crew
+    from scrapy_dq.crew.monitor import Monitor
+    from scrapy_dq.crew.stop_signals import StopSignals
+    from scrapy_dq.crew.supervisor import Supervisor
     from scrapy_dq.settings import Config
 
 MOST_WORKERS = 1000
@@ -90,10 +90,10 @@ class Crawl(Subcommand):
         from scrapy_dq.crew.feeds.joining import Joining
         from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
         from scrapy_dq.crew.launch import command_of, log_paths
-        from scrapy_dq.crew.monitor import Lookout
+        from scrapy_dq.crew.monitor import Monitor
         from scrapy_dq.crew.redis_access import opened, run_name_for
-        from scrapy_dq.crew.stop_signals import Stops
-        from scrapy_dq.crew.supervisor import Crew
+        from scrapy_dq.crew.stop_signals import StopSignals
+        from scrapy_dq.crew.supervisor import Supervisor
         from scrapy_dq.environment import data_dir
         from scrapy_dq.factory import codec_of, config_of
         from scrapy_dq.scheduling.partitions import delay_of_each
@@ -118,15 +118,15 @@ class Crawl(Subcommand):
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
             folder = (options.log_dir or data_dir() / "logs").absolute()
             logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl)
-            stops = Stops()
+            stops = StopSignals()
             stops.listen()
-            lookout = stack.enter_context(Lookout(client, config.crawl).looking())
-            crew = Crew(
+            monitor = stack.enter_context(Monitor(client, config.crawl).looking())
+            crew = Supervisor(
                 command_of(options.spider, options, more), logs,
                 {feed.feed.uri: str(feed.folder) for feed in feeds},
-                restarts=options.restarts, grace_s=config.shutdown_grace_s, lookout=lookout, view=view,
+                restarts=options.restarts, grace_s=config.shutdown_grace_s, monitor=monitor, view=view,
             )  # fmt: skip
-            owed = _owed(feeds, lookout)
+            owed = _owed(feeds, monitor)
             if owed:
                 crew.run = owed
                 view.say(
@@ -147,23 +147,23 @@ class Crawl(Subcommand):
             stops.most = stops.count + 1  # whoever reads what is printed may have stopped reading
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
-        damaged = lookout.overview is not None and lookout.overview.census.gone > 0
+        damaged = monitor.overview is not None and monitor.overview.census.gone > 0
         return DONE if crew.finished and not (unjoined or damaged) else FAILED
 
 
-def _owed(feeds: list[Joining], lookout: Lookout) -> Run | None:
+def _owed(feeds: list[Joining], monitor: Monitor) -> Run | None:
     """Return the last run, if it is finished and its parts are there: a new one would leave them behind."""
     from scrapy_dq.crew.feeds.parts import Run
 
-    lookout.look()
-    seen = lookout.overview
+    monitor.look()
+    seen = monitor.overview
     if seen is None or seen.phase != "finished":
         return None
     run = Run(seen.epoch, seen.run)
     return run if any(feed.is_owed_by(run) for feed in feeds) else None
 
 
-def _join(feeds: list[Joining], crew: Crew, stops: Stops) -> tuple[list[Joined], list[str]]:
+def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[list[Joined], list[str]]:
     """Join all feeds; return them, and why others could not be."""
     from scrapy_dq.commands.output.display import ProgressBar
     from scrapy_dq.crew.errors import CrewError, Interrupted

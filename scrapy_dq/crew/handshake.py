@@ -12,7 +12,7 @@ VARIABLE = "SCRAPY_DQ_CREW"
 
 
 @dataclass(frozen=True)
-class Invitation:
+class Handshake:
     """A worker's number, its two ends of pipes, and where its parts of feeds belong."""
 
     number: int
@@ -32,8 +32,8 @@ class Invitation:
         return json.dumps(asdict(cls(number, lifeline, reports, inodes, parts)))
 
     @classmethod
-    def take(cls) -> Invitation | None:
-        """Return the invitation of this process, once; the variable and the pipes go to no child of it."""
+    def take(cls) -> Handshake | None:
+        """Return the handshake of this process, once; the variable and the pipes go to no child of it."""
         text = os.environ.pop(VARIABLE, "")
         if not text:
             return None

@@ -15,7 +15,7 @@ from scrapy_dq.frontier.model import FrontierError
 EVERY_S = 0.5
 
 
-class Lookout:
+class Monitor:
     """The newest look at a crawl.
 
     Attributes:
@@ -33,9 +33,9 @@ class Lookout:
         self._over = threading.Event()
 
     @contextmanager
-    def looking(self) -> Iterator[Lookout]:
+    def looking(self) -> Iterator[Monitor]:
         """Look again and again, until the end of the block."""
-        thread = threading.Thread(target=self._look_on, name="lookout", daemon=True)
+        thread = threading.Thread(target=self._look_on, name="monitor", daemon=True)
         thread.start()
         try:
             yield self

@@ -8,7 +8,7 @@ import signal
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stops:
+class StopSignals:
     """Counts; nobody is interrupted by it."""
 
     count = 0

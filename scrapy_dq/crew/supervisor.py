@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from scrapy_dq.crew.feeds.parts import Run
-from scrapy_dq.crew.monitor import Lookout
-from scrapy_dq.crew.stop_signals import Stops
+from scrapy_dq.crew.monitor import Monitor
+from scrapy_dq.crew.stop_signals import StopSignals
 from scrapy_dq.crew.worker_agent import AFTER_GRACE_S
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
-from scrapy_dq.crew.worker_slot import Post
+from scrapy_dq.crew.worker_slot import WorkerSlot
 
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
@@ -24,11 +24,11 @@ BETWEEN_SIGNALS_S = 0.5
 class View(Protocol):
     """Shows the crew at work."""
 
-    def show(self, crew: Crew) -> None: ...
+    def show(self, crew: Supervisor) -> None: ...
     def say(self, line: str) -> None: ...
 
 
-class Crew:
+class Supervisor:
     """So many workers of one crawl.
 
     Args:
@@ -47,11 +47,11 @@ class Crew:
         *,
         restarts: int,
         grace_s: float,
-        lookout: Lookout,
+        monitor: Monitor,
         view: View,
     ) -> None:
-        self.posts = [Post(number, log) for number, log in enumerate(logs, 1)]
-        self.lookout = lookout
+        self.slots = [WorkerSlot(number, log) for number, log in enumerate(logs, 1)]
+        self.monitor = monitor
         self.began = time.monotonic()
         self.took_s = 0.0
         self.run: Run | None = None
@@ -79,7 +79,7 @@ class Crew:
     @property
     def finished(self) -> bool:
         """Whether the run is finished, as of the last look."""
-        seen = self.lookout.overview
+        seen = self.monitor.overview
         if self.run is None or seen is None or seen.epoch != self.run.epoch:
             return False
         return seen.run > self.run.number or (seen.run == self.run.number and seen.phase == "finished")
@@ -88,15 +88,15 @@ class Crew:
     def stopping(self) -> bool:
         return self._told > 0
 
-    def work(self, stops: Stops) -> None:
+    def work(self, stops: StopSignals) -> None:
         """Start the workers, and return once none is left and none is to be started again."""
         try:
-            for post in self.posts:
-                self._start(post)
-            while any(post.process or post.due for post in self.posts):
-                for post in self.posts:
-                    self._attend(post)
-                    post.sample()
+            for slot in self.slots:
+                self._start(slot)
+            while any(slot.process or slot.due for slot in self.slots):
+                for slot in self.slots:
+                    self._attend(slot)
+                    slot.sample()
                 self._hear_stop()
                 self._pass_on(stops.count)
                 self._view.show(self)
@@ -108,48 +108,48 @@ class Crew:
             os.close(self._life)
             os.close(self._lifeline)
         self.took_s = time.monotonic() - self.began
-        self.lookout.look()
+        self.monitor.look()
         if not self.finished and not self.stopping:
             self._say("No worker is left, and the run is not finished.")
 
-    def _start(self, post: Post) -> None:
-        post.due = 0.0
+    def _start(self, slot: WorkerSlot) -> None:
+        slot.due = 0.0
         try:
-            post.process = WorkerProcess(post.number, self._command, post.log, self._lifeline, self._parts)
+            slot.process = WorkerProcess(slot.number, self._command, slot.log, self._lifeline, self._parts)
         except OSError as error:
-            post.state = "cannot be started"
-            self._say(f"{post.name} cannot be started: {error}")
+            slot.state = "cannot be started"
+            self._say(f"{slot.name} cannot be started: {error}")
             return
-        self._say(f"{post.name} started, pid {post.process.pid}")
+        self._say(f"{slot.name} started, pid {slot.process.pid}")
 
-    def _attend(self, post: Post) -> None:
-        process = post.process
+    def _attend(self, slot: WorkerSlot) -> None:
+        process = slot.process
         if process is None:
-            if post.due and time.monotonic() >= post.due:
-                self._start_again(post)
+            if slot.due and time.monotonic() >= slot.due:
+                self._start_again(slot)
             return
         # In this order: what it reported before its end is there, then.
         status = process.status
         for error in process.read():
-            self._say(f"{post.name}: {error}")
+            self._say(f"{slot.name}: {error}")
         self.run = self.run or process.run
         self.took_part |= process.run is not None and not process.over
         if status is not None:
-            self._ended(post, process, status)
+            self._ended(slot, process, status)
 
-    def _ended(self, post: Post, process: WorkerProcess, status: int) -> None:
-        post.take_leave(process)
+    def _ended(self, slot: WorkerSlot, process: WorkerProcess, status: int) -> None:
+        slot.take_leave(process)
         # One that has closed its spider has ended, though a signal may find it while Python exits.
         if process.reason and status in (0, -signal.SIGTERM):
-            post.state = process.reason
+            slot.state = process.reason
             if process.reason != "finished":
-                self._say(f"{post.name} closed: {process.reason}")
+                self._say(f"{slot.name} closed: {process.reason}")
             return
-        post.state = how_it_ended(status)
+        slot.state = how_it_ended(status)
         if self.stopping and status == 0:
-            post.state = "stopped"  # by its second signal: it could not say so
+            slot.state = "stopped"  # by its second signal: it could not say so
             return
-        self._say(f"{post.name} died: {post.state}")
+        self._say(f"{slot.name} died: {slot.state}")
         if self.stopping or self._called_off:
             return
         hopeless = process.run is None and status >= 0 and self.run is None
@@ -159,28 +159,28 @@ class Crew:
         if hopeless:
             # Nobody has joined so far: it would fare no better if it were started again.
             self._hopeless = True
-            self._say(f"{post.name} could not begin; its log is {post.log}")
+            self._say(f"{slot.name} could not begin; its log is {slot.log}")
         elif self.restarted >= self._restarts:
             self._say(
-                f"{post.name} is not started again: {self._restarts} restarts are the limit (--restarts)"
+                f"{slot.name} is not started again: {self._restarts} restarts are the limit (--restarts)"
             )
         else:
             self.restarted += 1
-            pause_s = post.pause(process)
-            post.due = time.monotonic() + pause_s
-            post.state = f"{post.state}; again in {pause_s:g} s"
+            pause_s = slot.pause(process)
+            slot.due = time.monotonic() + pause_s
+            slot.state = f"{slot.state}; again in {pause_s:g} s"
 
-    def _start_again(self, post: Post) -> None:
-        if self.lookout.at < post.due - TICK_S and not self.lookout.problem:
+    def _start_again(self, slot: WorkerSlot) -> None:
+        if self.monitor.at < slot.due - TICK_S and not self.monitor.problem:
             return  # the next look is due any moment
         if self.finished:
-            post.due, post.state = 0.0, "died; the run is finished"
+            slot.due, slot.state = 0.0, "died; the run is finished"
         else:
-            self._start(post)
+            self._start(slot)
 
     def _hear_stop(self) -> None:
         """Start nobody any more once all workers were asked to close: who joins later would go on."""
-        at, seen = self.lookout.at, self.lookout.overview
+        at, seen = self.monitor.at, self.monitor.overview
         if seen is None or self._called_off:
             return
         if self._stops is None or seen.stops <= self._stops:
@@ -188,22 +188,22 @@ class Crew:
             return
         self._called_off = True
         self._say("All workers of the crawl are asked to stop: none is started again")
-        for post in self.posts:
-            if post.due:
-                post.due, post.state = 0.0, "died; not started again"
+        for slot in self.slots:
+            if slot.due:
+                slot.due, slot.state = 0.0, "died; not started again"
         late = [
-            post.process for post in self.posts if post.process and post.process.joined_at > self._calm_at
+            slot.process for slot in self.slots if slot.process and slot.process.joined_at > self._calm_at
         ]
         self._signal(late, signal.SIGTERM)
 
     def _pass_on(self, stops: int) -> None:
         """Tell the workers what we were told; kill those that do not end."""
         now = time.monotonic()
-        processes = [post.process for post in self.posts if post.process]
+        processes = [slot.process for slot in self.slots if slot.process]
         if stops > self._told and self._told < 2 and now >= self._told_at + BETWEEN_SIGNALS_S:
             self._told, self._told_at = self._told + 1, now
-            for post in self.posts:
-                post.due = 0.0
+            for slot in self.slots:
+                slot.due = 0.0
             how = (
                 "finish what they have begun; Ctrl-C again stops at once"
                 if self._told == 1
@@ -214,14 +214,14 @@ class Crew:
             self._signal(processes, signal.SIGTERM)
         elif self._told == 2 and now >= self._told_at + self._grace_s + AFTER_GRACE_S:
             self._told = 3
-            for post in self.posts:
-                if post.process:
-                    self._say(f"{post.name} does not stop: killed")
+            for slot in self.slots:
+                if slot.process:
+                    self._say(f"{slot.name} does not stop: killed")
             self._signal(processes, signal.SIGKILL)
 
     def _abandon(self) -> None:
         """Something is wrong with this program: leave no worker behind."""
-        processes = [post.process for post in self.posts if post.process]
+        processes = [slot.process for slot in self.slots if slot.process]
         self._signal(processes, signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s + AFTER_GRACE_S
         while any(process.status is None for process in processes) and time.monotonic() < deadline:

@@ -18,7 +18,7 @@ from scrapy.extensions.feedexport import FeedExporter
 
 from scrapy_dq.crew import ipc
 from scrapy_dq.crew.feeds.parts import part_path
-from scrapy_dq.crew.handshake import Invitation
+from scrapy_dq.crew.handshake import Handshake
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable
 
@@ -33,12 +33,12 @@ AFTER_GRACE_S = 3.0
 """A worker that is told to stop and still runs so long after its grace is told again, then killed."""
 
 
-class Recruit:
+class WorkerAgent:
     """This process, as one of a crew's workers."""
 
-    def __init__(self, invitation: Invitation) -> None:
-        os.set_blocking(invitation.reports, False)
-        self._invitation = invitation
+    def __init__(self, handshake: Handshake) -> None:
+        os.set_blocking(handshake.reports, False)
+        self._handshake = handshake
         self._crawler: Crawler | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._run = ("", 0)
@@ -50,7 +50,7 @@ class Recruit:
             return  # another crawl of the same process
         self._crawler = crawler
         self._grace_s = grace_s
-        self._relay = _ErrorRelay(self._invitation.reports)
+        self._relay = _ErrorRelay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
         crawler.signals.connect(self._closed, signals.spider_closed)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
@@ -73,8 +73,8 @@ class Recruit:
         with suppress(RuntimeError):
             exporter = crawler.get_extension(FeedExporter)
         for uri, options in exporter.feeds.items() if exporter else ():
-            if options is feed_options and uri in self._invitation.parts:
-                return part_path(Path(self._invitation.parts[uri]), *self._run, self._invitation.number)
+            if options is feed_options and uri in self._handshake.parts:
+                return part_path(Path(self._handshake.parts[uri]), *self._run, self._handshake.number)
         return None
 
     def _report(self) -> None:
@@ -94,7 +94,7 @@ class Recruit:
             "run": self._run[1],
             "over": self._over,
         }
-        ipc.send(self._invitation.reports, report | more)
+        ipc.send(self._handshake.reports, report | more)
 
     def _closed(self, reason: str) -> None:
         if self._timer is not None:
@@ -104,7 +104,7 @@ class Recruit:
     def _watch_parent(self) -> None:
         # Of a parent that is killed, nothing is left that could stop us: the kernel closes its end.
         with suppress(OSError):
-            while os.read(self._invitation.lifeline, 1):
+            while os.read(self._handshake.lifeline, 1):
                 pass
         logger.warning("`scrapy dq crawl`, which started this worker, is gone: stopping")
         for wait_s in (self._grace_s + AFTER_GRACE_S, AFTER_GRACE_S):
@@ -146,7 +146,7 @@ def _named(error: BaseException) -> str:
 
 
 @lru_cache(maxsize=1)
-def own_recruit() -> Recruit | None:
-    """Return this process as a crew's recruit; None: it is in no crew."""
-    invitation = Invitation.take()
-    return Recruit(invitation) if invitation else None
+def own_agent() -> WorkerAgent | None:
+    """Return this process as a crew's agent; None: it is in no crew."""
+    handshake = Handshake.take()
+    return WorkerAgent(handshake) if handshake else None

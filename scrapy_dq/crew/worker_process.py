@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scrapy_dq.crew.feeds.parts import Run
-from scrapy_dq.crew.handshake import VARIABLE, Invitation
+from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.ipc import Reader
 
 TAIL_LINES = 8
@@ -43,7 +43,7 @@ class WorkerProcess:
         ours, theirs = os.pipe()
         try:
             self._reader = Reader(ours)
-            environ = os.environ | {VARIABLE: Invitation.write(number, lifeline, theirs, dict(parts))}
+            environ = os.environ | {VARIABLE: Handshake.write(number, lifeline, theirs, dict(parts))}
             with log.open("ab") as output:
                 self._log_begin = output.tell()
                 self._process = subprocess.Popen(

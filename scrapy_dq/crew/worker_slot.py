@@ -15,7 +15,7 @@ LIVED_S = 60.0
 """A worker that lived so long died of something else than the one before."""
 
 
-class Post:
+class WorkerSlot:
     """A number, a log, and the process that works there now, if any."""
 
     def __init__(self, number: int, log: Path) -> None:

@@ -16,7 +16,7 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, frontier_of, identity_of
-from scrapy_dq.frontier.admin.producer import Visitor
+from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.pushing.lines import Line
 from scrapy_dq.pushing.written import BadLine, Written
@@ -49,7 +49,7 @@ class Pushed:
     """None: nothing was put."""
     disturbed: bool = False
     doubt: str = ""
-    """See Visitor."""
+    """See Producer."""
 
     @property
     def new(self) -> int:
@@ -121,7 +121,7 @@ class Pusher:
         connection = Connection(self._config, data_dir())
         try:
             client = await connection.open(quiet=True)
-            visitor = Visitor(
+            visitor = Producer(
                 frontier_of(self._config, client), self._identity, connect=connection.blocking,
                 ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,
                 dropped=self._known, durable=self._durable,
@@ -139,7 +139,7 @@ class Pusher:
             await connection.close()
 
     async def _push(
-        self, visitor: Visitor, stack: AsyncExitStack, batches: AsyncIterator[Sequence[Line]], strict: bool
+        self, visitor: Producer, stack: AsyncExitStack, batches: AsyncIterator[Sequence[Line]], strict: bool
     ) -> None:
         adopted = False
         async for batch in batches:

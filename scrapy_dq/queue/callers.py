@@ -12,7 +12,7 @@ from itertools import chain
 from scrapy_dq.codec import CannotDecode, Items
 from scrapy_dq.frontier.model import FrontierUnavailable
 from scrapy_dq.frontier.worker.worker import Worker
-from scrapy_dq.queue.calls import Ask, Get, Join, Look, Putting, ShutDown
+from scrapy_dq.queue.calls import Call, Get, Join, Look, Putting, ShutDown
 from scrapy_dq.queue.pace import OnDemand
 from scrapy_dq.queue.puts import Puts
 
@@ -58,7 +58,7 @@ class Callers:
         )
         return self._pace
 
-    def add(self, asked: Ask) -> None:
+    def add(self, asked: Call) -> None:
         """Take in what somebody waits for; it is answered as soon as it can be."""
         asked.after = self.worker.composed
         if isinstance(asked, Putting):
@@ -77,14 +77,14 @@ class Callers:
         self.hurry()
         self.judge()
 
-    def expire(self, asked: Ask) -> None:
+    def expire(self, asked: Call) -> None:
         """Its caller waits no longer than for the next answer of Redis."""
         asked.patient = False
         if not asked.future.done():
             self.hurry()
             self.judge()
 
-    def abandon(self, asked: Ask) -> None:
+    def abandon(self, asked: Call) -> None:
         """Its caller was torn away by an exception: what came for it goes back."""
         if isinstance(asked, Putting):
             self.puts.withdraw(asked)

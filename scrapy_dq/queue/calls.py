@@ -27,7 +27,7 @@ else:
 
 
 @dataclass(eq=False)
-class Ask:
+class Call:
     """One call. Its fields belong to the loop's thread, but for the future, once it has been handed over."""
 
     patient: bool = True
@@ -45,20 +45,20 @@ class Ask:
             self.future.set_exception(error)
 
 
-class Get(Ask):
+class Get(Call):
     """For one item; the answer is (entry id, item)."""
 
 
-class Look(Ask):
+class Look(Call):
     """For a census taken after the call."""
 
 
-class Join(Ask):
+class Join(Call):
     """For the moment at which nothing is left of the whole crawl."""
 
 
 @dataclass(eq=False)
-class Flush(Ask):
+class Flush(Call):
     """For the moment at which all that was put is on Redis's disk."""
 
     deadline: float = math.inf
@@ -66,7 +66,7 @@ class Flush(Ask):
 
 
 @dataclass(eq=False)
-class Putting(Ask):
+class Putting(Call):
     """For the confirmation that all of *puts* are stored."""
 
     puts: deque[Put] = field(default_factory=deque)

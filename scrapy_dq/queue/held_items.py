@@ -7,7 +7,7 @@ from collections import deque
 from itertools import count
 
 
-class Hands:
+class HeldItems:
     """The items that this process works at, in the order in which they were got; for any thread."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from scrapy_dq.frontier.worker.speaker import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
-from scrapy_dq.queue.calls import Ask, Flush, Look, Putting, ShutDown
+from scrapy_dq.queue.calls import Call, Flush, Look, Putting, ShutDown
 from scrapy_dq.queue.loop_thread import LoopThread
 from scrapy_dq.queue.puts import PERHAPS_STORED
 from scrapy_dq.settings import Config
@@ -86,15 +86,15 @@ class Member:
         """
         self._thread.opened.result()
 
-    def ask(self, asked: Ask) -> None:
+    def ask(self, asked: Call) -> None:
         """Have *asked* answered; raise ShutDown if nothing is any more, as these do but `shut`."""
         self._thread.submit(self._ask, asked)
 
-    def expire(self, asked: Ask) -> None:
+    def expire(self, asked: Call) -> None:
         """Have *asked* answered by what Redis says next."""
         self._thread.submit(self._callers.expire, asked)
 
-    def abandon(self, asked: Ask) -> None:
+    def abandon(self, asked: Call) -> None:
         """Nobody waits for *asked*; what came for it goes back."""
         self._thread.submit(self._callers.abandon, asked)
 
@@ -174,7 +174,7 @@ class Member:
         self.worker.listen(True)
         logger.info("Crawl %r: run %d, as worker %s", config.crawl, joined.run, self.worker.id)
 
-    def _ask(self, asked: Ask) -> None:
+    def _ask(self, asked: Call) -> None:
         if self._broken:
             asked.fail(FrontierLost(self._broken))
         elif isinstance(asked, Flush):
@@ -287,7 +287,7 @@ class Member:
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # What the worker tells (frontier.dialogue.Listener).
+    # What the worker tells (frontier.worker.protocol.Listener).
 
     def leases_arrived(self) -> None:
         self._callers.serve()

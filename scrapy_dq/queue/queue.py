@@ -16,8 +16,8 @@ from typing import Any
 from scrapy_dq.codec import BadType, CannotEncode, Items
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
 from scrapy_dq.queue import lifetime
-from scrapy_dq.queue.calls import Ask, Flush, Get, Join, Look, ShutDown, putting
-from scrapy_dq.queue.held_items import Hands
+from scrapy_dq.queue.calls import Call, Flush, Get, Join, Look, ShutDown, putting
+from scrapy_dq.queue.held_items import HeldItems
 from scrapy_dq.queue.member import Member
 from scrapy_dq.queue.stored_counts import look
 from scrapy_dq.settings import Config, ConfigError
@@ -232,7 +232,7 @@ class Queue:
         # Reentrant: a signal handler may shut or close while its thread is about to join.
         self._starting = threading.RLock()
         self._member: Member | None = None
-        self._hands = Hands()
+        self._hands = HeldItems()
 
     def _joined(self) -> Member:
         if self._closed:
@@ -262,7 +262,7 @@ class Queue:
             raise ShutDown
         return member
 
-    def _await(self, asked: Ask, block: bool, timeout: float | None) -> Any:
+    def _await(self, asked: Call, block: bool, timeout: float | None) -> Any:
         if not block:
             timeout = None  # the first answer of Redis decides
         elif timeout is not None and timeout < 0:

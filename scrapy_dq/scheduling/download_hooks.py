@@ -31,7 +31,7 @@ Two with asyncio's own loop, which runs what is called soon before what is ready
 for a write that TLS gathers, and one for each of these where the loop queues what is ready (uvloop)."""
 
 
-class Outgoing:
+class DownloadHooks:
     """Calls *gone* with each request that it watches, once or more: the first time it has surely gone out."""
 
     def __init__(self, crawler: Crawler, gone: Callable[[Request], None]) -> None:

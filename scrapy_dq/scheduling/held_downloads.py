@@ -17,7 +17,7 @@ LONG_S = 1.0
 """Who waits for so long is held up."""
 
 
-class HeldUp:
+class HeldDownloads:
     """Calls *held_up* with requests that wait in a downloader middleware for long, one in a second.
 
     They are not at their site. If they took its room, what they wait for, such as a login, would find none.

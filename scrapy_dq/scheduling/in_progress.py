@@ -20,7 +20,7 @@ class Ending(NamedTuple):
     url: str
 
 
-class AtWork:
+class InProgress:
     """The requests that this worker has taken and not settled.
 
     The end of a lease waits for the local requests that may be its children: these die with this process, and

@@ -18,7 +18,7 @@ from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.scheduling.admission import Admissions, Admitted
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, as_stored, due_of
 from scrapy_dq.scheduling.fingerprints import quick_fingerprint
-from scrapy_dq.scheduling.in_progress import AtWork
+from scrapy_dq.scheduling.in_progress import InProgress
 from scrapy_dq.scheduling.partitions import BadPartition
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.start_urls.hosts import OtherHost
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Storing:
+class Intake:
     """Takes requests into the outbox, or keeps them local. Nothing here waits."""
 
-    def __init__(self, crawler: Crawler, session: Session, work: AtWork) -> None:
+    def __init__(self, crawler: Crawler, session: Session, work: InProgress) -> None:
         assert crawler.stats is not None
         assert crawler.request_fingerprinter is not None
         config = session.config

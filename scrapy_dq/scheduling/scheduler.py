@@ -14,17 +14,17 @@ from scrapy.utils.misc import build_from_crawler
 
 from scrapy_dq.codec import CannotDecode
 from scrapy_dq.frontier.model import Admission, Lease, Put
-from scrapy_dq.scheduling.download_hooks import Outgoing
+from scrapy_dq.scheduling.download_hooks import DownloadHooks
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Outcome, is_one_off
-from scrapy_dq.scheduling.held_downloads import HeldUp
-from scrapy_dq.scheduling.in_progress import AtWork, Ending
-from scrapy_dq.scheduling.intake import Storing
+from scrapy_dq.scheduling.held_downloads import HeldDownloads
+from scrapy_dq.scheduling.in_progress import Ending, InProgress
+from scrapy_dq.scheduling.intake import Intake
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.signals import items_given_up
 from scrapy_dq.start_urls.hosts import OtherHost
-from scrapy_dq.start_urls.payloads import Fed, NoRequest
+from scrapy_dq.start_urls.payloads import NoRequest, Payloads
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable
 
@@ -62,15 +62,15 @@ class Scheduler(BaseScheduler):
         return cls(crawler)
 
     _session: Session
-    _storing: Storing
+    _storing: Intake
 
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None
         self._crawler = crawler
         self._count = crawler.stats.inc_value
         self._opened = False
-        self._work = AtWork(self._settle)
-        self._outgoing = Outgoing(crawler, self._sent_out)
+        self._work = InProgress(self._settle)
+        self._outgoing = DownloadHooks(crawler, self._sent_out)
 
     # Opening and closing.
 
@@ -81,10 +81,10 @@ class Scheduler(BaseScheduler):
     async def _open(self, spider: Spider) -> None:
         # Not in from_crawler: an exception there leaves the engine half-made, and hides its cause.
         self._session = Session.from_crawler(self._crawler)
-        self._storing = Storing(self._crawler, self._session, self._work)
-        self._fed = Fed(spider, self._session.codec, self._session.start_hosts)
+        self._storing = Intake(self._crawler, self._session, self._work)
+        self._fed = Payloads(spider, self._session.codec, self._session.start_hosts)
         await self._session.open(self)
-        self._held_up = HeldUp(self._session.settlement, self._wait)
+        self._held_up = HeldDownloads(self._session.settlement, self._wait)
         self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True
 
@@ -143,7 +143,7 @@ class Scheduler(BaseScheduler):
             if lease is None:
                 self._held_up.look()
                 return None
-            if Fed.is_fed(lease.payload):
+            if Payloads.is_fed(lease.payload):
                 self._expand(lease)
             else:
                 request = self._decode(lease)

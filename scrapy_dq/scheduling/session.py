@@ -11,9 +11,9 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.backend.health_monitor import RedisWatch
+from scrapy_dq.backend.health_monitor import HealthMonitor
 from scrapy_dq.crew.feeds.storage import open_none, run_begins
-from scrapy_dq.crew.worker_agent import own_recruit
+from scrapy_dq.crew.worker_agent import own_agent
 from scrapy_dq.environment import data_dir, need_asyncio
 from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, options_of
 from scrapy_dq.frontier.admin.flush import flush
@@ -38,7 +38,7 @@ from scrapy_dq.scheduling.progress_log import (
 from scrapy_dq.scheduling.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError, peers
 from scrapy_dq.start_urls.hosts import StartHosts
-from scrapy_dq.start_urls.idle_timeout import Listening
+from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import patience_s, start_keys_of
 from scrapy_dq.start_urls.spiders import RedisMixin
 from scrapy_dq.stats import names as stats
@@ -82,7 +82,7 @@ class Session:
     worker: Worker
     settlement: Settlement
     slots: Slots | OneSlot
-    listening: Listening
+    listening: IdleTimeout
 
     def __init__(self, crawler: Crawler, config: Config, dupefilter: BaseDupeFilter) -> None:
         assert crawler.spider is not None
@@ -103,7 +103,7 @@ class Session:
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._progress: Progress | None = None
-        self._watch: RedisWatch | None = None
+        self._watch: HealthMonitor | None = None
         self._sharing: StatsSharing | None = None
         self.codec = codec_of(config, crawler)
         self.start_hosts = StartHosts(config.start_hosts)
@@ -139,8 +139,8 @@ class Session:
         """
         self._scheduler = scheduler
         where = ""
-        if recruit := own_recruit():
-            recruit.enter(self._crawler, self.config.shutdown_grace_s)
+        if agent := own_agent():
+            agent.enter(self._crawler, self.config.shutdown_grace_s)
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
@@ -168,15 +168,15 @@ class Session:
             connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
             pace=OneByOne() if config.strict_order else Pace(),
         )  # fmt: skip
-        self.listening = Listening(
+        self.listening = IdleTimeout(
             self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold
         )
         joined = await self.worker.start(uuid.uuid4().hex)
         self.opened = True
         self.adopted = joined.adopted
         self.paused = joined.words.hold is Hold.PAUSED
-        if recruit := own_recruit():
-            recruit.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
+        if agent := own_agent():
+            agent.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         if joined.status is Status.FINISHED:
             self.left_out = True
@@ -198,7 +198,7 @@ class Session:
         self._progress = Progress(
             config.log_interval_s, lambda: self.worker.census, lambda: self.settlement.start_over
         )
-        self._watch = RedisWatch(frontier.client, self._connection.target, embedded=config.embedded)
+        self._watch = HealthMonitor(frontier.client, self._connection.target, embedded=config.embedded)
 
     def _listen(self) -> None:
         self._crawler.signals.connect(self._idle, signals.spider_idle)
@@ -269,7 +269,7 @@ class Session:
         assert spider is not None
         self._dupefilter.log(request, spider)
 
-    # What the worker tells (frontier.dialogue.Listener).
+    # What the worker tells (frontier.worker.protocol.Listener).
 
     def leases_arrived(self) -> None:
         self.settlement.wake()

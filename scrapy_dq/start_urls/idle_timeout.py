@@ -15,7 +15,7 @@ SILENT_S = 2.0
 """Without an exchange for so long, Redis is away: what is fed there cannot be known."""
 
 
-class Listening:
+class IdleTimeout:
     """Keeps the run open until the whole crawl has had nothing to do for long enough.
 
     While workers listen, none of them finds the run finished. Each stops by itself, after about the same

@@ -25,7 +25,7 @@ class NoRequest(ValueError):
     """No request can be made of it; the message is the reason of its dead letter."""
 
 
-class Fed:
+class Payloads:
     """Makes requests of what was fed. What is fed is a stranger's: it runs no code but the spider's own."""
 
     def __init__(self, spider: Spider, codec: Codec, hosts: StartHosts) -> None:

@@ -36,13 +36,13 @@ def test_what_is_forgotten_can_be_pushed_again(dq: Any, tmp_path: Path, worker: 
 def test_a_file_says_which_requests(dq: Any, tmp_path: Path, worker: HandWorker) -> None:
     """One with a body is another than one without; bad lines are told, and the rest goes on."""
     push, file = Push(dq, tmp_path), tmp_path / "forget.jsonl"
-    post = json.dumps({"url": f"{HOST}/1", "method": "POST", "body": "x"})
-    push.file(f"{HOST}/1", post, f"{HOST}/2")
-    file.write_text(f"{post}\nnonsense\n# no line\n{HOST}/2\n")
+    slot = json.dumps({"url": f"{HOST}/1", "method": "POST", "body": "x"})
+    push.file(f"{HOST}/1", slot, f"{HOST}/2")
+    file.write_text(f"{slot}\nnonsense\n# no line\n{HOST}/2\n")
     found = dq.found("forget", "pushed", "--file", str(file), **SPIDERS)
     assert (found["forgotten"], found["not_seen"], found["bad"], dq.status) == (2, 0, 1, 1)
     assert dq.said == ["scrapy dq forget: line 2: ValueError: Missing scheme in request url: nonsense"]
-    assert push.file(f"{HOST}/1", post, f"{HOST}/2")["known"] == 1
+    assert push.file(f"{HOST}/1", slot, f"{HOST}/2")["known"] == 1
     found = dq.found("forget", "pushed", "--file", str(file), "--strict", **SPIDERS)
     assert (found["forgotten"], found["bad"]) == (1, 1)
 

@@ -21,7 +21,7 @@ from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import control
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.admin.producer import Visitor
+from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import Ack, Census, FrontierRefused, Limits, Member
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.pushing import pusher
@@ -230,14 +230,14 @@ def test_a_push_that_breaks_off_says_how_many_went_in(
     push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not handed in does not count; standard error says why."""
-    hand_in, calls = Visitor._hand_in, iter((True, True, False))
+    hand_in, calls = Producer._hand_in, iter((True, True, False))
 
-    async def break_off(visitor: Visitor) -> None:
+    async def break_off(visitor: Producer) -> None:
         if not next(calls):
             raise FrontierRefused("the crawl was deleted meanwhile")
         await hand_in(visitor)
 
-    monkeypatch.setattr(Visitor, "_hand_in", break_off)
+    monkeypatch.setattr(Producer, "_hand_in", break_off)
     with pytest.raises(FrontierRefused):
         push.file(*(f"{HOST}/{n}?{'x' * 100}" for n in range(3000)))
     stored = peek(live.redis, live.crawl).census.waiting

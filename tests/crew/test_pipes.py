@@ -15,9 +15,9 @@ import pytest
 
 from scrapy_dq.commands.output.crawl_summary import _words
 from scrapy_dq.crew import ipc
-from scrapy_dq.crew.handshake import VARIABLE, Invitation
+from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.launch import command_of, log_paths
-from scrapy_dq.crew.stop_signals import SIGNALS, Stops
+from scrapy_dq.crew.stop_signals import SIGNALS, StopSignals
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -34,34 +34,34 @@ def test_an_invitation_is_taken_once_and_handed_to_no_child(
     pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded Redis, which a worker starts, outlives it: it must not hold the parent's pipes."""
-    text = Invitation.write(3, *pipes, {"items.csv": "/folder"})
+    text = Handshake.write(3, *pipes, {"items.csv": "/folder"})
     for descriptor in pipes:
         os.set_inheritable(descriptor, True)
     monkeypatch.setenv(VARIABLE, text)
-    found = Invitation.take()
+    found = Handshake.take()
     assert found is not None
     assert (found.number, found.parts) == (3, {"items.csv": "/folder"})
     assert not any(map(os.get_inheritable, pipes))
     assert VARIABLE not in os.environ
-    assert Invitation.take() is None
+    assert Handshake.take() is None
 
 
 def test_who_has_the_variable_but_not_the_pipes_is_in_no_crew(
     pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A crawl that a worker's spider starts itself, say; nor is nonsense an invitation."""
+    """A crawl that a worker's spider starts itself, say; nor is nonsense a handshake."""
     other, end = os.pipe()
-    monkeypatch.setenv(VARIABLE, Invitation.write(1, *pipes, {}).replace(f": {pipes[0]},", f": {other},", 1))
-    assert Invitation.take() is None
-    take = f"from {Invitation.__module__} import Invitation; print(Invitation.take())"
-    environ = os.environ | {VARIABLE: Invitation.write(1, *pipes, {})}
+    monkeypatch.setenv(VARIABLE, Handshake.write(1, *pipes, {}).replace(f": {pipes[0]},", f": {other},", 1))
+    assert Handshake.take() is None
+    take = f"from {Handshake.__module__} import Handshake; print(Handshake.take())"
+    environ = os.environ | {VARIABLE: Handshake.write(1, *pipes, {})}
     child = subprocess.run(
         [sys.executable, "-c", take], env=environ, capture_output=True, text=True, check=True
     )
     assert child.stdout == "None\n"
     for nonsense in ("x", "[]", "{}", '{"number": 1}'):
         monkeypatch.setenv(VARIABLE, nonsense)
-        assert Invitation.take() is None
+        assert Handshake.take() is None
     os.close(other)
     os.close(end)
 
@@ -156,7 +156,7 @@ def test_the_end_of_a_terminal_is_no_second_demand() -> None:
     """Both its shell and the kernel may say it, and SIGTERM may come before; Ctrl-C counts each time."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        stops = Stops()
+        stops = StopSignals()
         stops.listen()
         for number, count in (
             (signal.SIGHUP, 1), (signal.SIGHUP, 1), (signal.SIGTERM, 2), (signal.SIGHUP, 2),

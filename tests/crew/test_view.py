@@ -19,13 +19,13 @@ from scrapy_dq.frontier.model import Census, Hold
 def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
     """Return as much of a crew as is shown."""
     overview = Overview("open", "epoch", 0, census, [], hold)
-    posts = [
+    slots = [
         SimpleNamespace(number=n, rate=0.5, pages=5, items=4, errors=2, done=1, restarts=0, state="finished",
                         log="w.log", process=object() if n <= alive else None)
         for n in (1, 2)
     ]  # fmt: skip
     return SimpleNamespace(
-        posts=posts, run=Run("epoch", 0), lookout=SimpleNamespace(overview=overview, problem=""),
+        slots=slots, run=Run("epoch", 0), monitor=SimpleNamespace(overview=overview, problem=""),
         finished=True, took_s=2.0,
     )  # fmt: skip
 
@@ -46,8 +46,8 @@ def test_the_line_says_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says
     pace = "" if hold is Hold.PAUSED else ", 1.0 pages/s"
     crew = crew_with(CENSUS, hold, alive)
     assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
-    for post in crew.posts:
-        post.errors = post.number - 1
+    for slot in crew.slots:
+        slot.errors = slot.number - 1
     assert _line(crew).endswith(", 1 error")
 
 

@@ -45,10 +45,10 @@ class BlockingSpider(GatheredSpider):
         for output in super().parse(response):
             yield output
         if block:
-            dialogue = self.crawler.engine._slot.scheduler._session.worker._dialogue
-            while dialogue.under_way:
+            protocol = self.crawler.engine._slot.scheduler._session.worker._protocol
+            while protocol.under_way:
                 await asyncio.sleep(0)
-            while not dialogue.under_way:
+            while not protocol.under_way:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.01)
             self.record("blocked", "-")

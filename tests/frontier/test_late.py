@@ -10,7 +10,7 @@ from unittest.mock import Mock
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Put, Status
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.protocol import Dialogue
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 
@@ -23,22 +23,22 @@ def start(number: int) -> Put:
 
 
 class Late:
-    """A worker's dialogue, whose exchanges a test makes one by one."""
+    """A worker's protocol, whose exchanges a test makes one by one."""
 
     def __init__(self, live: LiveFrontier, crawl: Identity) -> None:
         self._run = live._loop.run_until_complete
         self.listener = Mock()
-        self.dialogue = Dialogue(live.frontier, crawl, own_identity(), self.listener, 0.0)
-        self._run(self.dialogue.join("a new epoch"))
+        self.protocol = WorkerProtocol(live.frontier, crawl, own_identity(), self.listener, 0.0)
+        self._run(self.protocol.join("a new epoch"))
 
     def speak(self, *puts: Put, times: int = 1) -> None:
         for each in puts:
-            self.dialogue.outbox.append(each)
+            self.protocol.outbox.append(each)
         for _ in range(times):
-            self._run(self.dialogue.speak(0))
+            self._run(self.protocol.speak(0))
 
     def leave(self) -> None:
-        self._run(self.dialogue.leave())
+        self._run(self.protocol.leave())
 
     @property
     def told(self) -> int:
@@ -50,20 +50,20 @@ def test_one_that_listens_is_told_that_it_is_over(live: LiveFrontier) -> None:
     """Fed, and frozen in its start() while others finished the run: it finds it finished, and then over."""
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
-    late.dialogue.listening = True
+    late.protocol.listening = True
     late.speak(start(1))
     other.exchange(start(1), seeding=1)
-    other.fence(late.dialogue.id)
-    other.drain(late.dialogue.id)
+    other.fence(late.protocol.id)
+    other.drain(late.protocol.id)
     other.take(1)
     assert other.exchange(ack(1)).status is Status.FINISHED
     late.speak(times=3)  # out of step, the rejoin, and what it has in its log
-    assert late.dialogue.finished
-    assert not late.dialogue.over
+    assert late.protocol.finished
+    assert not late.protocol.over
     told = late.told
-    late.dialogue.seeding = 0
+    late.protocol.seeding = 0
     late.speak()
-    assert late.dialogue.over
+    assert late.protocol.over
     assert late.told == told + 1
 
 
@@ -71,15 +71,15 @@ def test_one_that_has_nothing_to_hand_in_is_told_that_it_is_over(live: LiveFront
     """It knew that the run is finished, and is kept open by its spider (DontCloseSpider)."""
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
-    late.dialogue.seeding = 0
+    late.protocol.seeding = 0
     other.exchange()
     late.speak()
-    assert late.dialogue.finished
+    assert late.protocol.finished
     told = late.told
-    other.fence(late.dialogue.id)
-    other.drain(late.dialogue.id)
+    other.fence(late.protocol.id)
+    other.drain(late.protocol.id)
     late.speak(times=2)
-    assert late.dialogue.over
+    assert late.protocol.over
     assert late.told == told + 1
 
 
@@ -95,7 +95,7 @@ def test_a_start_that_has_to_run_again_is_not_over(live: LiveFrontier) -> None:
     other.take(1)
     assert other.exchange(ack(8)).status is Status.FINISHED
     late.speak()
-    while late.dialogue.under_way or late.dialogue.outbox:
+    while late.protocol.under_way or late.protocol.outbox:
         late.speak()
     late.listener.rolled_back.assert_called_once_with(True)
     late.leave()

@@ -230,7 +230,7 @@ class Engine:
         self.worker.downloaded(entry_id)
         self._wake.set()
 
-    # frontier.dialogue.Listener
+    # frontier.worker.protocol.Listener
 
     def leases_arrived(self) -> None:
         self._wake.set()

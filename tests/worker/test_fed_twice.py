@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.model import Ack, Admission, Lease, Order, Put, StartKeys
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.protocol import Dialogue
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from support.live_frontier import IDENTITY
 from support.redis_server import RedisServer
 
@@ -23,43 +23,43 @@ HORIZON_S = 0.2
 
 
 @asynccontextmanager
-async def worker(url: str, crawl: str) -> AsyncIterator[tuple[Dialogue, redis.asyncio.Redis]]:
+async def worker(url: str, crawl: str) -> AsyncIterator[tuple[WorkerProtocol, redis.asyncio.Redis]]:
     client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
     keys = StartKeys("list", (f"{crawl}:start",), MARK)
     frontier = Frontier(client, crawl, Order.FIFO, start_keys=keys)
-    dialogue = Dialogue(frontier, IDENTITY, own_identity(), Mock(), HORIZON_S)
-    dialogue.listening, dialogue.seeding = True, 0
-    await dialogue.join("an-epoch")
-    yield dialogue, client
+    protocol = WorkerProtocol(frontier, IDENTITY, own_identity(), Mock(), HORIZON_S)
+    protocol.listening, protocol.seeding = True, 0
+    await protocol.join("an-epoch")
+    yield protocol, client
     await client.aclose()
 
 
-def expand(dialogue: Dialogue, lease: Lease) -> None:
+def expand(protocol: WorkerProtocol, lease: Lease) -> None:
     """Put two children, whose ids follow from the lease's, and end it: as the scheduler does."""
     for n in (1, 2):
         child = lease.entry_id[:8] + b"%04d" % n
         payload = b"child %d" % n
-        dialogue.outbox.append(
+        protocol.outbox.append(
             Put(child, Admission.ID, child, 0, False, payload, parent=lease.entry_id, once=True)
         )
-    settle(dialogue, lease)
+    settle(protocol, lease)
 
 
-def settle(dialogue: Dialogue, lease: Lease) -> None:
+def settle(protocol: WorkerProtocol, lease: Lease) -> None:
     ack = Ack(lease.entry_id)
-    assert dialogue.leases.settle(ack)
-    dialogue.outbox.append(ack)
+    assert protocol.leases.settle(ack)
+    protocol.outbox.append(ack)
 
 
-async def work(dialogue: Dialogue, crawled: list[bytes], rounds: int) -> None:
+async def work(protocol: WorkerProtocol, crawled: list[bytes], rounds: int) -> None:
     for _ in range(rounds):
-        await dialogue.speak(8)
-        while (lease := dialogue.leases.take(0.0)) is not None:
+        await protocol.speak(8)
+        while (lease := protocol.leases.take(0.0)) is not None:
             if lease.payload.startswith(MARK):
-                expand(dialogue, lease)
+                expand(protocol, lease)
             else:
                 crawled.append(lease.payload)
-                settle(dialogue, lease)
+                settle(protocol, lease)
         await asyncio.sleep(0.04)
 
 

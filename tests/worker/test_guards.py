@@ -1,4 +1,4 @@
-"""Guards of a dialogue that show at rare moments only: the answers and the clock are the test's."""
+"""Guards of a protocol that show at rare moments only: the answers and the clock are the test's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.signing import TRUSTING
 from scrapy_dq.frontier.worker import protocol as module
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.protocol import Dialogue
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from worker.engine import IDENTITY
 
 HORIZON_S = 10.0
@@ -36,7 +36,7 @@ APPLIED = Receipt(Status.OK, applied=True)
 
 
 class Talk:
-    """A dialogue with a frontier that answers what the test says, after as long as it says."""
+    """A protocol with a frontier that answers what the test says, after as long as it says."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -52,17 +52,17 @@ class Talk:
         """The notes that each exchange carried."""
         self.parentless: list[Parentless] = []
         """What each rejoin told of puts that no lease stands for."""
-        self.dialogue = Dialogue(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
+        self.protocol = WorkerProtocol(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
 
     async def speak(self, answer: Receipt = APPLIED, takes_s: float = 0.0) -> None:
         self._answer, self._takes_s = answer, takes_s
-        await self.dialogue.speak(0)
+        await self.protocol.speak(0)
 
     async def stored_again(self) -> list[Move]:
         """Be out of step with Redis, and return what is handed in after the rejoin."""
         await self.speak(Receipt(Status.RESYNC))
         await self.speak()
-        return self.dialogue.outbox.prefix()
+        return self.protocol.outbox.prefix()
 
     # frontier.Frontier
 
@@ -98,7 +98,7 @@ def put(number: int, parent: bytes | None = None) -> Put:
 
 async def test_an_exchange_that_was_sent_before_the_horizon_retires_nothing(talk: Talk) -> None:
     """However late its answer comes: Redis may have stepped back after it gave it."""
-    talk.dialogue.outbox.append(put(1))
+    talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += HORIZON_S - 1
     await talk.speak(takes_s=HORIZON_S)
@@ -107,7 +107,7 @@ async def test_an_exchange_that_was_sent_before_the_horizon_retires_nothing(talk
 
 async def test_the_clock_alone_retires_nothing(talk: Talk) -> None:
     """Nor does an exchange that is not accepted: the worker was frozen, and Redis stepped back meanwhile."""
-    talk.dialogue.outbox.append(put(1))
+    talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += 100 * HORIZON_S
     assert await talk.stored_again() == [put(1)]
@@ -115,7 +115,7 @@ async def test_the_clock_alone_retires_nothing(talk: Talk) -> None:
 
 async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk: Talk) -> None:
     """The log does not grow for ever."""
-    talk.dialogue.outbox.append(put(1))
+    talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += HORIZON_S
     await talk.speak()
@@ -124,17 +124,17 @@ async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk:
 
 async def test_a_put_that_was_known_is_stored_again_too(talk: Talk) -> None:
     """Who put it first may be gone when Redis forgets it, and its parent here is not run again."""
-    talk.dialogue.outbox.append(put(1, PARENT))
+    talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.OK, applied=True, dropped=(0,)))
     assert await talk.stored_again() == [put(1, PARENT)]
 
 
 async def test_a_parentless_put_that_does_not_fit_keeps_the_worker_seeding(talk: Talk) -> None:
     """Only this outbox knows of it: the run must not be finished by the exchange before it."""
-    talk.dialogue.seeding = 0
+    talk.protocol.seeding = 0
     for number in range(MAX_MOVES):
-        talk.dialogue.outbox.append(put(number, PARENT))
-    talk.dialogue.outbox.append(put(MAX_MOVES))
+        talk.protocol.outbox.append(put(number, PARENT))
+    talk.protocol.outbox.append(put(MAX_MOVES))
     await talk.speak()
     await talk.speak()
     assert talk.seeding == [1, 0]
@@ -143,18 +143,18 @@ async def test_a_parentless_put_that_does_not_fit_keeps_the_worker_seeding(talk:
 async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
     """The run was finished by an exchange that did not carry all: the rest opens it again."""
     for number in range(MAX_MOVES + 1):
-        talk.dialogue.outbox.append(put(number))
+        talk.protocol.outbox.append(put(number))
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.dialogue.finished, talk.dialogue.pending) == (False, True)
+    assert (talk.protocol.finished, talk.protocol.pending) == (False, True)
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.dialogue.finished, talk.dialogue.pending) == (True, False)
+    assert (talk.protocol.finished, talk.protocol.pending) == (True, False)
 
 
 async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
     """Those that wait, and those that Redis may have forgotten; one with a parent comes with its parent."""
-    talk.dialogue.outbox.append(put(1, PARENT))
+    talk.protocol.outbox.append(put(1, PARENT))
     await talk.stored_again()
-    talk.dialogue.outbox.append(put(2))
+    talk.protocol.outbox.append(put(2))
     await talk.stored_again()
     await talk.speak()
     await talk.stored_again()
@@ -164,19 +164,19 @@ async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
 async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:
     """It was reclaimed, and somebody else may be at work on it."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
-    assert talk.dialogue.leases.buffered == 1
+    assert talk.protocol.leases.buffered == 1
     await talk.stored_again()
-    assert talk.dialogue.leases.take(talk.now) is None
+    assert talk.protocol.leases.take(talk.now) is None
 
 
 async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
     """What is settled in the outbox is Redis's to count until it is confirmed."""
-    leases = talk.dialogue.leases
+    leases = talk.protocol.leases
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     leases.empty_buffer()
     release = Release(b"%012d" % 1)
     assert leases.settle(release)
-    talk.dialogue.outbox.append(release)
+    talk.protocol.outbox.append(release)
     await talk.speak()
     await talk.speak()
     assert talk.held == [0, 1, 0]
@@ -184,19 +184,19 @@ async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
 
 async def test_who_learns_too_late_that_the_run_was_finished_rejoins_with_its_moves(talk: Talk) -> None:
     """They were not applied: only the rejoin says whether the run is over for them."""
-    talk.dialogue.outbox.append(put(1, PARENT))
+    talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.FINISHED))
-    assert not talk.dialogue.finished
+    assert not talk.protocol.finished
     await talk.speak()
     assert talk.parentless == [Parentless.NONE]
-    assert talk.dialogue.outbox.prefix() == [put(1, PARENT)]
+    assert talk.protocol.outbox.prefix() == [put(1, PARENT)]
 
 
 async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(talk: Talk) -> None:
     """Redis has noted that of the exchange under way: under the same one the put would be its repeat."""
-    talk.meanwhile = lambda: talk.dialogue.outbox.append(put(len(talk.numbers)))
+    talk.meanwhile = lambda: talk.protocol.outbox.append(put(len(talk.numbers)))
     await talk.speak(Receipt(Status.FINISHED))
-    assert not talk.dialogue.finished
+    assert not talk.protocol.finished
     await talk.speak()
     assert talk.numbers == [1, 2]
 
@@ -204,22 +204,22 @@ async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(ta
 async def test_a_finished_run_is_asked_in_vain(talk: Talk) -> None:
     """The pauses between exchanges grow, as for any that brings nothing."""
     talk._answer, talk._takes_s = Receipt(Status.FINISHED), 0.0
-    assert await talk.dialogue.speak(5) == (5, 0)
+    assert await talk.protocol.speak(5) == (5, 0)
 
 
 async def test_who_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(talk: Talk) -> None:
     """It was away meanwhile, or the run would be open: nobody claims in it what is fed."""
-    talk.dialogue.seeding, talk.dialogue.listening = 0, True
+    talk.protocol.seeding, talk.protocol.listening = 0, True
     await talk.speak(Receipt(Status.FINISHED))
-    assert talk.dialogue.over
+    assert talk.protocol.over
 
 
 async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
     """The run was finished, so others did what is in it."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     await talk.speak(Receipt(Status.FINISHED))
-    assert talk.dialogue.finished
-    assert talk.dialogue.leases.take(talk.now) is None
+    assert talk.protocol.finished
+    assert talk.protocol.leases.take(talk.now) is None
 
 
 # Notes, and what Redis says of partitions
@@ -237,7 +237,7 @@ def noted(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> Talk:
 
 async def test_a_note_is_told_once_and_with_its_age(noted: Talk) -> None:
     """The clocks of two hosts are not compared: Redis learns how long ago it was, or will be."""
-    noted.dialogue.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
+    noted.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
     await noted.speak()
     await noted.speak()
     assert noted.told == [[[*TOLD, 1000], [2, b"b.com", 5000], [2, b"c.com", 0]], []]
@@ -246,8 +246,8 @@ async def test_a_note_is_told_once_and_with_its_age(noted: Talk) -> None:
 @pytest.mark.parametrize("answer", [Receipt(Status.RESYNC), Receipt(Status.FINISHED)])
 async def test_a_note_that_was_not_applied_is_told_again(noted: Talk, answer: Receipt) -> None:
     """After the rejoin; older by then."""
-    noted.dialogue.outbox.append(put(1, PARENT))
-    noted.dialogue.notes.append(SENT)
+    noted.protocol.outbox.append(put(1, PARENT))
+    noted.protocol.notes.append(SENT)
     await noted.speak(answer)
     await noted.speak()
     noted.now += 3
@@ -260,7 +260,7 @@ async def test_a_note_that_comes_while_an_exchange_is_under_way_goes_with_the_ne
 
     async def interrupted(*args: Any) -> Receipt:
         if not noted.told:
-            noted.dialogue.notes.append(SENT)
+            noted.protocol.notes.append(SENT)
         return await exchange(*args)
 
     noted.exchange = interrupted  # type: ignore[method-assign]
@@ -274,11 +274,11 @@ async def test_what_is_buffered_of_a_blocked_partition_is_given_back(talk: Talk)
     """Another worker saw the Retry-After; what is at work goes on."""
     leases = tuple(Lease(b"%012d" % n, 0, b"", partition) for n, partition in enumerate([b"a", b"a", b"b"]))
     await talk.speak(Receipt(Status.OK, applied=True, leases=leases))
-    assert talk.dialogue.leases.take(talk.now) == leases[0]
+    assert talk.protocol.leases.take(talk.now) == leases[0]
     await talk.speak(Receipt(Status.OK, applied=True, blocked=(b"a", b"elsewhere")))
-    assert talk.dialogue.outbox.prefix() == [Release(leases[1].entry_id)]
-    assert talk.dialogue.leases.take(talk.now) == leases[2]
-    assert talk.dialogue.leases.take(talk.now) is None
+    assert talk.protocol.outbox.prefix() == [Release(leases[1].entry_id)]
+    assert talk.protocol.leases.take(talk.now) == leases[2]
+    assert talk.protocol.leases.take(talk.now) is None
 
 
 async def test_a_wrong_list_is_told_once_until_it_is_another(

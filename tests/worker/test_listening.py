@@ -11,7 +11,7 @@ import pytest
 
 from scrapy_dq.frontier.model import Census
 from scrapy_dq.start_urls import idle_timeout as module
-from scrapy_dq.start_urls.idle_timeout import Listening
+from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 
 PATIENCE_S = 0.05
 
@@ -29,7 +29,7 @@ class Worker(SimpleNamespace):
         self.listens = on
 
 
-async def after(listening: Listening, worker: Worker, seconds: float, *, silent: bool = False) -> bool:
+async def after(listening: IdleTimeout, worker: Worker, seconds: float, *, silent: bool = False) -> bool:
     """Let time pass, with exchanges unless *silent*; tell whether the worker listens still."""
     for _ in range(round(seconds / 0.01)):
         await asyncio.sleep(0.01)
@@ -65,7 +65,7 @@ def test_it_ends_when_nothing_came_for_long_enough(run: Any) -> None:
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, PATIENCE_S, worker.paused)
+        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
         assert await after(listening, worker, 2 * PATIENCE_S)
         assert listening.idle()
         assert not await after(listening, worker, 3 * PATIENCE_S)
@@ -80,7 +80,7 @@ def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, patience_s, worker.paused)
+        listening = IdleTimeout(worker, patience_s, worker.paused)
         assert listening.on == bool(patience_s)
         listening.idle()
         assert await after(listening, worker, 2 * PATIENCE_S) == bool(patience_s)
@@ -93,7 +93,7 @@ def test_what_others_did_meanwhile_counts(run: Any) -> None:
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, PATIENCE_S, worker.paused)
+        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
         listening.idle()
         worker.census = Census(done=1)
         assert await after(listening, worker, 1.5 * PATIENCE_S)
@@ -108,7 +108,7 @@ def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch, run: Any) -> 
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, PATIENCE_S, worker.paused)
+        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
         listening.exchanged()
         listening.idle()
         assert await after(listening, worker, 6 * PATIENCE_S, silent=True)
@@ -122,7 +122,7 @@ def test_a_pause_is_no_idleness(run: Any) -> None:
 
     async def scenario() -> None:
         worker: Any = Worker()
-        listening = Listening(worker, PATIENCE_S, worker.paused)
+        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
         listening.exchanged()
         listening.idle()
         worker.pause = True

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from scrapy_dq.frontier.admin.producer import Visitor
+from scrapy_dq.frontier.admin.producer import Producer
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Ctrl-C cancels nothing: it is raised at once")
@@ -20,7 +20,7 @@ async def test_a_ctrl_c_that_comes_as_a_command_was_sent_is_not_forgotten() -> N
         main.cancel()
         return "sent"
 
-    visitor = Visitor.__new__(Visitor)  # what it is a member of does not matter
+    visitor = Producer.__new__(Producer)  # what it is a member of does not matter
     with pytest.raises(asyncio.CancelledError):
         await visitor.patiently(lambda: asyncio.wait_for(send(), 10))
     await asyncio.sleep(0)  # it was raised once: who leaves is not cancelled

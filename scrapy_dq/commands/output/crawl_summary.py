@@ -12,7 +12,7 @@ from scrapy_dq.commands.output.display import print_json, print_table, short
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.feeds.joining import Joined
-    from scrapy_dq.crew.supervisor import Crew
+    from scrapy_dq.crew.supervisor import Supervisor
     from scrapy_dq.frontier.model import Census
 
 
@@ -21,7 +21,7 @@ class Summary:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: Supervisor,
         crawl: str,
         target: str,
         joined: list[Joined],
@@ -44,10 +44,10 @@ class Summary:
         crew = self._crew
         rows: list[dict[str, Any]] = [
             {
-                "worker": post.number, "pages": post.pages, "items": post.items, "errors": post.errors,
-                "restarts": post.restarts, "end": post.state, "log": str(post.log),
+                "worker": slot.number, "pages": slot.pages, "items": slot.items, "errors": slot.errors,
+                "restarts": slot.restarts, "end": slot.state, "log": str(slot.log),
             }
-            for post in crew.posts
+            for slot in crew.slots
         ]  # fmt: skip
         failed, dead = self._lost()
         totals = {name: sum(row[name] for row in rows) for name in ("pages", "items", "errors", "restarts")}
@@ -94,7 +94,7 @@ class Summary:
     def _print_run(self) -> None:
         """Say that more was done than the table has: before, elsewhere, or in a process's last second."""
         census = _census(self._crew)
-        told = sum(post.done for post in self._crew.posts)
+        told = sum(slot.done for slot in self._crew.slots)
         if census and census.done > told == 0 and self._crew.finished:
             print(
                 f"Nothing was left to do: all {census.done:,} requests were done before. Another DQ_RUN_NAME "
@@ -131,15 +131,15 @@ class Summary:
         print_table((*numbers, "end"), rows, numbers=numbers)
 
 
-def _census(crew: Crew) -> Census | None:
+def _census(crew: Supervisor) -> Census | None:
     """Return the counts of the crew's run, as far as they are known."""
-    seen = crew.lookout.overview
+    seen = crew.monitor.overview
     if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
         return None
     return seen.census
 
 
-def _left(crew: Crew) -> str:
+def _left(crew: Supervisor) -> str:
     census = _census(crew)
     if census is None:
         return ""

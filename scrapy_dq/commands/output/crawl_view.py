@@ -20,8 +20,8 @@ from scrapy_dq.frontier.model import Hold
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
-    from scrapy_dq.crew.supervisor import Crew
-    from scrapy_dq.crew.worker_slot import Post
+    from scrapy_dq.crew.supervisor import Supervisor
+    from scrapy_dq.crew.worker_slot import WorkerSlot
 
 LINE_EVERY_S = 5.0
 DRAW_EVERY_S = 0.25
@@ -71,7 +71,7 @@ class CrawlView:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def show(self, crew: Crew) -> None:
+    def show(self, crew: Supervisor) -> None:
         """Show how far it is, if it is time to."""
         self._hear_hold(crew)
         now = time.monotonic()
@@ -83,9 +83,9 @@ class CrawlView:
         else:
             print(_line(crew), file=sys.stderr, flush=True)
 
-    def _hear_hold(self, crew: Crew) -> None:
+    def _hear_hold(self, crew: Supervisor) -> None:
         """Say once that nothing is leased, and why: it looks as if the crawl hung."""
-        seen = crew.lookout.overview
+        seen = crew.monitor.overview
         if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
             return
         before, self._hold = self._hold, seen.hold
@@ -96,7 +96,7 @@ class CrawlView:
         elif before != seen.hold and seen.phase != "finished":
             self.say(f"Crawl {self._crawl!r} is resumed")
 
-    def _drawn(self, crew: Crew) -> RenderableType:
+    def _drawn(self, crew: Supervisor) -> RenderableType:
         done, total = _progress(crew)
         head = Table.grid(padding=(0, 1), expand=True)
         head.add_column(no_wrap=True)
@@ -118,32 +118,32 @@ class CrawlView:
         for column in ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts"):
             rows.add_column(column, justify="right", no_wrap=True)
         rows.add_column("state", ratio=1, no_wrap=True, overflow="ellipsis")
-        rates = [post.rate for post in crew.posts]
-        for post, rate in zip(crew.posts, rates, strict=True):
+        rates = [slot.rate for slot in crew.slots]
+        for slot, rate in zip(crew.slots, rates, strict=True):
             rows.add_row(
-                str(post.number), str(post.process.pid) if post.process else "", f"{rate:,.1f}",
-                f"{post.pages:,}", f"{post.items:,}", Text(f"{post.errors:,}", "red" if post.errors else ""),
-                f"{post.restarts:,}" if post.restarts else "", state_of(post, crew),
+                str(slot.number), str(slot.process.pid) if slot.process else "", f"{rate:,.1f}",
+                f"{slot.pages:,}", f"{slot.items:,}", Text(f"{slot.errors:,}", "red" if slot.errors else ""),
+                f"{slot.restarts:,}" if slot.restarts else "", state_of(slot, crew),
             )  # fmt: skip
         return Group("", head, Text(f"{sum(rates):,.1f} pages/s; {_counts(crew)}"), "", rows)
 
 
-def state_of(post: Post, crew: Crew) -> str:
+def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
     """Return what a worker is at, in a word or two."""
-    process = post.process
+    process = slot.process
     if process is None:
-        return post.state
+        return slot.state
     if crew.stopping:
         return "stopping"
     if process.run is None:
         return "starting"
-    seen = crew.lookout.overview
+    seen = crew.monitor.overview
     return seen.hold.value or "crawling" if seen else "crawling"
 
 
-def _progress(crew: Crew) -> tuple[int, int]:
+def _progress(crew: Supervisor) -> tuple[int, int]:
     """Return what is settled, and that and what is known to be left."""
-    seen = crew.lookout.overview
+    seen = crew.monitor.overview
     if seen is None or (crew.run and (seen.epoch, seen.run) != tuple(crew.run)) or not crew.run:
         return 0, 0
     census = seen.census
@@ -151,10 +151,10 @@ def _progress(crew: Crew) -> tuple[int, int]:
     return done, done + census.waiting + census.in_flight + census.delayed
 
 
-def _counts(crew: Crew) -> str:
-    seen = crew.lookout.overview
-    if crew.lookout.problem:
-        return crew.lookout.problem
+def _counts(crew: Supervisor) -> str:
+    seen = crew.monitor.overview
+    if crew.monitor.problem:
+        return crew.monitor.problem
     if seen is None or crew.run is None:
         return "starting"
     census = seen.census
@@ -170,12 +170,12 @@ def workers(count: int) -> str:
     return f"{count} worker{'' if count == 1 else 's'}"
 
 
-def _line(crew: Crew) -> str:
+def _line(crew: Supervisor) -> str:
     done, total = _progress(crew)
-    rate = sum(post.rate for post in crew.posts)
-    errors = sum(post.errors for post in crew.posts)
-    alive = sum(post.process is not None for post in crew.posts)
-    seen = crew.lookout.overview
+    rate = sum(slot.rate for slot in crew.slots)
+    errors = sum(slot.errors for slot in crew.slots)
+    alive = sum(slot.process is not None for slot in crew.slots)
+    seen = crew.monitor.overview
     pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
     found = f"{errors:,} error{'' if errors == 1 else 's'}"
     return f"{done:,} of {total:,} done; {_counts(crew)}; {workers(alive)}{pace}, {found}"

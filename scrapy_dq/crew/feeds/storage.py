@@ -23,7 +23,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.parts import lock_alone, write_lock
-from scrapy_dq.crew.worker_agent import own_recruit
+from scrapy_dq.crew.worker_agent import own_agent
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -119,8 +119,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
-        recruit = own_recruit()
-        part = recruit.part(crawler, feed_options) if recruit else None
+        agent = own_agent()
+        part = agent.part(crawler, feed_options) if agent else None
         if part is not None:
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and nobody removes a part before.

@@ -24,7 +24,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.protocol import Dialogue
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 LEAVING_S = 5.0
 
 
-class Visitor:
+class Producer:
     """Joins, puts in order, and leaves the run open. While it is there, nobody takes the run for finished.
 
     One that is killed is found dead as any worker is, and keeps the run open no longer.
@@ -67,27 +67,27 @@ class Visitor:
         self._frontier = frontier
         # It has no start(), and is no worker that a supervisor has started again.
         crawl = replace(crawl, starts="", restart_window_s=0.0)
-        self._dialogue = Dialogue(frontier, crawl, own_identity(), self, rollback_horizon_s)
+        self._protocol = WorkerProtocol(frontier, crawl, own_identity(), self, rollback_horizon_s)
         self._heartbeat = Heartbeat(
             frontier, connect, ttl_s=ttl_s, stall_timeout_s=300.0, observed=lambda silent, dead: None
         )
 
     @property
     def worker_id(self) -> str:
-        return self._dialogue.id
+        return self._protocol.id
 
     @property
     def epoch(self) -> str:
-        return self._dialogue.epoch
+        return self._protocol.epoch
 
     @property
     def run(self) -> int:
-        return self._dialogue.run
+        return self._protocol.run
 
     @property
     def unconfirmed(self) -> int:
         """How many puts were not handed in yet."""
-        return self._dialogue.outbox.puts
+        return self._protocol.outbox.puts
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[Joined]:
@@ -96,19 +96,19 @@ class Visitor:
         Raises:
             FrontierError: the run is over, or differs; nothing was changed.
         """
-        joined = await self.patiently(lambda: self._dialogue.join(uuid.uuid4().hex))
+        joined = await self.patiently(lambda: self._protocol.join(uuid.uuid4().hex))
         if joined.status is Status.FINISHED:
             raise FrontierRefused(
                 "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
             )
-        self._heartbeat.start(self._dialogue.id, self._dialogue.epoch)
+        self._heartbeat.start(self._protocol.id, self._protocol.epoch)
         try:
             yield joined
             if self._durable:
                 await self._wait_until_durable()
         finally:
             try:
-                if not self._dialogue.lost:
+                if not self._protocol.lost:
                     # A member that stays behind is found dead by whoever comes next.
                     with suppress(FrontierError, asyncio.TimeoutError):
                         await asyncio.wait_for(self._leave(), LEAVING_S)
@@ -117,8 +117,8 @@ class Visitor:
 
     async def put(self, put: Put) -> None:
         """Take *put* into the outbox; hand in what is there, if that makes a full exchange."""
-        self._dialogue.outbox.append(put)
-        if self._dialogue.outbox.full:
+        self._protocol.outbox.append(put)
+        if self._protocol.outbox.full:
             await self._hand_in()
 
     async def hand_in(self) -> None:
@@ -127,7 +127,7 @@ class Visitor:
         Raises:
             FrontierError: the crawl is another one now, or Redis does not answer.
         """
-        while self._dialogue.outbox or self._dialogue.under_way:
+        while self._protocol.outbox or self._protocol.under_way:
             await self._hand_in()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -152,15 +152,15 @@ class Visitor:
                 await asyncio.sleep(0.5)
 
     async def _hand_in(self) -> None:
-        worker_id = self._dialogue.id
-        await self.patiently(lambda: self._dialogue.speak(0))
-        if self._dialogue.lost or self._dialogue.over:
+        worker_id = self._protocol.id
+        await self.patiently(lambda: self._protocol.speak(0))
+        if self._protocol.lost or self._protocol.over:
             raise FrontierRefused(
                 "the crawl was deleted meanwhile, or another has taken its place: begin again"
             )
-        if self._dialogue.id != worker_id:
+        if self._protocol.id != worker_id:
             self.disturbed = True
-            self._heartbeat.start(self._dialogue.id, self._dialogue.epoch)
+            self._heartbeat.start(self._protocol.id, self._protocol.epoch)
 
     async def _wait_until_durable(self) -> None:
         async def verify() -> None:
@@ -168,23 +168,23 @@ class Visitor:
             await self.hand_in()
 
         deadline = time.monotonic() + PATIENCE_S
-        self.doubt = await durability.wait_until_durable(self._frontier, self._dialogue, verify, deadline)
+        self.doubt = await durability.wait_until_durable(self._frontier, self._protocol, verify, deadline)
 
     async def _leave(self) -> None:
-        if self._dialogue.under_way:
+        if self._protocol.under_way:
             # A Ctrl-C came before its answer: the repeat tells what is stored, if it gets one.
             with suppress(FrontierError):
-                await self._dialogue.speak(0)
-        if not (self._dialogue.outbox or self._dialogue.under_way):
+                await self._protocol.speak(0)
+        if not (self._protocol.outbox or self._protocol.under_way):
             # The ids that only this process could put again.
-            self._dialogue.retire_log()
+            self._protocol.retire_log()
             applied = -1
-            while self._dialogue.forgets and self._dialogue.applied > applied:
-                applied = self._dialogue.applied
-                await self._dialogue.speak(0)
-        await self._dialogue.leave()
+            while self._protocol.forgets and self._protocol.applied > applied:
+                applied = self._protocol.applied
+                await self._protocol.speak(0)
+        await self._protocol.leave()
 
-    # What the dialogue tells (frontier.dialogue.Listener).
+    # What the protocol tells (frontier.worker.protocol.Listener).
 
     def put_dropped(self, put: Put) -> None:
         self._dropped(put)

@@ -37,7 +37,7 @@ SLICE_MS = 100
 
 
 class Member(Protocol):
-    """Who stays registered meanwhile (frontier.dialogue.Dialogue)."""
+    """Who stays registered meanwhile (frontier.worker.protocol.WorkerProtocol)."""
 
     id: str
     epoch: str

@@ -42,7 +42,7 @@ from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.identity import new_worker_id
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.outbox import Outbox
-from scrapy_dq.frontier.worker.replay_log import PutLog
+from scrapy_dq.frontier.worker.replay_log import ReplayLog
 from scrapy_dq.frontier.worker.spill import SpillLost
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def _listened(sent: _Sent) -> bool:
     return sent.seeding == LISTENING
 
 
-class Dialogue:
+class WorkerProtocol:
     """One worker's conversation with the frontier: at most one exchange or rejoin is under way."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Dialogue:
         self._crawl = crawl
         self._identity = identity
         self._listener = listener
-        self._log = PutLog(rollback_horizon_s)
+        self._log = ReplayLog(rollback_horizon_s)
         self._sent: _Sent | None = None
         self._rejoin: _Rejoin | None = None
         self.id = new_worker_id(identity)

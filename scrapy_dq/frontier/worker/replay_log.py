@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 
 
-class PutLog:
+class ReplayLog:
     """Confirmed puts that a Redis which comes back older may have forgotten.
 
     An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself

@@ -18,7 +18,7 @@ from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.pace import Pace
-from scrapy_dq.frontier.worker.protocol import Dialogue, Listener
+from scrapy_dq.frontier.worker.protocol import Listener, WorkerProtocol
 from scrapy_dq.frontier.worker.reclaim import Reclaimer
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Speaker:
         self._frontier = frontier
         self._listener = listener
         self._capacity = capacity
-        self.dialogue = Dialogue(
+        self.protocol = WorkerProtocol(
             frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
         )
         self.pace = pace
@@ -77,14 +77,14 @@ class Speaker:
             frontier, identity, options.max_attempts, lambda n: listener.counted("reclaim", n)
         )
         self._auditor = Auditor(frontier)
-        dialogue = self.dialogue
+        protocol = self.protocol
         self._heartbeat = Heartbeat(
             frontier,
             connect,
             ttl_s=options.ttl_s,
             stall_timeout_s=options.stall_timeout_s,
             observed=lambda silent, dead: self._reclaimer.observed(
-                dialogue.id, dialogue.epoch, dialogue.run, silent, dead
+                protocol.id, protocol.epoch, protocol.run, silent, dead
             ),
             told=self._told,
         )
@@ -92,7 +92,7 @@ class Speaker:
     @property
     def on_hold(self) -> bool:
         """No worker of the crawl gets a lease, because somebody said so."""
-        return self.dialogue.words.hold is not Hold.NONE
+        return self.protocol.words.hold is not Hold.NONE
 
     def kick(self) -> None:
         """Ask the pace anew when the next exchange is due."""
@@ -100,7 +100,7 @@ class Speaker:
 
     def _told(self, words: int) -> None:
         # The heartbeat's call. An exchange brings what it was; one that looks in often has it already.
-        if words != self.dialogue.words.count:
+        if words != self.protocol.words.count:
             self.pace.called()
             self._kick.set()
 
@@ -112,13 +112,13 @@ class Speaker:
         """
         # Idempotent by its id: a reply that a busy Redis is late with is no reason to refuse.
         deadline = time.monotonic() + JOIN_PATIENCE_S
-        joined = await self._until(deadline, lambda: self.dialogue.join(new_epoch))
+        joined = await self._until(deadline, lambda: self.protocol.join(new_epoch))
         if joined.status is Status.FINISHED:
             return joined
         with suppress(FrontierError):  # the heartbeat does it again; to raise would leave a ghost behind
-            await self._reclaimer.reclaim_local(self.dialogue.epoch, self.dialogue.run, by=self.dialogue.id)
-        self._heartbeat.start(self.dialogue.id, self.dialogue.epoch)
-        self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.dialogue.id}")
+            await self._reclaimer.reclaim_local(self.protocol.epoch, self.protocol.run, by=self.protocol.id)
+        self._heartbeat.start(self.protocol.id, self.protocol.epoch)
+        self._task = asyncio.create_task(self._speak_on(), name=f"scrapy-dq {self.protocol.id}")
         return joined
 
     async def stop(self, deadline_s: float, durable: bool | None) -> None:
@@ -129,21 +129,21 @@ class Speaker:
         if self._task is None:
             return
         await self._task
-        dialogue = self.dialogue
+        protocol = self.protocol
         try:
-            self.dialogue.empty_buffer()
+            self.protocol.empty_buffer()
             await self._hand_in(deadline)
-            durable = dialogue.vouches if durable is None else durable
-            if durable and not (dialogue.finished or dialogue.over or dialogue.lost):
+            durable = protocol.vouches if durable is None else durable
+            if durable and not (protocol.finished or protocol.over or protocol.lost):
                 await self._leave_durable(deadline)
-            if not (dialogue.lost or dialogue.over):
-                dialogue.retire_log()
+            if not (protocol.lost or protocol.over):
+                protocol.retire_log()
                 applied = -1
-                while dialogue.forgets and dialogue.applied > applied and time.monotonic() < deadline:
-                    applied = dialogue.applied
+                while protocol.forgets and protocol.applied > applied and time.monotonic() < deadline:
+                    applied = protocol.applied
                     await self._until(deadline, self._speak)
-            if not dialogue.lost:
-                await self._until(deadline, dialogue.leave)
+            if not protocol.lost:
+                await self._until(deadline, protocol.leave)
         except FrontierError as error:
             logger.error(
                 "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost of what "
@@ -151,21 +151,21 @@ class Speaker:
                 "from start() or engine.crawl(): the next crawl's start() has to bring them back",
                 error,
                 deadline_s,
-                len(dialogue.outbox),
-                self.dialogue.id,
-                dialogue.outbox.parentless,
+                len(protocol.outbox),
+                self.protocol.id,
+                protocol.outbox.parentless,
             )
         finally:
             self._heartbeat.stop()
             self._reclaimer.cancel()
             self._auditor.cancel()
-            dialogue.outbox.clear()
+            protocol.outbox.clear()
 
     async def _hand_in(self, deadline: float) -> None:
-        dialogue = self.dialogue
-        while dialogue.unsaid and not (dialogue.lost or dialogue.over):
+        protocol = self.protocol
+        while protocol.unsaid and not (protocol.lost or protocol.over):
             await self._until(deadline, self._speak)
-            if dialogue.unsaid and time.monotonic() >= deadline:
+            if protocol.unsaid and time.monotonic() >= deadline:
                 raise FrontierUnavailable("Redis takes too long for what this worker has found")
 
     async def _leave_durable(self, deadline: float) -> None:
@@ -179,7 +179,7 @@ class Speaker:
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `frontier/durability.py`."""
-        return await durability.wait_until_durable(self._frontier, self.dialogue, verify, deadline)
+        return await durability.wait_until_durable(self._frontier, self.protocol, verify, deadline)
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:
@@ -196,14 +196,14 @@ class Speaker:
                 return answer
 
     async def _speak_on(self) -> None:
-        while not (self._closing.is_set() or self.dialogue.lost or self.dialogue.over):
+        while not (self._closing.is_set() or self.protocol.lost or self.protocol.over):
             began = time.monotonic()
             try:
                 await self._until_due()
                 if self._closing.is_set():
                     break
                 if self._capacity() <= 0:
-                    self.dialogue.empty_buffer()
+                    self.protocol.empty_buffer()
                 await self._speak()
             except FrontierError as error:
                 # A callback that blocks the loop makes every timeout late: the answer may have been there.
@@ -224,10 +224,10 @@ class Speaker:
             await asyncio.wait_for(self._closing.wait(), self.outage.delay_s())
 
     async def _until_due(self) -> None:
-        outbox = self.dialogue.outbox
+        outbox = self.protocol.outbox
         while not self._closing.is_set():
-            moves = len(outbox) + len(self.dialogue.notes)
-            due = self.pace.due_at(self._wants(), moves, outbox.full, self.dialogue.census.waiting)
+            moves = len(outbox) + len(self.protocol.notes)
+            due = self.pace.due_at(self._wants(), moves, outbox.full, self.protocol.census.waiting)
             pause = due - time.monotonic()
             if pause <= 0:
                 return
@@ -237,26 +237,26 @@ class Speaker:
 
     def _wants(self) -> int:
         capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()
-        leases, appended = self.dialogue.leases, self.dialogue.outbox.appended
+        leases, appended = self.protocol.leases, self.protocol.outbox.appended
         return self.pace.want(capacity, leases.running, leases.buffered, leases.usable, appended)
 
     async def _speak(self) -> None:
-        began, registered, kept = time.monotonic(), self.dialogue.id, len(self.dialogue.outbox)
-        pace, dialogue = self.pace, self.dialogue
+        began, registered, kept = time.monotonic(), self.protocol.id, len(self.protocol.outbox)
+        pace, protocol = self.pace, self.protocol
         most = self._most + pace.ahead
-        wanted, granted = await dialogue.speak(self._wants(), pace.ahead_s, pace.ahead, most, pace.until)
+        wanted, granted = await protocol.speak(self._wants(), pace.ahead_s, pace.ahead, most, pace.until)
         now = time.monotonic()
         # Others that seed are counted only while nothing waits; what is fed comes without a word.
-        quiet = dialogue.census.only_delayed and not (
-            dialogue.seeding or dialogue.listening or dialogue.outbox
+        quiet = protocol.census.only_delayed and not (
+            protocol.seeding or protocol.listening or protocol.outbox
         )
-        pace.expect(dialogue.next_due_s, quiet=quiet)
+        pace.expect(protocol.next_due_s, quiet=quiet)
         self.pace.answered(began, now)
-        self.pace.granted(wanted, granted, dialogue.outbox.confirmed)
+        self.pace.granted(wanted, granted, protocol.outbox.confirmed)
         self.outage.ended(kept)
-        if dialogue.damage:
-            self._auditor.observed(dialogue.damage, dialogue.epoch, dialogue.run)
+        if protocol.damage:
+            self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
         self._listener.counted("exchange", 1)
         self._listener.counted("seconds", now - began)
-        if self.dialogue.id != registered:
-            self._heartbeat.start(self.dialogue.id, self.dialogue.epoch)
+        if self.protocol.id != registered:
+            self._heartbeat.start(self.protocol.id, self.protocol.epoch)

@@ -59,8 +59,8 @@ class Worker:
             frontier, crawl, options, listener, connect=connect, capacity=capacity, limit=limit,
             pace=pace or Pace(),
         )  # fmt: skip
-        self._dialogue = self._speaker.dialogue
-        self._leases = self._dialogue.leases
+        self._protocol = self._speaker.protocol
+        self._leases = self._protocol.leases
         self._pace = self._speaker.pace
         self._timer: asyncio.TimerHandle | None = None
         self._told_of_forgery = False
@@ -68,40 +68,40 @@ class Worker:
     @property
     def id(self) -> str:
         """The id under which this worker is registered now; a rejoin changes it."""
-        return self._dialogue.id
+        return self._protocol.id
 
     @property
     def epoch(self) -> str:
-        return self._dialogue.epoch
+        return self._protocol.epoch
 
     @property
     def run(self) -> int:
-        return self._dialogue.run
+        return self._protocol.run
 
     @property
     def census(self) -> Census:
         """All counts, as of the last exchange."""
-        return self._dialogue.census
+        return self._protocol.census
 
     @property
     def composed(self) -> int:
         """How many exchanges were composed; what is told or asked now goes into a later one."""
-        return self._dialogue.composed
+        return self._protocol.composed
 
     @property
     def applied(self) -> int:
         """Which exchange, of those composed and counted from 1, was the last one that Redis applied."""
-        return self._dialogue.applied
+        return self._protocol.applied
 
     @property
     def under_way(self) -> bool:
         """An exchange was composed and is not answered."""
-        return self._dialogue.under_way
+        return self._protocol.under_way
 
     @property
     def unconfirmed_puts(self) -> int:
         """Puts that Redis has not confirmed; they are confirmed in the order in which they were put."""
-        return self._dialogue.outbox.puts
+        return self._protocol.outbox.puts
 
     @property
     def outage(self) -> str:
@@ -111,17 +111,17 @@ class Worker:
     @property
     def over(self) -> bool:
         """The run is finished for good: nothing is put any more."""
-        return self._dialogue.over
+        return self._protocol.over
 
     @property
     def left_over(self) -> list[Put]:
         """Puts without a parent that the run, now over, has not done for certain."""
-        return self._dialogue.left_over
+        return self._protocol.left_over
 
     @property
     def lost(self) -> bool:
         """The frontier is gone; the crawl cannot go on."""
-        return self._dialogue.lost
+        return self._protocol.lost
 
     @property
     def on_hold(self) -> bool:
@@ -131,25 +131,25 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as far as this worker knows, but what may be fed."""
-        return self._dialogue.idle
+        return self._protocol.idle
 
     @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
-        return self._dialogue.pending
+        return self._protocol.pending
 
     @property
     def ending(self) -> str:
         """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-        return self._dialogue.ending
+        return self._protocol.ending
 
     # The owner's side: nothing here waits.
 
     def put(self, put: Put) -> bool:
         """Take a new entry into the outbox; False if the run is over for good and it was dropped."""
-        if self._dialogue.over:
+        if self._protocol.over:
             return False
-        self._dialogue.finished = False
+        self._protocol.finished = False
         self._append(put)
         return True
 
@@ -166,7 +166,7 @@ class Worker:
         send_at = self._leases.next_send_at(now)
         if send_at is not None:
             self._wake_at(send_at - now)
-        if self._pace.asked(self._dialogue.outbox.appended):
+        if self._pace.asked(self._protocol.outbox.appended):
             self._speaker.kick()
         return None
 
@@ -204,7 +204,7 @@ class Worker:
     def block(self, partition: bytes, seconds: float) -> None:
         """Have all workers leave a partition alone: its site asked for it."""
         self._note(Block(partition, time.monotonic() + seconds))
-        self._dialogue.withdraw(partition)
+        self._protocol.withdraw(partition)
 
     def ack(self, entry_id: bytes) -> None:
         """The work on a lease is done, and all its children were put."""
@@ -224,14 +224,14 @@ class Worker:
 
     def seeded(self, *, failed: bool = False) -> None:
         """Note that `start()` is exhausted, or raised."""
-        if self._dialogue.seeding == 1:
-            self._dialogue.seeding = 2 if failed else 0
+        if self._protocol.seeding == 1:
+            self._protocol.seeding = 2 if failed else 0
             self._speaker.kick()
 
     def listen(self, on: bool) -> None:
         """Keep the run open for what others may feed, though nothing of it is left; or not any more."""
-        if self._dialogue.listening != on:
-            self._dialogue.listening = on
+        if self._protocol.listening != on:
+            self._protocol.listening = on
             self._speaker.kick()
 
     def kick(self) -> None:
@@ -246,7 +246,7 @@ class Worker:
 
     def _note(self, note: Note) -> None:
         # Only in here: while it is not told, other workers wait for it, or should.
-        self._dialogue.notes.append(note)
+        self._protocol.notes.append(note)
         self._pace.first_move()
         self._speaker.kick()
 
@@ -269,7 +269,7 @@ class Worker:
             self._append(move)
 
     def _append(self, move: Move) -> None:
-        outbox = self._dialogue.outbox
+        outbox = self._protocol.outbox
         first = not outbox
         outbox.append(move)
         if first:
