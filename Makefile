@@ -48,6 +48,7 @@ bench-domains: $(INSTALLED)
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy --strict
 
 # setuptools would pack what an older build left behind.

@@ -175,7 +175,9 @@ def test_the_public_paths_stay(module: str) -> None:
     assert public == set(PUBLIC[module].split())
 
 
-@pytest.mark.parametrize("command", ["ruff check . --output-format concise", "mypy --strict"])
+@pytest.mark.parametrize(
+    "command", ["ruff check . --output-format concise", "ruff format --check .", "mypy --strict"]
+)
 def test_the_linters_are_content(command: str) -> None:
     """ruff and mypy find nothing; the extra `lint` installs them."""
     words = command.split()

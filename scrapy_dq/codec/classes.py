@@ -130,5 +130,3 @@ def _listed(dotted: str) -> Shape | None:
         return _shape(name, found, listed=True)
     except Unfit as error:
         raise BadType(f"instances of {dotted!r} cannot be stored: {error}") from error
-
-

@@ -269,9 +269,7 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def _order_of(settings: Mapping[str, Any]) -> str:
     breadth_first = breadth_first_queues(settings)
-    return (
-        order_of_queue(settings) or (Order.PRIORITY_FIFO if breadth_first else Order.PRIORITY_LIFO)
-    ).value
+    return (order_of_queue(settings) or (Order.PRIORITY_FIFO if breadth_first else Order.PRIORITY_LIFO)).value
 
 
 def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:

@@ -78,9 +78,7 @@ def push(dq: Any, tmp_path: Path) -> Push:
     return Push(dq, tmp_path)
 
 
-def test_requests_are_signed_as_the_workers_do(
-    push: Push, server: RedisServer, crawl_name: str
-) -> None:
+def test_requests_are_signed_as_the_workers_do(push: Push, server: RedisServer, crawl_name: str) -> None:
     """With their key; without it nothing is pushed."""
     keys = ["a secret that only the workers have"]
     with closing(LiveFrontier(server.url, crawl_name, signing_keys=keys)) as live:

@@ -296,7 +296,6 @@ def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: Hand
     live.redis.delete(*(keys.prefix(live.crawl + each) + "backlog:0:a" for each in "*x"))
 
 
-
 def test_who_seeds_is_not_forgotten_with_the_members(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:

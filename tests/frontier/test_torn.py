@@ -278,9 +278,7 @@ def filled(
     return worker, held
 
 
-IDENTITIES = pytest.mark.parametrize(
-    "identity", [IDENTITY, limited(0.0, 3)], ids=["unlimited", "limited"]
-)
+IDENTITIES = pytest.mark.parametrize("identity", [IDENTITY, limited(0.0, 3)], ids=["unlimited", "limited"])
 
 
 @IDENTITIES
@@ -583,4 +581,3 @@ def test_rights_that_are_taken_away_tear_one_exchange_at_most(
                 assert live.count("failed") == 1
         finally:
             admin.execute_command("ACL", "DELUSER", name)
-

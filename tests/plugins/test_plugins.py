@@ -213,10 +213,16 @@ def test_a_plugin_does_what_it_does_with_scrapys_own_scheduler(
 @pytest.mark.parametrize(
     ("package", "source"),
     [
-        ("scrapy-playwright", "from scrapy_playwright.page import PageMethod\nrequest = Request(URL, meta={"
-         "'playwright': True, 'playwright_page_methods': [PageMethod('wait_for_selector', 'div')]})"),
-        ("scrapy-splash", "from scrapy_splash import SplashRequest\n"
-         "request = SplashRequest(URL, args={'wait': 0.5, 'lua_source': 'return 1'}, magic_response=True)"),
+        (
+            "scrapy-playwright",
+            "from scrapy_playwright.page import PageMethod\nrequest = Request(URL, meta={"
+            "'playwright': True, 'playwright_page_methods': [PageMethod('wait_for_selector', 'div')]})",
+        ),
+        (
+            "scrapy-splash",
+            "from scrapy_splash import SplashRequest\n"
+            "request = SplashRequest(URL, args={'wait': 0.5, 'lua_source': 'return 1'}, magic_response=True)",
+        ),
         ("scrapy-zyte-api", "request = Request(URL, meta={'zyte_api': {'browserHtml': True, 'tags': []}})"),
     ],
     ids=["scrapy-playwright", "scrapy-splash", "scrapy-zyte-api"],

@@ -24,6 +24,7 @@ EARLY_S = 0.02
 PROMPT_S = 0.6
 """Within this time of its being due a request is to be sent; stalls of the machine come on top."""
 
+
 @pytest.fixture
 def prompt_s() -> Prompt:
     """Return a function that tells PROMPT_S with the stalls since the test began."""

@@ -197,7 +197,9 @@ def test_scrapy_without_a_reactor_crawls(
 
 
 # What this Scrapy makes of any scheduler that does not open; 2.14 ends with 0.
-UNOPENED = SPIDER + """\
+UNOPENED = (
+    SPIDER
+    + """\
 
 from scrapy.core.scheduler import Scheduler
 
@@ -205,6 +207,7 @@ class Unopened(Scheduler):
     def open(self, spider):
         raise RuntimeError("not opened")
 """
+)
 
 
 def test_another_reactor_is_refused(

@@ -505,9 +505,7 @@ def test_a_local_request_that_waits_is_not_done_when_it_is_downloaded_meanwhile(
     """`engine.download()` of what was yielded ends with the same call of the engine; it is crawled, too."""
     site = start_site(pages=3)
     busy = {"CONCURRENT_REQUESTS": 1}
-    project = make_project(
-        [site.start_url], redis_url=redis_url, spider=DOWNLOADS_WHAT_WAITS, settings=busy
-    )
+    project = make_project([site.start_url], redis_url=redis_url, spider=DOWNLOADS_WHAT_WAITS, settings=busy)
     worker = project.run_worker(timeout_s=30)
     assert worker.close_reason == "finished"
     assert project.count("looked") == {"at it": 1}

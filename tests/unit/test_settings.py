@@ -501,9 +501,7 @@ def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str
         ({"SCHEDULER_START_DISK_QUEUE": None, "JOBDIR": "job"}, StartQueue.SHARED),
     ],
 )
-def test_start_requests_stand_where_scrapys_setting_says(
-    settings: dict[str, Any], found: StartQueue
-) -> None:
+def test_start_requests_stand_where_scrapys_setting_says(settings: dict[str, Any], found: StartQueue) -> None:
     """The disk queue's counts where Scrapy would go by it."""
     assert read(**settings).start_queue is found
     project = Settings(settings)
