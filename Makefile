@@ -7,7 +7,7 @@ INSTALLED_BENCH := $(VENV)/.installed-bench
 PLUGINS := .venv-plugins
 INSTALLED_PLUGINS := $(PLUGINS)/.installed
 
-.PHONY: demo test load soak plugins compare-faults bench bench-domains lint wheel clean
+.PHONY: demo check test load soak plugins compare-faults bench bench-domains lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -17,6 +17,11 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(RUN) -m compileall -q scrapy_dq tests
 	$(RUN) -m pytest -m "not soak and not plugins" -n 4 --dist loadfile --durations=15
+
+# Before a commit: linters, types, all tests that start nothing, and some examples of the model on one Redis.
+check: $(INSTALLED)
+	MODEL_EXAMPLES=8 $(RUN) -m pytest -q -m "(unit or redis) and not soak" -n 4 --dist loadgroup \
+	tests/unit tests/test_house.py tests/frontier/test_model.py
 
 # A busy machine, for the tests beside it: `make load & make test`. The processes end by themselves.
 BUSY ?= 6

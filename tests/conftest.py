@@ -34,6 +34,14 @@ LONGEST_FIRST = ("faults", "frontier", "open", "crawl", "crew", "scrapy", "comma
 """Folders by how long their longest file takes; all others come after them."""
 
 
+KINDS_OF_TESTS = {"unit": "unit", "tests": "unit", "frontier": "redis", "worker": "redis"}
+"""Marks by folder: what a test starts. Those of all other folders start processes."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(KINDS_OF_TESTS.get(item.path.parent.name, "process"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # xdist would begin with the files that have the most tests: those of milliseconds. It keeps to our order.
     config.option.loadscopereorder = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -54,7 +55,8 @@ from support.reference import ReferenceFrontier
 from support.reference_partitions import UNIT_S, units
 from support.stored import Dump, State, crawl_keys, reference_state
 
-EXAMPLES = 120
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "120"))
+"""Of `make test`; `make check` has fewer."""
 settings.register_profile(
     "frontier",
     max_examples=EXAMPLES,
