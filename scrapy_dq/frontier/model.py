@@ -302,7 +302,7 @@ class Census:
     delayed: int = 0
     """Not due yet; not among those that wait."""
     gone: int = 0
-    """Requests of this run, and keys, that were deleted or evicted in mid-run; see `frontier/audit.py`."""
+    """Requests of this run, and keys, that were deleted or evicted in mid-run; see `frontier/worker/audit.py`."""
     incomplete: int = 0
     """`start()` methods that were broken off, and that nobody else has done; counted only while nothing
     waits. The run is not finished before somebody has."""
@@ -433,7 +433,7 @@ class Member:
 
     worker_id: str
     identity: dict[str, Any]
-    """Host, boot id, PID namespace, pid and start time: see `frontier/identity.py`."""
+    """Host, boot id, PID namespace, pid and start time: see `worker/identity.py`."""
     fenced: bool
     in_flight: int
     beat: int = 0

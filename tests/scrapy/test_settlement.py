@@ -1,4 +1,4 @@
-"""When a request counts as done: each inside of Scrapy's engine that settlement.py uses, seen at work."""
+"""When a request counts as done: each inside of Scrapy's engine that engine_hooks.py uses, seen at work."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SHOWN_BYTES = 64 << 20
 
 
 class Bar(Protocol):
-    """Shows how far it is; see commands/display.py."""
+    """Shows how far it is; see commands/output/display.py."""
 
     def begin(self, what: str, total: int) -> None: ...
     def advance(self, count: int) -> None: ...

@@ -181,7 +181,7 @@ class _Whole(io.FileIO):
     """A file in which a write that fails leaves nothing behind; a pipe cannot be cut, and is as it is."""
 
     is_part = False
-    """Of a feed that is joined: see crew/csv_exporter.py."""
+    """Of a feed that is joined: see csv_exporter.py."""
     _syncing: _Syncing | None = None
 
     def write(self, data: Any) -> int:

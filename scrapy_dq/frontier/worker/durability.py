@@ -1,6 +1,6 @@
 """Waits until what Redis has confirmed is on its disk, and with its replicas, for a process that goes.
 
-While a worker lives, it stores again what Redis forgets (`frontier/put_log.py`); when it has gone, nobody
+While a worker lives, it stores again what Redis forgets (`replay_log.py`); when it has gone, nobody
 does. So whoever puts what no lease stands for stays, registered and with its log, until an fsync of the AOF
 has passed, and then makes an exchange: a Redis that came back older meanwhile does not accept it, the log is
 stored again, and the wait begins anew.

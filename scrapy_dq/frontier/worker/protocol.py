@@ -1,6 +1,6 @@
 """A worker's half of the protocol: what it sends, and what each answer changes.
 
-Knows no pace and starts no task: `frontier/speaker.py` decides when. docs/design.md has the protocol;
+Knows no pace and starts no task: `speaker.py` decides when. docs/design.md has the protocol;
 lua/transitions/exchange.lua and lua/transitions/rejoin.lua are its other half.
 """
 

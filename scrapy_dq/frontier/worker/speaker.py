@@ -178,7 +178,7 @@ class Speaker:
             logger.warning("%s", doubt)
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
-        """See `frontier/durability.py`."""
+        """See `durability.py`."""
         return await durability.wait_until_durable(self._frontier, self.protocol, verify, deadline)
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:

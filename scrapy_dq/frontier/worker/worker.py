@@ -1,4 +1,4 @@
-"""A worker: what its owner calls. Only `start` and `stop` wait; `frontier/speaker.py` speaks."""
+"""A worker: what its owner calls. Only `start` and `stop` wait; `speaker.py` speaks."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ class Worker:
     # Joining and leaving.
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
-        """See `frontier/durability.py`."""
+        """See `durability.py`."""
         return await self._speaker.wait_until_durable(verify, deadline)
 
     async def start(self, new_epoch: str) -> Joined:
