@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.retry import Retried
 
 LONGEST_LABEL = 2000
-"""There scheduler.py cuts URLs."""
+"""There the scheduler cuts URLs."""
 _ID = re.compile(r"[0-9a-f]{24}")
 
 

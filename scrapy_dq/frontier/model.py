@@ -302,7 +302,7 @@ class Census:
     delayed: int = 0
     """Not due yet; not among those that wait."""
     gone: int = 0
-    """Requests of this run, and keys, that were deleted or evicted in mid-run; see `frontier/worker/audit.py`."""
+    """Requests of this run, and keys, that were deleted or evicted in mid-run; see `worker/audit.py`."""
     incomplete: int = 0
     """`start()` methods that were broken off, and that nobody else has done; counted only while nothing
     waits. The run is not finished before somebody has."""

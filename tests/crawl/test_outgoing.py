@@ -1,6 +1,6 @@
 """The delay of a domain is one between arrivals at the site, however a request finds its way there.
 
-Each test fails if what scheduling/download_hooks.py uses of Scrapy's download handlers, or of Twisted, is not there.
+Each test fails if what download_hooks.py uses of Scrapy's download handlers, or of Twisted, is not there.
 """
 
 from __future__ import annotations
