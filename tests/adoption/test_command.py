@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import redis
@@ -194,24 +196,33 @@ def test_nothing_to_adopt_is_told_and_no_success(project: Project) -> None:
     assert f"neither {project.name}:requests nor {project.name}:dupefilter is there" in done.stdout
 
 
+def written(terminal: int) -> str:
+    """Return all that is written to a terminal until nobody has its other end."""
+    parts = []
+    with suppress(OSError):
+        while part := os.read(terminal, 65_536):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
 def test_in_a_terminal_a_bar_is_shown(project: Project, client: redis.Redis) -> None:
     """On standard error: what is printed stays for a pipe."""
     push(client, project, pages(50))
     ours, theirs = pty.openpty()
-    with os.fdopen(ours, "rb", 0) as terminal:
-        environ = project.environ() | {"TERM": "xterm"}
-        command = project.command("dq", "adopt", project.name, "--trust-pickle")
+    with ThreadPoolExecutor(1) as pool:  # a terminal holds 4 KiB, then its writer waits
+        reading = pool.submit(written, ours)
         done = subprocess.run(
-            command,
+            project.command("dq", "adopt", project.name, "--trust-pickle"),
             cwd=project.folder,
-            env=environ,
+            env=project.environ() | {"TERM": "xterm"},
             stdout=subprocess.PIPE,
             stderr=theirs,
             timeout=120,
             check=True,
         )
         os.close(theirs)
-        shown = terminal.read(100_000).decode()
+        shown = reading.result()
+    os.close(ours)
     assert "requests" in shown
     assert "50/50" in shown
     assert b"\x1b" not in done.stdout
