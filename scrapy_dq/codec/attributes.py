@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from encodings.aliases import aliases
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from scrapy_dq.codec.unfit import Unfit
 
@@ -65,7 +66,19 @@ _NO_TEXT = {
     "aliases", "base64_codec", "bz2_codec", "charmap", "hex_codec", "quopri_codec", "rot_13", "undefined",
     "uu_codec", "zlib_codec",
 }  # fmt: skip
+LONGEST_HOST = 1_000
+"""With user, password and port; a name has 253 characters at most."""
+_IGNORED_IN_FRONT = "".join(map(chr, range(33)))
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+
+
+def check_host(url: str) -> None:
+    """Raise Unfit if *url* has a host that is longer than any, and no ASCII; before a Request is made.
+
+    Python encodes such a host in a time that grows with the square of its length: an hour for one of 100 kB.
+    """
+    if not url.isascii() and len(urlsplit(url.lstrip(_IGNORED_IN_FRONT)).netloc) > LONGEST_HOST:
+        raise Unfit(f"its host has more than {LONGEST_HOST:,} characters")
 
 
 def url_check(schemes: Collection[str]) -> Check:
@@ -78,6 +91,7 @@ def url_check(schemes: Collection[str]) -> Check:
             raise Unfit("a URL is a str without control characters")
         if not url.startswith(prefixes) and (scheme := url.partition(":")[0].lower()) not in allowed:
             raise Unfit(f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})")
+        check_host(url)
         return url
 
     return check

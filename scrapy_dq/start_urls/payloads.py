@@ -11,6 +11,8 @@ from typing import Any
 from scrapy import FormRequest, Request, Spider
 
 from scrapy_dq.codec import CannotDecode, Codec, formats
+from scrapy_dq.codec.attributes import check_host
+from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.text import printable
 
@@ -94,7 +96,7 @@ def request_from_data(
     if not text.startswith(("{", "[", '"')):
         if "://" not in text:
             raise NoRequest(f"{text[:100]!a} is neither a URL nor a JSON object")
-        return Request(text, dont_filter=True)
+        return Request(_with_short_host(text), dont_filter=True)
     try:
         asked = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -104,6 +106,7 @@ def request_from_data(
     url = _taken(asked, "url", str, None)
     if not url:
         raise NoRequest('its JSON has no "url"')
+    _with_short_host(url)
     method = _taken(asked, "method", str, "GET").upper()
     meta = _taken(asked, "meta", dict, {})
     _check_meta(meta, frozenset(allowed_meta))
@@ -114,6 +117,14 @@ def request_from_data(
     if len(form) > MOST_FIELDS:
         raise NoRequest(f"its JSON has more than {MOST_FIELDS:,} form fields")
     return FormRequest(url, method=method, meta=meta, formdata=form, dont_filter=True)
+
+
+def _with_short_host(url: str) -> str:
+    try:
+        check_host(url)
+    except Unfit as unfit:
+        raise NoRequest(unfit.reason) from unfit
+    return url
 
 
 def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:

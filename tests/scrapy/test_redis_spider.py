@@ -135,6 +135,8 @@ def test_several_keys_of_the_spider_feed_it(
     assert f"Fed by {project.name}:urgent, {project.name}:other; closes after 0.3 s" in worker.text
 
 
+# Python would take minutes to encode it.
+HUGE_HOST = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 BAD = {
     b"\xff\xfe": "it is no text in utf-8",
     b"": "'' is neither a URL nor a JSON object",
@@ -153,6 +155,8 @@ BAD = {
     b'{"url": "http://localhost/", "meta": {"dq_not_before": 9e9}}': '"dq_not_before" is more than 30 days',
     b"[" * 100_000: "it begins like JSON and is none",
     b'{"url": "http://localhost/", "a": [' + b"1," * 10_000 + b"1]}": "has more than 10,000 form fields",
+    f"http://{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
+    f'{{"url": "http://{HUGE_HOST}/"}}'.encode(): "its host has more than 1,000 characters",
     b"http://localhost/" + b"x" * 2**20: "1,048,594 bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576",
 }
 

@@ -918,6 +918,16 @@ def test_many_members_whose_hashes_can_be_chosen_are_refused(codec: Codec) -> No
     assert codec.decode(codec.encode(request)).meta == request.meta
 
 
+@pytest.mark.parametrize("before", ["http://", "\x01 http://u:p@", "HTTP:\t//"])
+def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, before: str) -> None:
+    """Python encodes letters beyond ASCII in the square of their count, before it says: too long."""
+    url = f"{before}{''.join(map(chr, range(0x4E00, 0x4E00 + 20_000)))}/"
+    assert reason(pack({1: url}), codec)
+    with pytest.raises(CannotDecode):
+        codec.build({"url": url})
+    assert codec.build({"url": "http://bücher.example/" + "ü" * 2_000}).url.startswith("http://xn--bcher-kva")
+
+
 def test_a_time_of_msgpack_is_no_key(codec: Codec) -> None:
     """Seconds can be chosen for each number of nanoseconds so that all have one hash."""
     for key in (msgpack.Timestamp(1), msgpack.Timestamp(2**60, 5)):
