@@ -384,3 +384,15 @@ def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None
             live.redis.eval(f"{base} load_state() return seen().add('x') and 1 end)()", 1, live.key("meta"))
     finally:
         live.redis.config_set("maxmemory", 0)
+
+
+def test_of_a_generation_that_no_worker_wrote_the_beginning_counts(live: LiveFrontier) -> None:
+    """Names of it are made a thousand in one step: of 50 MB each they took Redis's machine."""
+    worker = HandWorker(live, "worker")
+    live.redis.hset(live.key("seen"), mapping={"generation": "g" * 1_000, "buckets": 1, "count": 0})
+    live.redis.sadd(live.key("seen:" + "g" * 64 + ":0"), "x")
+    assert worker.exchange(seen(1, 1)).dropped == ()
+    assert live.call("flush", ["worker"])[0] == ""
+    while live.call("sweep"):
+        pass
+    assert live.dump() == {}

@@ -38,7 +38,8 @@ local start_keys = { unpack(KEYS, 2) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
-local function bucket_key(generation, n) return prefix .. 'seen:' .. generation .. ':' .. n end
+-- A generation of ours is short: of a stranger's, a thousand names in one step could take all memory.
+local function bucket_key(generation, n) return prefix .. 'seen:' .. string.sub(generation, 1, 64) .. ':' .. n end
 
 local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
 -- Of many crawls none of these is there; nor of those that follow.
