@@ -101,7 +101,7 @@ def test_of_many_partitions_a_part_is_looked_at(
     """And the output says so."""
     for begin in range(0, 3000, 1000):
         worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
-    found = sizes(live.redis, live.crawl, 3, most=600)
+    found = sizes(live.redis, live.crawl, 3, most=600, budget_s=9)
     assert 600 <= found.looked_at < 2000
     assert (found.partitions, found.complete) == (3000, False)
     assert sizes(live.redis, live.crawl, 3, budget_s=9).complete
