@@ -73,7 +73,7 @@ def disconnect(live: LiveFrontier) -> None:
 
 def opening_line(worker: Worker, crawl: str) -> str:
     """Return the one INFO line that says what was opened."""
-    line = rf"^\S+ \S+ \[scrapy_dq\.announcing\] INFO: Crawl '{crawl}' at (.*)$"
+    line = rf"^\S+ \S+ \[scrapy_dq\.scheduling\.progress_log\] INFO: Crawl '{crawl}' at (.*)$"
     found = re.findall(line, worker.text, re.MULTILINE)
     assert len(found) == 1, worker.text
     return str(found[0])

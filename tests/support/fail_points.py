@@ -12,7 +12,8 @@ from scrapy.crawler import Crawler
 
 from scrapy_dq import Scheduler
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.worker.worker import Worker, reclaim
+from scrapy_dq.frontier.worker import reclaim
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.session import Session
 from support.tree_spider import ItemRecord
 
