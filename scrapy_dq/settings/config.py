@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
@@ -28,8 +28,10 @@ from scrapy_dq.settings.setting import (
     mapping,
     need_program,
     number,
+    order_choice,
     program,
     serializer,
+    setting_field,
     signing_keys,
     text,
     texts,
@@ -37,60 +39,6 @@ from scrapy_dq.settings.setting import (
 )
 
 ORDERS = tuple(order.value for order in Order)
-SETTINGS = (
-    Setting("DQ_CRAWL", "crawl", "%(spider)s", text),
-    Setting("DQ_RUN_NAME", "run_name", "", text),
-    Setting("DQ_RESTART_WINDOW", "restart_window_s", 60.0, number, "s", 0, 86_400),
-    Setting("DQ_ORDER", "order", "priority-lifo", choice, choices=ORDERS),
-    Setting("DQ_STRICT_ORDER", "strict_order", False, boolean),
-    Setting("DQ_PARTITION_BY", "partition_by", "slot", choice, choices=("slot", "none")),
-    Setting("DQ_DOMAIN_DELAY", "domain_delay_s", 0.0, number, "s", 0, 86_400),
-    Setting("DQ_DOMAIN_CONCURRENCY", "domain_concurrency", 0, integer, "requests", 0, 1_000_000),
-    Setting("DQ_DOMAIN_LIMITS", "domain_limits", {}, limits),
-    Setting("DQ_RETRY_AFTER_MAX", "retry_after_max_s", 600.0, number, "s", 0, 86_400),
-    Setting("DQ_RETRY_BACKOFF", "retry_backoff", {}, backoff),
-    Setting("DQ_SEEN", "seen", "exact", choice, choices=("exact", "compact")),
-    Setting("DQ_SEEN_TTL", "seen_ttl_s", 0.0, number, "s", 0, 3_153_600_000),
-    Setting("DQ_SEED_ONCE", "seed_once", True, boolean),
-    Setting("SCHEDULER_IDLE_BEFORE_CLOSE", "idle_before_close_s", 0.0, number, "s", 0, 31_536_000),
-    Setting("MAX_IDLE_TIME_BEFORE_CLOSE", "max_idle_time_s", 0.0, number, "s", 0, 31_536_000),
-    Setting("REDIS_START_URLS_KEY", "start_urls_key", "%(name)s:start_urls", text),
-    Setting("REDIS_START_URLS_AS_SET", "start_urls_as_set", False, boolean),
-    Setting("REDIS_START_URLS_AS_ZSET", "start_urls_as_zset", False, boolean),
-    Setting("DQ_START_META", "start_meta", (), texts),
-    Setting("DQ_START_HOSTS", "start_hosts", (), hosts),
-    Setting("REDIS_ENCODING", "redis_encoding", "utf-8", encoding),
-    Setting("DQ_WORKER_TTL", "worker_ttl_s", 30.0, number, "s", 1, 3600),
-    Setting("DQ_STALL_TIMEOUT", "stall_timeout_s", 300.0, number, "s", 1, 86_400),
-    Setting("DQ_SHUTDOWN_GRACE", "shutdown_grace_s", 8.0, number, "s", 0, 3600),
-    Setting("DQ_MAX_ATTEMPTS", "max_attempts", 3, integer, "", 1, 100),
-    Setting("DQ_KEEP_FAILED", "keep_failed", 10_000, integer, "requests", 0, 10_000_000),
-    Setting("DQ_ROLLBACK_HORIZON", "rollback_horizon_s", 10.0, number, "s", 1, 600),
-    Setting("DQ_MAX_ENTRY_BYTES", "max_entry_bytes", 1_048_576, integer, "bytes", 1024, 4_194_304),
-    Setting("DQ_LOCAL_SEEN", "local_seen", 100_000, integer, "fingerprints", 0, 100_000_000),
-    Setting("DQ_SPILL_DIR", "spill_dir", "", folder),
-    Setting("DQ_SIGNING_KEYS", "signing_keys", (), signing_keys),
-    Setting("DQ_URL_SCHEMES", "url_schemes", ("http", "https"), texts),
-    Setting("DQ_TYPES", "types", (), texts),
-    Setting("SCHEDULER_SERIALIZER", "serializer", "", serializer),
-    Setting("DQ_TRUST_PICKLE", "trust_pickle", False, boolean),
-    Setting("DQ_LOG_INTERVAL", "log_interval_s", 60.0, number, "s", 0, 86_400),
-    Setting("DQ_REDIS_TIMEOUT", "redis_timeout_s", 2.0, number, "s", 0.1, 60),
-    Setting("DQ_REDIS_SERVER", "redis_server", "", program),
-    Setting("SCHEDULER_PERSIST", "persist", False, boolean),
-    Setting("SCHEDULER_FLUSH_ON_START", "flush_on_start", False, boolean),
-    Setting("REDIS_URL", "redis_url", "", url),
-    Setting("REDIS_HOST", "redis_host", "", host),
-    Setting("REDIS_PORT", "redis_port", 6379, integer, "", 1, 65_535),
-    Setting("REDIS_DB", "redis_db", 0, integer, "", 0, 1_000_000),
-    Setting("REDIS_PARAMS", "redis_params", {}, mapping),
-    Setting("DQ_ENABLED", "enabled", True, boolean),
-    Setting("DQ_ITEMS_TYPE", "items_type", "list", choice, choices=("list", "stream")),
-    Setting("REDIS_ITEMS_KEY", "items_key", "%(spider)s:items", text),
-    Setting("REDIS_ITEMS_SERIALIZER", "items_serializer", "", loadable),
-    Setting("DQ_STATS_INTERVAL", "stats_interval_s", 5.0, number, "s", 0.1, 3600),
-)
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
 _FOR_ITEMS = (
     "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_REDIS_TIMEOUT",
     "DQ_ROLLBACK_HORIZON", "DQ_REDIS_SERVER", "REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_DB",
@@ -100,64 +48,155 @@ _FOR_ITEMS = (
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of one worker, checked. Times in seconds, sizes in bytes."""
+    """All settings of one worker, checked. Times in seconds, sizes in bytes.
 
-    crawl: str
-    order: Order = Order.PRIORITY_LIFO
+    Each field is the one definition of its setting: SETTINGS, the checks and the documentation come from it.
+    """
+
+    crawl: str = setting_field(
+        "DQ_CRAWL", "%(spider)s", text, "The name of the crawl; workers of one name share it", required=True
+    )
+    run_name: str = setting_field("DQ_RUN_NAME", "", text, "The name of one run, such as a job id or a date")
+    restart_window_s: float = setting_field(
+        "DQ_RESTART_WINDOW", 60.0, number, "How long a restarted worker begins no new run", "s", 0, 86_400
+    )
+    order: Order = setting_field(
+        "DQ_ORDER", "priority-lifo", order_choice, "The order within a partition", choices=ORDERS
+    )
     start_queue: StartQueue = StartQueue.FIFO
     """Where the start requests of this worker stand: by Scrapy's own setting."""
-    run_name: str = ""
-    restart_window_s: float = 60.0
-    strict_order: bool = False
-    partition_by: str = "slot"
-    domain_delay_s: float = 0.0
-    domain_concurrency: int = 0
-    domain_limits: dict[str, tuple[float | None, int | None]] = field(default_factory=dict)
-    retry_after_max_s: float = 600.0
-    retry_backoff: tuple[float, float] | None = None
-    """Base and cap, in seconds."""
-    seen: str = "exact"
-    seen_ttl_s: float = 0.0
-    seed_once: bool = True
-    idle_before_close_s: float = 0.0
-    max_idle_time_s: float = 0.0
-    start_urls_key: str = "%(name)s:start_urls"
-    start_urls_as_set: bool = False
-    start_urls_as_zset: bool = False
-    start_meta: tuple[str, ...] = ()
-    start_hosts: tuple[str, ...] = ()
-    redis_encoding: str = "utf-8"
-    worker_ttl_s: float = 30.0
-    stall_timeout_s: float = 300.0
-    shutdown_grace_s: float = 8.0
-    max_attempts: int = 3
-    keep_failed: int = 10_000
-    rollback_horizon_s: float = 10.0
-    max_entry_bytes: int = 1_048_576
-    local_seen: int = 100_000
-    spill_dir: str = ""
-    signing_keys: tuple[str, ...] = field(default=(), repr=False)
-    url_schemes: tuple[str, ...] = ("http", "https")
-    types: tuple[str, ...] = ()
-    serializer: Any = None
+    strict_order: bool = setting_field(
+        "DQ_STRICT_ORDER", False, boolean, "Lease one request at a time, always the best one"
+    )
+    partition_by: str = setting_field(
+        "DQ_PARTITION_BY", "slot", choice, "How the backlog is divided", choices=("slot", "none")
+    )
+    domain_delay_s: float = setting_field(
+        "DQ_DOMAIN_DELAY", 0.0, number, "Time between requests of a partition, all workers", "s", 0, 86_400
+    )
+    domain_concurrency: int = setting_field(
+        "DQ_DOMAIN_CONCURRENCY", 0, integer, "Requests of a partition in flight", "requests", 0, 1_000_000
+    )
+    domain_limits: dict[str, tuple[float | None, int | None]] = setting_field(
+        "DQ_DOMAIN_LIMITS", {}, limits, "Delay and concurrency of single partitions"
+    )
+    retry_after_max_s: float = setting_field(
+        "DQ_RETRY_AFTER_MAX", 600.0, number, "The longest `Retry-After` that is obeyed", "s", 0, 86_400
+    )
+    retry_backoff: tuple[float, float] | None = setting_field(
+        "DQ_RETRY_BACKOFF", {}, backoff, "Base and cap, in seconds, of the delay before a retry"
+    )
+    seen: str = setting_field(
+        "DQ_SEEN", "exact", choice, "How fingerprints are stored in Redis", choices=("exact", "compact")
+    )
+    seen_ttl_s: float = setting_field(
+        "DQ_SEEN_TTL", 0.0, number, "A new run forgets older fingerprints", "s", 0, 3_153_600_000
+    )
+    seed_once: bool = setting_field(
+        "DQ_SEED_ONCE", True, boolean, "Crawl equal requests of `start()` once per run"
+    )
+    idle_before_close_s: float = setting_field(
+        "SCHEDULER_IDLE_BEFORE_CLOSE", 0.0, number, "Idle time until any spider closes", "s", 0, 31_536_000
+    )
+    max_idle_time_s: float = setting_field(
+        "MAX_IDLE_TIME_BEFORE_CLOSE", 0.0, number, "The same, of a `RedisSpider`", "s", 0, 31_536_000
+    )
+    start_urls_key: str = setting_field(
+        "REDIS_START_URLS_KEY", "%(name)s:start_urls", text, "The Redis key that start requests are read from"
+    )
+    start_urls_as_set: bool = setting_field(
+        "REDIS_START_URLS_AS_SET", False, boolean, "The start key is a set"
+    )
+    start_urls_as_zset: bool = setting_field(
+        "REDIS_START_URLS_AS_ZSET", False, boolean, "The start key is a sorted set"
+    )
+    start_meta: tuple[str, ...] = setting_field(
+        "DQ_START_META", (), texts, "The keys that the `meta` of a start payload may have"
+    )
+    start_hosts: tuple[str, ...] = setting_field(
+        "DQ_START_HOSTS", (), hosts, "The hosts that start payloads may ask for; empty: any"
+    )
+    redis_encoding: str = setting_field(
+        "REDIS_ENCODING", "utf-8", encoding, "The text encoding of start payloads"
+    )
+    worker_ttl_s: float = setting_field(
+        "DQ_WORKER_TTL", 30.0, number, "A worker without a heartbeat for this long is dead", "s", 1, 3600
+    )
+    stall_timeout_s: float = setting_field(
+        "DQ_STALL_TIMEOUT", 300.0, number, "A loop blocked for this long has no heartbeat", "s", 1, 86_400
+    )
+    shutdown_grace_s: float = setting_field(
+        "DQ_SHUTDOWN_GRACE", 8.0, number, "The time that a closing worker has", "s", 0, 3600
+    )
+    max_attempts: int = setting_field(
+        "DQ_MAX_ATTEMPTS", 3, integer, "The number of workers that may die over a request", "", 1, 100
+    )
+    keep_failed: int = setting_field(
+        "DQ_KEEP_FAILED", 10_000, integer, "How many failed requests are kept", "requests", 0, 10_000_000
+    )
+    rollback_horizon_s: float = setting_field(
+        "DQ_ROLLBACK_HORIZON", 10.0, number, "How much Redis may forget without a loss", "s", 1, 600
+    )
+    max_entry_bytes: int = setting_field(
+        "DQ_MAX_ENTRY_BYTES", 1_048_576, integer, "The largest stored request", "bytes", 1024, 4_194_304
+    )
+    local_seen: int = setting_field(
+        "DQ_LOCAL_SEEN", 100_000, integer, "Fingerprints in a worker's memory", "fingerprints", 0, 100_000_000
+    )
+    spill_dir: str = setting_field("DQ_SPILL_DIR", "", folder, "Where a long outbox is written to disk")
+    signing_keys: tuple[str, ...] = setting_field(
+        "DQ_SIGNING_KEYS", (), signing_keys, "Secret keys by which stored requests are signed", repr=False
+    )
+    url_schemes: tuple[str, ...] = setting_field(
+        "DQ_URL_SCHEMES", ("http", "https"), texts, "The URL schemes that may be stored and crawled"
+    )
+    types: tuple[str, ...] = setting_field(
+        "DQ_TYPES", (), texts, "Further classes whose instances requests may carry"
+    )
+    serializer: Any = setting_field(
+        "SCHEDULER_SERIALIZER", "", serializer, "Writes requests in place of the built-in format"
+    )
     """An object with `dumps` and `loads`."""
-    trust_pickle: bool = False
-    log_interval_s: float = 60.0
-    redis_timeout_s: float = 2.0
-    redis_server: str = ""
-    persist: bool = False
-    flush_on_start: bool = False
-    redis_url: str = field(default="", repr=False)
-    redis_host: str = ""
-    redis_port: int = 6379
-    redis_db: int = 0
-    redis_params: dict[str, Any] = field(default_factory=dict, repr=False)
-    enabled: bool = True
-    items_type: str = "list"
-    items_key: str = "%(spider)s:items"
-    items_serializer: Any = ""
-    """A function, its dotted path, or "" for Scrapy's JSON."""
-    stats_interval_s: float = 5.0
+    trust_pickle: bool = setting_field(
+        "DQ_TRUST_PICKLE", False, boolean, "Allow a serializer that may read pickles"
+    )
+    log_interval_s: float = setting_field(
+        "DQ_LOG_INTERVAL", 60.0, number, "The time between two progress lines; 0: none", "s", 0, 86_400
+    )
+    redis_timeout_s: float = setting_field(
+        "DQ_REDIS_TIMEOUT", 2.0, number, "How long one reply of Redis may take", "s", 0.1, 60
+    )
+    redis_server: str = setting_field("DQ_REDIS_SERVER", "", program, "The binary of the embedded Redis")
+    persist: bool = setting_field(
+        "SCHEDULER_PERSIST", False, boolean, "Keep the fingerprints after a finished run"
+    )
+    flush_on_start: bool = setting_field(
+        "SCHEDULER_FLUSH_ON_START", False, boolean, "Delete the crawl before this worker joins"
+    )
+    redis_url: str = setting_field("REDIS_URL", "", url, "The URL of Redis", repr=False)
+    redis_host: str = setting_field("REDIS_HOST", "", host, "The host of Redis")
+    redis_port: int = setting_field("REDIS_PORT", 6379, integer, "The port of Redis", "", 1, 65_535)
+    redis_db: int = setting_field(
+        "REDIS_DB", 0, integer, "The number of the Redis database", "", 0, 1_000_000
+    )
+    redis_params: dict[str, Any] = setting_field(
+        "REDIS_PARAMS", {}, mapping, "Further arguments of redis-py's `Redis`", repr=False
+    )
+    enabled: bool = setting_field(
+        "DQ_ENABLED", True, boolean, "False: leave the crawl to Scrapy's own scheduler"
+    )
+    items_type: str = setting_field(
+        "DQ_ITEMS_TYPE", "list", choice, "The type of the key of items", choices=("list", "stream")
+    )
+    items_key: str = setting_field(
+        "REDIS_ITEMS_KEY", "%(spider)s:items", text, "The key that items are stored in"
+    )
+    items_serializer: Any = setting_field(
+        "REDIS_ITEMS_SERIALIZER", "", loadable, "Makes text or bytes of an item; empty: Scrapy's JSON"
+    )
+    stats_interval_s: float = setting_field(
+        "DQ_STATS_INTERVAL", 5.0, number, "The time between two reports of a worker's stats", "s", 0.1, 3600
+    )
 
     @property
     def embedded(self) -> bool:
@@ -190,7 +229,6 @@ class Config:
                 hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for all of them"
                 raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
         values = _parse(settings, _BY_NAME)
-        values["order"] = Order(values["order"])
         values["start_queue"] = start_queue(settings)
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
@@ -235,6 +273,14 @@ class Config:
             ConfigError: at the first of these settings that is wrong.
         """
         return cls("", **_parse(settings, _FOR_ITEMS))
+
+
+SETTINGS = tuple(
+    replace(each.metadata["setting"], field=each.name)
+    for each in fields(Config)
+    if "setting" in each.metadata
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def enabled(settings: Mapping[str, Any]) -> bool:

@@ -9,11 +9,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from scrapy_dq.frontier.model import fits_a_partition
+from scrapy_dq.frontier.model import Order, fits_a_partition
 
 
 class ConfigError(ValueError):
@@ -39,6 +39,8 @@ class Setting:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    doc: str = ""
+    """What it is for, in one line of Markdown."""
 
     def wrong(self, value: Any, expected: str) -> ConfigError:
         secret = self.name.endswith(_MAY_HOLD_A_PASSWORD) and not isinstance(value, int)
@@ -54,6 +56,49 @@ class Setting:
         if self.high is not None:
             return f"{_plain(self.low)} to {_plain(self.high)}{unit}"
         return f"at least {_plain(self.low)}{unit}" if self.low is not None else ""
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, in words, also where there is no range."""
+        return self.range or _KINDS[self.parse]
+
+    @property
+    def shown_default(self) -> str:
+        """The default, as the documentation writes it."""
+        if isinstance(self.default, str):
+            return self.default or '""'
+        if isinstance(self.default, tuple):
+            return json.dumps(self.default)
+        return _plain(self.default) if isinstance(self.default, float) else str(self.default)
+
+
+def setting_field(
+    name: str,
+    default: Any,
+    parse: Callable[[Setting, Any], Any],
+    doc: str,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    choices: tuple[str, ...] = (),
+    required: bool = False,
+    repr: bool = True,
+) -> Any:
+    """Return a dataclass field that defines a setting; its default is what *parse* makes of *default*.
+
+    Args:
+        name: the name of the setting in Scrapy's settings.
+        default: the value that counts where the setting is left out.
+        doc: one line of Markdown.
+        required: who makes a Config by hand has to give a value.
+        repr: False for what may hold a password.
+    """
+    setting = Setting(name, "", default, parse, unit, low, high, choices, doc)
+    metadata = {"setting": setting}
+    if required:
+        return field(metadata=metadata, repr=repr)
+    return field(default_factory=lambda: parse(setting, default), metadata=metadata, repr=repr)
 
 
 def _plain(number: float | None) -> str:
@@ -143,6 +188,10 @@ def choice(setting: Setting, value: Any) -> str:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise setting.wrong(value, setting.range + hint)
     return str(value)
+
+
+def order_choice(setting: Setting, value: Any) -> Order:
+    return Order(choice(setting, value))
 
 
 def texts(setting: Setting, value: Any) -> tuple[str, ...]:
@@ -274,3 +323,22 @@ def _options(setting: Setting, given: Any, highest: dict[str, float], of: str) -
             raise setting.wrong(given, f"a number from 0 to {highest[name]:g} as the {name} {of}".rstrip())
         found[name] = value
     return found
+
+
+_KINDS: dict[Callable[[Setting, Any], Any], str] = {
+    backoff: "a dict",
+    boolean: "True or False",
+    encoding: "the name of a text encoding",
+    folder: "a folder that is there and can be written to",
+    host: "a string",
+    hosts: "a list of hosts",
+    limits: "a dict",
+    loadable: "a function, or its dotted path",
+    mapping: "a dict",
+    program: _PROGRAM,
+    serializer: _SERIALIZER,
+    signing_keys: "a list of secret texts",
+    text: "a string",
+    texts: "a list of strings",
+    url: "a string",
+}
