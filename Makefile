@@ -6,8 +6,10 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
 PLUGINS := .venv-plugins
 INSTALLED_PLUGINS := $(PLUGINS)/.installed
+DOCS := .venv-docs
+INSTALLED_DOCS := $(DOCS)/.installed
 
-.PHONY: demo check test load soak plugins compare-faults bench bench-domains lint wheel clean
+.PHONY: demo check test load soak plugins compare-faults bench bench-domains docs lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -51,6 +53,11 @@ bench-domains: $(INSTALLED)
 	PYTHONPATH=tests $(RUN) -m benchmarks.domains
 	PYTHONPATH=tests $(RUN) -m benchmarks.partitions
 
+# The documentation site, build/docs/index.html: the generated parts anew, then Sphinx; a warning is an error.
+docs: $(INSTALLED_DOCS)
+	$(DOCS)/bin/python docs/generate.py
+	$(DOCS)/bin/python -m sphinx -W --keep-going -q -E -d build/doctrees docs build/docs
+
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -62,7 +69,7 @@ wheel: $(INSTALLED)
 	$(RUN) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 
 clean:
-	rm -rf $(VENV) $(PLUGINS) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PLUGINS) $(DOCS) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Anew whenever the dependencies may have changed. Editable installs from a
@@ -81,4 +88,10 @@ $(INSTALLED_PLUGINS): setup.cfg pyproject.toml
 	$(PYTHON) -m venv --clear $(PLUGINS)
 	$(PLUGINS)/bin/python -m pip install --quiet "pip>=21.3"
 	$(PLUGINS)/bin/python -m pip install --quiet --editable ".[embedded,test,plugins]"
+	touch $@
+
+$(INSTALLED_DOCS): setup.cfg pyproject.toml
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet "pip>=21.3"
+	$(DOCS)/bin/python -m pip install --quiet --editable ".[docs]"
 	touch $@

@@ -41,7 +41,7 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
 
 
 def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
-    """Return a blocking client of the Redis that a project's REDIS_… settings name.
+    """Return a blocking client of the Redis that the settings of a project name.
 
     Raises:
         ConfigError: they name none, or cannot be used.

@@ -1,0 +1,123 @@
+"""Write the generated parts of the documentation: `python docs/generate.py`.
+
+A generated part of a page stands between `<!-- generated: NAME -->` and `<!-- end -->`. The sources are the
+definitions of the settings, the names of the stats and the docstrings of what can be imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import runpy
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from scrapy_dq.settings import SETTINGS
+from scrapy_dq.stats import names
+
+DOCS = Path(__file__).parent
+MODULES = (
+    "scrapy_dq", "scrapy_dq.frontier", "scrapy_dq.queue", "scrapy_dq.embedded", "scrapy_dq.scheduler",
+    "scrapy_dq.dupefilter", "scrapy_dq.pipelines", "scrapy_dq.spiders", "scrapy_dq.connection",
+    "scrapy_dq.commands",
+)  # fmt: skip
+"""What programs import and settings name."""
+ELSEWHERE = {
+    "RFPDupeFilter": "Scrapy's own class, under the name that scrapy-redis has for its dupefilter.",
+    "ShutDown": "The queue was shut down or closed. Since Python 3.13 this is `queue.ShutDown`.",
+}
+"""What is not ours in every version of Python or Scrapy."""
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield each page that has generated parts, and each picture, with its text as it should be."""
+    settings = (DOCS / "settings.md").read_text("utf-8")
+    for setting in SETTINGS:
+        head = rf"(?m)^(### `{setting.name}`\n\n)Default .*$"
+        line = rf"\1Default `{setting.shown_default}`; {setting.allowed}."
+        settings, found = re.subn(head, line, settings)
+        if not found:
+            raise SystemExit(
+                f"docs/settings.md has no section that begins: ### `{setting.name}`, Default ..."
+            )
+    order = re.findall(r"(?m)^### `(\w+)`$", settings)
+    settings = filled(settings, "settings", overview(order))
+    yield DOCS / "settings.md", filled(settings, "stats", stats_table())
+    for page, part in (("stats.md", stats_table()), ("api.md", public_names())):
+        text = (DOCS / page).read_text("utf-8")
+        yield DOCS / page, filled(text, page.removesuffix(".md"), part)
+    yield (
+        DOCS / "pictures" / "request.svg",
+        runpy.run_path(str(DOCS / "pictures" / "request.py"))["picture"](),
+    )
+
+
+def filled(page: str, name: str, part: str) -> str:
+    """Return *page* with *part* in place of what stands between its two marks."""
+    marks = rf"(<!-- generated: {name} -->\n)(?:.*?\n)??(<!-- end -->)"
+    text, found = re.subn(marks, lambda mark: f"{mark[1]}\n{part}\n{mark[2]}", page, flags=re.DOTALL)
+    if found != 1:
+        raise SystemExit(
+            f"a page should have the mark <!-- generated: {name} --> once; it is there {found} times"
+        )
+    return text
+
+
+def overview(order: list[str]) -> str:
+    """Return the table of all settings, in the *order* of their sections."""
+    by_name = {setting.name: setting for setting in SETTINGS}
+    rows = [
+        f"| [`{name}`](#{name.lower()}) | `{by_name[name].shown_default}` | {by_name[name].doc} |\n"
+        for name in order
+    ]
+    return "| setting | default | meaning |\n|---|---|---|\n" + "".join(rows)
+
+
+def stats_table() -> str:
+    """Return the table of this package's stats, by the docstrings below their names."""
+    tree = ast.parse(inspect.getsource(names)).body
+    rows = []
+    for statement, after in pairwise(tree):
+        if isinstance(statement, ast.Assign) and isinstance(after, ast.Expr):
+            assert isinstance(statement.targets[0], ast.Name)
+            assert isinstance(after.value, ast.Constant)
+            value = getattr(names, statement.targets[0].id)
+            rows.append(f"| `{value}` | {str(after.value.value).rstrip('.')} |\n")
+    return "| stat | what it counts |\n|---|---|\n" + "".join(rows)
+
+
+def public_names() -> str:
+    """Return, for each public module, a table of its names; conf.py adds the full docstrings to the site."""
+    seen: dict[int, str] = {}
+    parts = []
+    for path in MODULES:
+        module = importlib.import_module(path)
+        rows, documented = [], []
+        for name in sorted(set(module.__all__) - {"__version__"}):
+            value, full = getattr(module, name), f"{path}.{name}"
+            first = seen.setdefault(id(value), full)
+            rows.append(
+                f"| `{name}` | {_summary(name, value) if first == full else f'the same as `{first}`'} |\n"
+            )
+            documented += [full] if first == full and name not in ELSEWHERE else []
+        marks = f"\n<!-- autodoc: {' '.join(documented)} -->\n" if documented else ""
+        parts.append(f"## {path}\n\n| name | what it is |\n|---|---|\n{''.join(rows)}{marks}")
+    return "\n".join(parts)
+
+
+def _summary(name: str, value: Any) -> str:
+    # Not inspect.getdoc(), which falls back to Scrapy's own docstring of a base class.
+    return ELSEWHERE.get(name) or " ".join(inspect.cleandoc(value.__doc__).split("\n\n")[0].split())
+
+
+def main() -> None:
+    for path, text in pages():
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

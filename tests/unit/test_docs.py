@@ -1,0 +1,187 @@
+"""The documentation: generated parts are up to date, links lead somewhere, commands are tested."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy.cmdline import ScrapyArgumentParser
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import Command
+from test_house import PUBLIC
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+AT_THE_TOP = ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for path in [*sorted(DOCS.glob("*.md")), *(ROOT / f"{name}.md" for name in AT_THE_TOP)]
+}
+# By its beginning: a test that runs this command, or why there is none.
+COMMANDS = {
+    "scrapy dq status books --watch": "tests/commands/test_watching.py "
+    "test_elsewhere_than_in_a_terminal_each_look_is_a_line",
+    "scrapy dq status --crawl": "tests/commands/test_status.py "
+    "test_a_crawl_that_is_not_there_is_told_with_the_nearest",
+    "scrapy dq status": "tests/commands/test_status.py test_all_counts_are_told",
+    "scrapy dq workers": "tests/commands/test_workers.py test_workers_are_told_with_what_is_known_of_them",
+    "scrapy dq peek": "tests/commands/test_peek.py test_what_is_told_is_what_is_leased_next",
+    "scrapy dq failed": "tests/commands/test_failures.py test_each_is_told_with_url_reason_time_worker",
+    "scrapy dq dead": "tests/commands/test_failures.py test_one_is_shown_in_full",
+    "scrapy dq pause": "tests/commands/test_steering.py test_they_say_whom_it_was_told",
+    "scrapy dq resume": "tests/commands/test_steering.py test_they_say_whom_it_was_told",
+    "scrapy dq drain": "tests/commands/test_steering.py test_waiting_has_an_end",
+    "scrapy dq stop": "tests/commands/test_steering.py test_they_say_whom_it_was_told",
+    "scrapy dq doctor": "tests/commands/test_doctor.py test_a_redis_that_is_fit",
+    "scrapy dq retry books --all": "tests/commands/test_retry.py test_all_says_how_many_and_asks",
+    "scrapy dq retry": "tests/commands/test_retry.py test_those_are_retried_that_are_named",
+    "scrapy dq push": "tests/commands/test_push.py test_urls_wait_in_the_crawl",
+    "scrapy dq forget": "tests/commands/test_forget.py test_what_is_forgotten_can_be_pushed_again",
+    "scrapy dq limit": "tests/commands/test_limit.py test_each_limit_is_set_and_taken_back",
+    "scrapy dq seen convert": "tests/commands/test_seen.py test_it_makes_what_it_is_told",
+    "scrapy dq clear": "tests/commands/test_clear.py test_it_says_what_there_is_and_asks",
+    "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_goes_on",
+    "scrapy dq adopt": "tests/adoption/test_command.py test_what_was_adopted_is_told",
+    "git grep -lz": "tests/unit/test_docs.py test_the_import_paths_of_a_project_are_changed",
+    "redis-cli rpush": "tests/scrapy/test_redis_spider.py "
+    "test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes",
+    ".venv/bin/python -m pytest tests/crawl/test_real_pages.py": "tests/crawl/test_real_pages.py "
+    "test_many_workers_process_the_pages_that_plain_scrapy_does",
+    "pip install": "no test: it needs a package index; tests/test_wheel.py installs the wheel without one",
+    "cat more.jsonl": "no test: it only shows a file",
+    "cd ": "no test: it only changes the folder",
+    "redis-cli -s": "no test: redis-cli is not always installed; tests/embedded connects to the same socket",
+    "tail redis.log": "no test: it only shows a file",
+    "sudo apt-get": "no test: it changes the machine",
+}
+
+
+def generated() -> Any:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(*languages: str) -> Iterator[tuple[str, str]]:
+    """Yield the page and the text of each block in one of these languages."""
+    for page, text in PAGES.items():
+        for language, block in re.findall(r"(?ms)^ *```(\w+)\n(.*?)^ *```$", text):
+            if language in languages:
+                yield page, block
+
+
+def commands() -> Iterator[str]:
+    """Yield every command line: all of a block of sh, those after a prompt in one of console."""
+    for _, block in blocks("sh"):
+        yield from filter(None, block.splitlines())
+    for _, block in blocks("console"):
+        yield from re.findall(r"^\$ (.*)", block, re.MULTILINE)
+
+
+def test_the_generated_parts_are_up_to_date() -> None:
+    """`python docs/generate.py` writes them."""
+    for path, text in generated().pages():
+        assert path.read_text("utf-8") == text, f"{path.name}: run `python docs/generate.py`"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """And its full docstring, if it is not shown elsewhere."""
+    assert set(generated().MODULES) == set(PUBLIC)
+    for module, names in PUBLIC.items():
+        section = re.search(rf"(?ms)^## {module}\n(.*?)(?=^## |\Z)", PAGES["docs/api.md"])
+        assert section
+        assert set(re.findall(r"(?m)^\| `(\w+)` \| .{10,} \|$", section[1])) == set(names.split())
+
+
+def test_every_block_has_a_language() -> None:
+    """Else a command could stand in one that no test looks at."""
+    for page, text in PAGES.items():
+        fences = re.findall(r"(?m)^ *```(.*)$", text)
+        assert all(fences[::2]), page
+        assert not any(fences[1::2]), page
+
+
+@pytest.mark.parametrize("command", sorted(set(commands())))
+def test_a_command_is_tested_or_says_why_not(command: str) -> None:
+    """The longest beginning counts."""
+    found = [beginning for beginning in COMMANDS if command.startswith(beginning)]
+    assert found, "name a test that runs it in COMMANDS, or why there is none"
+    path, _, test = COMMANDS[max(found, key=len)].partition(" ")
+    if path != "no":
+        assert re.search(rf"(?m)^(async )?def {test}\(", (ROOT / path).read_text("utf-8"))
+
+
+def test_every_entry_of_the_table_is_a_command_of_the_docs() -> None:
+    assert not [each for each in COMMANDS if not any(line.startswith(each) for line in commands())]
+
+
+@pytest.mark.parametrize("command", sorted({line for line in commands() if line.startswith("scrapy dq ")}))
+def test_the_command_line_is_understood(command: str) -> None:
+    """The subcommand and each option exist, by the parser that runs them."""
+    parser, group = ScrapyArgumentParser(conflict_handler="resolve"), Command()
+    group.settings = Settings()
+    group.add_options(parser)
+    options, words = parser.parse_known_args(shlex.split(command.partition(" | ")[0])[2:])
+    assert options.subcommand
+    assert not [word for word in words if word.startswith("-")]
+
+
+def test_the_import_paths_of_a_project_are_changed(tmp_path: Path) -> None:
+    """By the command that from-scrapy-redis.md shows: in files that git has, and in no others."""
+    (command,) = {line for line in commands() if line.startswith("git grep")}
+    for name in ("settings.py", "other.txt", "not_added.py"):
+        (tmp_path / name).write_text("SCHEDULER = 'scrapy_redis.scheduler.Scheduler'\n")
+    for line in ("git init -q", "git add settings.py other.txt", command):
+        subprocess.run(line, shell=True, cwd=tmp_path, check=True, timeout=60)
+    changed = [path.name for path in tmp_path.iterdir() if path.is_file() and "scrapy_dq" in path.read_text()]
+    assert changed == ["settings.py"]
+
+
+def test_every_target_of_make_exists() -> None:
+    targets = re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text())
+    named = {name for text in PAGES.values() for name in re.findall(r"`make ([\w-]+)", text)}
+    assert named <= set(targets)
+
+
+def test_python_in_the_docs_can_be_parsed() -> None:
+    for page, block in blocks("python"):
+        ast.parse(textwrap.dedent(block), page)
+
+
+def slugs(text: str) -> set[str]:
+    """Return the anchors that GitHub makes of the headings."""
+    headings = re.findall(r"(?m)^#+ (.*)$", text)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """To a file that is there, and to a heading in it."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?ms)^ *```.*?^ *```$", "", PAGES[page])):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in slugs(target.read_text("utf-8")), link
+
+
+def test_the_files_that_the_way_of_a_request_names_exist() -> None:
+    """In the page, and in its picture, which leave out the beginning of a path."""
+    stored = {f"/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "scrapy_dq").rglob("*.*")}
+    text = PAGES["docs/request.md"] + (DOCS / "pictures" / "request.svg").read_text()
+    for name in set(re.findall(r"[\w/]+\.(?:py|lua)\b", text)):
+        assert any(path.endswith(f"/{name}") for path in stored), name
