@@ -225,7 +225,7 @@ class Frontier:
                 self._keep_failed, terms, moves,
             )  # fmt: skip
             if reply[0] != b"KIND":
-                return parse_receipt(reply, self.signer)
+                return parse_receipt(reply, self.signer, time.monotonic())
             # This frontier came without one, as a program's, or it was converted while this worker was away.
             self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
 

@@ -34,6 +34,10 @@ class FrontierRefused(FrontierError):
     """The frontier cannot be used as configured; nothing in Redis was changed."""
 
 
+class SpillLost(Exception):
+    """Moves on disk cannot be read back."""
+
+
 class FrontierLost(FrontierError):
     """The frontier is gone, or another one has taken its place; nothing of it is there any more."""
 

@@ -21,8 +21,8 @@ from scrapy_dq.frontier.model import (
     FrontierUnavailable,
     Order,
     Put,
-    Words,
 )
+from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.speaker import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import lifetime
@@ -41,7 +41,7 @@ AGAIN_S = 1.0
 """From one try to join the next run to the next one."""
 
 
-class Member:
+class Member(Listener):
     """Joins a crawl, is the listener of its worker there, and leaves."""
 
     worker: Worker
@@ -287,22 +287,17 @@ class Member:
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # What the worker tells (frontier.worker.protocol.Listener).
+    # What the worker reports. The rest needs no hook: `_exchanged` sees the end of a run, a put that is
+    # dropped was stored by a try whose answer was lost, and a program closes when it wants to.
 
     def leases_arrived(self) -> None:
         self._callers.serve()
-
-    def run_finished(self) -> None:
-        pass  # `_exchanged` finds out
 
     def frontier_lost(self) -> None:
         self._break(
             f"the frontier of crawl {self._config.crawl!r} is gone, or another one has taken its place: what "
             f"waited in it is not there any more. A new Queue object goes on with what is there now"
         )
-
-    def put_dropped(self, put: Put) -> None:
-        pass  # stored already, by a try whose answer was lost
 
     def put_refused(self, put: Put) -> None:
         self._callers.puts.refuse(put)
@@ -312,9 +307,6 @@ class Member:
 
     def rolled_back(self, parentless: bool) -> None:
         self._forgotten = self._forgotten or parentless  # said already; what was put since is stored again
-
-    def told(self, before: Words, words: Words) -> None:
-        pass  # a program is no crawler: it closes when it wants to
 
     def counted(self, what: str, amount: float) -> None:
         if what == "exchange":

@@ -19,6 +19,7 @@ from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, opt
 from scrapy_dq.frontier.admin.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
+from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
@@ -76,7 +77,7 @@ class Settler(Protocol):
     def forget_sent(self) -> None: ...
 
 
-class Session:
+class Session(Listener):
     """Connects a crawler to its frontier, and is the listener of its worker."""
 
     worker: Worker
@@ -269,7 +270,7 @@ class Session:
         assert spider is not None
         self._dupefilter.log(request, spider)
 
-    # What the worker tells (frontier.worker.protocol.Listener).
+    # What the worker reports.
 
     def leases_arrived(self) -> None:
         self.settlement.wake()

@@ -14,11 +14,12 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, FrontierError, FrontierUnavailable, Hold, Joined, Status
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.audit import Auditor
+from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.pace import Pace
-from scrapy_dq.frontier.worker.protocol import Listener, WorkerProtocol
 from scrapy_dq.frontier.worker.reclaim import Reclaimer
 
 logger = logging.getLogger(__name__)
@@ -64,9 +65,10 @@ class Speaker:
         self._frontier = frontier
         self._listener = listener
         self._capacity = capacity
-        self.protocol = WorkerProtocol(
+        self._driver = Driver(
             frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
         )
+        self.protocol = self._driver.protocol
         self.pace = pace
         self.outage = Outage()
         self._most = options.most_of_a_partition
@@ -112,7 +114,7 @@ class Speaker:
         """
         # Idempotent by its id: a reply that a busy Redis is late with is no reason to refuse.
         deadline = time.monotonic() + JOIN_PATIENCE_S
-        joined = await self._until(deadline, lambda: self.protocol.join(new_epoch))
+        joined = await self._until(deadline, lambda: self._driver.join(new_epoch))
         if joined.status is Status.FINISHED:
             return joined
         with suppress(FrontierError):  # the heartbeat does it again; to raise would leave a ghost behind
@@ -143,7 +145,7 @@ class Speaker:
                     applied = protocol.applied
                     await self._until(deadline, self._speak)
             if not protocol.lost:
-                await self._until(deadline, protocol.leave)
+                await self._until(deadline, self._driver.leave)
         except FrontierError as error:
             logger.error(
                 "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost of what "
@@ -244,7 +246,9 @@ class Speaker:
         began, registered, kept = time.monotonic(), self.protocol.id, len(self.protocol.outbox)
         pace, protocol = self.pace, self.protocol
         most = self._most + pace.ahead
-        wanted, granted = await protocol.speak(self._wants(), pace.ahead_s, pace.ahead, most, pace.until)
+        wanted, granted = await self._driver.exchange(
+            self._wants(), ahead_s=pace.ahead_s, ahead=pace.ahead, most=most, until=pace.until
+        )
         now = time.monotonic()
         # Others that seed are counted only while nothing waits; what is fed comes without a word.
         quiet = protocol.census.only_delayed and not (

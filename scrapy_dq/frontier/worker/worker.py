@@ -25,8 +25,8 @@ from scrapy_dq.frontier.model import (
     Sent,
 )
 from scrapy_dq.frontier.signing import NOT_SIGNED
+from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.pace import Pace
-from scrapy_dq.frontier.worker.protocol import Listener
 from scrapy_dq.frontier.worker.speaker import Speaker, WorkerOptions
 
 logger = logging.getLogger(__name__)

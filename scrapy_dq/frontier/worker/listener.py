@@ -1,0 +1,36 @@
+"""What a worker reports to its owner."""
+
+from __future__ import annotations
+
+from scrapy_dq.frontier.model import Put, Words
+
+
+class Listener:
+    """Hooks that do nothing; called on the event loop, they must neither block nor raise."""
+
+    def leases_arrived(self) -> None: ...
+    def run_finished(self) -> None: ...
+    def frontier_lost(self) -> None: ...
+    def put_dropped(self, put: Put) -> None: ...
+    def put_refused(self, put: Put) -> None:
+        """There are too many already (`Put.most`); it was not stored."""
+
+    def outbox_lost(self, parentless: bool) -> None:
+        """Puts are gone that were never stored: what was found may not be taken for known any more.
+
+        Those whose parent has a lease come again; if some have none (*parentless*), only the next
+        crawl's start() brings them back.
+        """
+
+    def rolled_back(self, parentless: bool) -> None:
+        """Redis was rolled back further than the log of this worker reaches: confirmed puts are gone.
+
+        Those whose parent has a lease come again, if nobody takes them for known; if some have none
+        (*parentless*), only the next crawl's start() brings them back.
+        """
+
+    def told(self, before: Words, words: Words) -> None:
+        """All workers were told something, by somebody outside; what holds is obeyed already."""
+
+    def counted(self, what: str, amount: float) -> None:
+        """*what*: exchange, seconds, error, rejoin, reclaim, or a move's name once it is confirmed."""
