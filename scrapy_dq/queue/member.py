@@ -23,8 +23,7 @@ from scrapy_dq.frontier.model import (
     Put,
 )
 from scrapy_dq.frontier.worker.listener import Listener
-from scrapy_dq.frontier.worker.speaker import JOIN_PATIENCE_S
-from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.frontier.worker.worker import JOIN_PATIENCE_S, Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
 from scrapy_dq.queue.calls import Call, Flush, Look, Putting, ShutDown

@@ -18,8 +18,7 @@ from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.worker.speaker import WorkerOptions
-from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 from scrapy_dq.settings import Config
 from support.waiting import patience
 
