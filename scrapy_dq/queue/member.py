@@ -22,7 +22,7 @@ from scrapy_dq.frontier.model import (
     Order,
     Put,
 )
-from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.worker import JOIN_PATIENCE_S, Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
@@ -307,15 +307,15 @@ class Member(Listener):
     def rolled_back(self, parentless: bool) -> None:
         self._forgotten = self._forgotten or parentless  # said already; what was put since is stored again
 
-    def counted(self, what: str, amount: float) -> None:
-        if what == "exchange":
+    def counted(self, what: Count, amount: float) -> None:
+        if what is Count.EXCHANGE:
             if self._away:
                 self._away = False
                 self._callers.disturbed(is_older=False)
             self._exchanged()
-        elif what == "rejoin":
+        elif what is Count.REJOIN:
             self._callers.disturbed(is_older=True)
-        elif what == "error":
+        elif what is Count.ERROR:
             self._away = True
             self._connection.missed()
             self._callers.judge()

@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import get_args
 from unittest.mock import Mock
+from unittest.mock import call as a_call
 
 import msgpack
 
@@ -14,15 +16,21 @@ import scrapy_dq
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
+    Bury,
+    Fail,
     Lease,
+    Move,
     Parentless,
     Put,
     Receipt,
     Rejoined,
+    Release,
+    Seeding,
     SpillLost,
     StartKeys,
     Status,
 )
+from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
 
@@ -93,7 +101,9 @@ def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
     assert made.received(Receipt(Status.RESYNC), 1001.1) == (0, 0)
     call = rejoin(made)
     assert rejoin(made, 5000.0) is call
-    assert call == Rejoin("worker 2", "worker 1", "epoch", 0, [LEASE.entry_id], Parentless.LOGGED, 1)
+    assert call == Rejoin(
+        "worker 2", "worker 1", "epoch", 0, [LEASE.entry_id], Parentless.LOGGED, Seeding.ACTIVE
+    )
     made.rejoined(Rejoined(Status.OK, 4, frozenset({LEASE.entry_id}), 1))
     assert (made.id, made.run) == ("worker 2", 4)
     again = exchange(made, 1002.0)
@@ -138,6 +148,27 @@ def test_two_runs_compose_the_same_bytes() -> None:
         return calls
 
     assert run() == run()
+
+
+def test_every_kind_of_move_is_counted() -> None:
+    """By the enum: the name of a class is no stat."""
+    made = protocol()
+    moves: list[Move] = [
+        put(1),
+        Ack(b"a" * 12),
+        Release(b"b" * 12),
+        Bury(b"c" * 12, ""),
+        Fail(b"d" * 12, "", ""),
+    ]
+    assert {type(move) for move in moves} == set(get_args(Move))
+    for move in moves:
+        made.outbox.append(move)
+    exchange(made, 1000.0)
+    made.received(Receipt(Status.OK, applied=True), 1000.1)
+    made._listener.counted.assert_has_calls(  # type: ignore[attr-defined]
+        [a_call(each, 1) for each in (Count.PUT, Count.ACK, Count.RELEASE, Count.BURY, Count.FAIL)],
+        any_order=True,
+    )
 
 
 def runtime_imports(path: Path) -> Iterator[str]:

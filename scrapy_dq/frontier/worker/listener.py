@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from scrapy_dq.frontier.model import Put, Words
+
+
+class Count(str, Enum):
+    """What is counted."""
+
+    EXCHANGE = "exchange"
+    """Exchanges, and rejoins, that were answered."""
+    SECONDS = "seconds"
+    """Time until their answers."""
+    ERROR = "error"
+    """Calls without a usable answer."""
+    REJOIN = "rejoin"
+    RECLAIM = "reclaim"
+    """Leases of dead workers that were moved back."""
+    # Moves that were confirmed.
+    PUT = "put"
+    ACK = "ack"
+    RELEASE = "release"
+    BURY = "bury"
+    FAIL = "fail"
 
 
 class Listener:
@@ -32,5 +54,4 @@ class Listener:
     def told(self, before: Words, words: Words) -> None:
         """All workers were told something, by somebody outside; what holds is obeyed already."""
 
-    def counted(self, what: str, amount: float) -> None:
-        """*what*: exchange, seconds, error, rejoin, reclaim, or a move's name once it is confirmed."""
+    def counted(self, what: Count, amount: float) -> None: ...

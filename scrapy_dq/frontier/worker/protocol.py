@@ -14,14 +14,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.model import (
-    AGAIN,
     ENTRY_ID_BYTES,
-    LISTENING,
     MAX_LEASES,
     MAX_MOVES,
+    Ack,
     Block,
+    Bury,
     Census,
     Claim,
+    Fail,
     Hold,
     Joined,
     Move,
@@ -31,6 +32,7 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Release,
+    Seeding,
     SpillLost,
     StartKeys,
     Status,
@@ -40,7 +42,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.signing import TRUSTING, Signer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.leases import Leases
-from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class Exchange:
     run: int
     seq: int
     want: int
-    seeding: int
+    seeding: Seeding
     held: int
     moves: bytes
     terms: bytes
@@ -83,7 +85,12 @@ class Rejoin:
     run: int
     held: list[bytes]
     parentless: Parentless
-    seeding: int
+    seeding: Seeding
+
+
+_COUNTS: dict[type[Move], Count] = {
+    Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
+}  # fmt: skip
 
 
 def _may_be_known(moves: Iterable[Move]) -> None:
@@ -95,7 +102,7 @@ def _may_be_known(moves: Iterable[Move]) -> None:
 
 def _listened(sent: Exchange) -> bool:
     """Others finished the run while this worker was away: it would listen for what nobody claims there."""
-    return sent.seeding == LISTENING
+    return sent.seeding == Seeding.LISTENING
 
 
 class WorkerProtocol:
@@ -140,7 +147,7 @@ class WorkerProtocol:
         self.epoch = ""
         self.run = 0
         self.seq = 1
-        self.seeding = 1
+        self.seeding = Seeding.ACTIVE
         self.listening = False
         """More may be fed at any time: the run is not to be finished, whatever is left of it."""
         self.census = Census()
@@ -180,16 +187,15 @@ class WorkerProtocol:
     @property
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as of the last exchange, but what may be fed."""
-        # A start() that failed (2) yields nothing more.
-        return not (self.outbox or self.leases or self.seeding == 1) and self.census.empty
+        return not (self.outbox or self.leases or self.seeding == Seeding.ACTIVE) and self.census.empty
 
     @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         if self.over:
             return False
-        others_broken = self.seeding == 0 and self.census.incomplete and not self.damage
-        broken = self.seeding in (2, AGAIN) or others_broken
+        others_broken = self.seeding == Seeding.DONE and self.census.incomplete and not self.damage
+        broken = self.seeding in (Seeding.FAILED, Seeding.AGAIN) or others_broken
         if broken and not self.outbox and not self.leases:
             # A start() failed, or died: the run stays open, so that the next crawl repeats it.
             return not self.census.empty
@@ -306,7 +312,11 @@ class WorkerProtocol:
         prefix = self.outbox.prefix(until)
         # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
         beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
-        seeding = self.seeding or int(beyond > 0) or (LISTENING if self.listening else 0)
+        seeding = self.seeding
+        if seeding == Seeding.DONE and beyond > 0:
+            seeding = Seeding.ACTIVE
+        elif seeding == Seeding.DONE and self.listening:
+            seeding = Seeding.LISTENING
         self.composed += 1
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
@@ -336,7 +346,7 @@ class WorkerProtocol:
             if isinstance(put, Put) and put.fresh:
                 self._listener.put_dropped(put)
         for kind, count in Counter(map(type, sent.prefix)).items():
-            self._listener.counted(kind.__name__.lower(), count)
+            self._listener.counted(_COUNTS[kind], count)
         refused = set(receipt.refused)
         for position in receipt.refused:
             put = sent.prefix[position]
@@ -405,7 +415,7 @@ class WorkerProtocol:
         )
         parentless = self.outbox.parentless > 0
         if parentless:
-            self.seeding = AGAIN  # nobody may take the run for finished
+            self.seeding = Seeding.AGAIN  # nobody may take the run for finished
         self.outbox.clear()
         self.leases.forfeit()
         self._listener.outbox_lost(parentless)
@@ -417,7 +427,7 @@ class WorkerProtocol:
             parentless = Parentless.WAITING
         elif self._log.parentless:
             parentless = Parentless.LOGGED
-        seeding = AGAIN if self.seeding == AGAIN else 1
+        seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._call = Rejoin(
             self._new_id(), self.id, self.epoch, self.run, self.leases.held(), parentless, seeding
         )
@@ -427,7 +437,7 @@ class WorkerProtocol:
         rejoin = self._call
         assert isinstance(rejoin, Rejoin)
         self._call = None
-        self._listener.counted("rejoin", 1)
+        self._listener.counted(Count.REJOIN, 1)
         if answer.status is Status.LOST:
             self._lose()
             return
@@ -469,7 +479,7 @@ class WorkerProtocol:
             then,
         )
         if parentless:
-            self.seeding = AGAIN  # nobody may take the run for finished
+            self.seeding = Seeding.AGAIN  # nobody may take the run for finished
         self.leases.forfeit()
         self._listener.rolled_back(parentless)
         self._begin_rejoin()

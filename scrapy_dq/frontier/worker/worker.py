@@ -27,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Note,
     Put,
     Release,
+    Seeding,
     Sent,
     Status,
 )
@@ -36,7 +37,7 @@ from scrapy_dq.frontier.worker.audit import Auditor
 from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.reclaim import Reclaimer
@@ -104,7 +105,7 @@ class Worker:
         self._timer: asyncio.TimerHandle | None = None
         self._reported_forgery = False
         self._reclaimer = Reclaimer(
-            frontier, identity, options.max_attempts, lambda n: listener.counted("reclaim", n)
+            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
         )
         self._auditor = Auditor(frontier)
         self._heartbeat = Heartbeat(
@@ -277,8 +278,8 @@ class Worker:
 
     def seeded(self, *, failed: bool = False) -> None:
         """Note that `start()` is exhausted, or raised."""
-        if self._protocol.seeding == 1:
-            self._protocol.seeding = 2 if failed else 0
+        if self._protocol.seeding == Seeding.ACTIVE:
+            self._protocol.seeding = Seeding.FAILED if failed else Seeding.DONE
             self.kick()
 
     def listen(self, on: bool) -> None:
@@ -424,7 +425,7 @@ class Worker:
                 answer = await call()
             except FrontierUnavailable as error:
                 self._outage.noted(error)
-                self._listener.counted("error", 1)
+                self._listener.counted(Count.ERROR, 1)
                 if time.monotonic() >= deadline:
                     raise
                 await asyncio.sleep(min(self._outage.delay_s(), max(0.0, deadline - time.monotonic())))
@@ -455,7 +456,7 @@ class Worker:
                 blocked = self._heartbeat.blocked_since(began)
                 if not blocked:
                     self._outage.began(error)
-                self._listener.counted("error", 1)
+                self._listener.counted(Count.ERROR, 1)
                 if not blocked:
                     await self._rest()
             except Exception:
@@ -503,7 +504,7 @@ class Worker:
         self._outage.ended(kept)
         if protocol.damage:
             self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
-        self._listener.counted("exchange", 1)
-        self._listener.counted("seconds", now - began)
+        self._listener.counted(Count.EXCHANGE, 1)
+        self._listener.counted(Count.SECONDS, now - began)
         if self.id != registered:
             self._heartbeat.start(self.id, self.epoch)
