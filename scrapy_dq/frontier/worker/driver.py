@@ -52,15 +52,22 @@ class Driver:
         released, last = await self.frontier.leave(of.id, of.epoch, of.run, self._crawl.keep_seen)
         logger.debug("Worker %s left: %d leases released, nobody left: %s", of.id, released, last)
 
-    async def exchange(self, want: int, **terms: Any) -> tuple[int, int]:
+    async def exchange(
+        self,
+        want: int,
+        ahead_s: float = 0.0,
+        ahead: int = 0,
+        most: int = MAX_LEASES,
+        until: int | None = None,
+    ) -> tuple[int, int]:
         """Make one exchange, or the rejoin that is due; return how many leases were asked for and came.
 
-        Args:
-            want, terms: see `WorkerProtocol.compose`.
+        The arguments are those of `WorkerProtocol.compose`.
+
         Raises:
             FrontierUnavailable: no answer; the next call sends the same bytes again.
         """
-        call = self.protocol.compose(time.monotonic(), want, **terms)
+        call = self.protocol.compose(time.monotonic(), want, ahead_s, ahead, most, until)
         if call is None:
             return 0, 0
         if isinstance(call, Rejoin):

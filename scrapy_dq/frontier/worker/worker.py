@@ -491,7 +491,7 @@ class Worker:
         began, registered, kept = time.monotonic(), self.id, len(protocol.outbox)
         most = self._most + pace.ahead
         wanted, granted = await self._driver.exchange(
-            self._wants(), ahead_s=pace.ahead_s, ahead=pace.ahead, most=most, until=pace.until
+            self._wants(), pace.ahead_s, pace.ahead, most, pace.until
         )
         now = time.monotonic()
         # Others that seed are counted only while nothing waits; what is fed comes without a word.
