@@ -201,8 +201,8 @@ _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def _cost_of_keys(keys: list[Any]) -> int:
-    # Python hashes nested tuples on the C stack, without a bound; long ones, and wide ints, again each time; of
-    # equal texts that are not one object, each is compared to the end.
+    # Python hashes nested tuples on the C stack, without a bound; long ones, and wide ints, again each time;
+    # of equal texts that are not one object, each is compared to the end.
     cost = 0
     for key in keys:
         parts = key if type(key) is tuple else (key,)

@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from scrapy_dq.crew.redis_access import run_name_for
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.backlog import sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
@@ -20,7 +21,7 @@ from scrapy_dq.frontier.model import (
     Hold,
     Status,
 )
-from scrapy_dq.settings import SETTINGS
+from scrapy_dq.settings import SETTINGS, Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, limited, numbers, put, puts
 
 NO_TEXT = b"\xff\x1b[2J"
@@ -302,3 +303,15 @@ def test_what_no_script_of_ours_left_half_done_is_no_hindrance(
         live.call("audit", worker.epoch, worker.run, [], [])
         receipt = worker.exchange()
     assert receipt.status is Status.FINISHED
+
+
+@pytest.mark.parametrize("name", [b"x" * 200_000, b"a\0b", b"a\nb"])
+def test_a_run_name_that_nobody_would_choose_is_not_used(
+    live: LiveFrontier, worker: HandWorker, name: bytes
+) -> None:
+    """A crew puts it into the command lines of its workers."""
+    config = Config(live.crawl)
+    live.redis.hset(live.key("meta"), "run_name", "nightly")
+    assert run_name_for(live.redis, config) == "nightly"
+    live.redis.hset(live.key("meta"), "run_name", name)
+    assert run_name_for(live.redis, config).startswith("crew-")
