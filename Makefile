@@ -4,12 +4,13 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_COVERAGE := $(VENV)/.installed-coverage
 PLUGINS := .venv-plugins
 INSTALLED_PLUGINS := $(PLUGINS)/.installed
 DOCS := .venv-docs
 INSTALLED_DOCS := $(DOCS)/.installed
 
-.PHONY: demo check test load soak plugins compare-faults bench bench-domains docs lint wheel clean
+.PHONY: demo check test coverage load soak plugins compare-faults bench bench-domains docs lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -43,6 +44,13 @@ plugins: $(INSTALLED_PLUGINS)
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)
 	cd tests && ../$(RUN) -m faults.compare $(ARGS)
+
+# Which lines no test runs, worker processes included; twice as long as `make test`.
+coverage: $(INSTALLED_COVERAGE)
+	$(RUN) -m coverage erase
+	$(RUN) -m coverage run -m pytest -m "not soak and not plugins" -n 4 --dist loadfile $(ARGS)
+	$(RUN) -m coverage combine --quiet
+	$(RUN) -m coverage report
 
 # docs/performance.md with its plots, within ten minutes. ARGS="--help" tells how to measure a part of it.
 bench: $(INSTALLED_BENCH)
@@ -82,6 +90,10 @@ $(INSTALLED): setup.cfg pyproject.toml
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	$(RUN) -m pip install --quiet --editable ".[bench]"
+	touch $@
+
+$(INSTALLED_COVERAGE): $(INSTALLED)
+	$(RUN) -m pip install --quiet --editable ".[coverage]"
 	touch $@
 
 $(INSTALLED_PLUGINS): setup.cfg pyproject.toml

@@ -52,7 +52,7 @@ COMMANDS = {
     "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_goes_on",
     "scrapy dq adopt": "tests/adoption/test_command.py test_what_was_adopted_is_told",
     "git grep -lz": "tests/unit/test_docs.py test_the_import_paths_of_a_project_are_changed",
-    "redis-cli rpush": "tests/scrapy/test_redis_spider.py "
+    "redis-cli rpush": "tests/scheduling/test_redis_spider.py "
     "test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes",
     ".venv/bin/python -m pytest tests/crawl/test_real_pages.py": "tests/crawl/test_real_pages.py "
     "test_many_workers_process_the_pages_that_plain_scrapy_does",
