@@ -31,16 +31,17 @@ WAYS = {
 HEAD = ["longest, ms", "CPU in it, ms", "garbage collection in it, ms", "most CPU without that, ms"]
 LEGEND = """\
 {count} crawls of {seconds:g} s with each scheduler, of a site as above, CONCURRENT_REQUESTS {concurrent},
-Redis on loopback, AOF everysec. Noted in the process, by a subclass of either scheduler: all calls of
-the engine, and of ours those that settlement has it make ({settlement}). A call that took
-long and had little CPU was interrupted: another process, or another thread, had the core. A collection of
-garbage falls into whatever call happens to allocate; the longest of the whole process took
-{their_collection} ms with Scrapy's scheduler and {our_collection} ms with ours. The latest
-that a timer of the loop came, whatever the process did: {their_loop} ms with Scrapy's,
-{our_loop} ms with ours."""
+Redis on loopback, AOF everysec. A subclass of each scheduler measures, in the process, all calls of the
+engine, and for scrapy_dq also those that result from settlement ({settlement}). A call that took long
+and used little CPU was interrupted: another process, or another thread, had the core. A garbage
+collection happens during whichever call allocates; the longest of the whole process took
+{their_collection} ms with Scrapy's scheduler and {our_collection} ms with scrapy_dq. The longest
+delay of a timer of the event loop was {their_loop} ms with Scrapy's scheduler and
+{our_loop} ms with scrapy_dq."""
 OF_OUTAGES = """\
-One crawl with all four outages, of {outage:g} s each. *Seconds*: these, until {pages} pages more were
-crawled, and {after:g} s. *Of Scrapy's longest*: of that of its {seconds:g} s."""
+One crawl with all four outages, of {outage:g} s each. *Seconds*: the outage, the time until {pages} more
+pages were crawled, and {after:g} s. *Of Scrapy's longest*: relative to the longest call in its
+{seconds:g} s."""
 
 
 class Blocking(Part):

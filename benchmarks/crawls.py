@@ -37,14 +37,14 @@ MOST = 5
 STOP_AFTER_S = {PEER: 8.0}
 
 LEGEND = """\
-{pages:,} pages of {links} links each, of which {known:.0%} lead to pages that are known already; real
+{pages:,} pages of {links} links each, of which {known:.0%} lead to pages that were already seen; real
 `scrapy crawl` processes, CONCURRENT_REQUESTS and CONCURRENT_REQUESTS_PER_DOMAIN {concurrent}; a new Redis for
 each crawl, AOF everysec. Pages per second are counted by the site, from its first request to its last: the
-start of the processes is not in them. *The processes* tells from their start to their end. Each crawl was
-complete and asked for no page twice, else there would be no figures. A ratio is of one repetition. \\*:
-stopped ({stops}); such a rate leaves out the first {head} pages, whose links are all new.
+start of the processes is not included. *The processes* is the time from their start to their end. Each
+crawl was complete and requested no page twice; otherwise there would be no figures. A ratio is of one
+repetition. \\*: stopped ({stops}); such a rate leaves out the first {head} pages, whose links are all new.
 
-Everything shares the cores: the site takes {site} ms of CPU per page"""
+All processes share the cores: the site takes {site} ms of CPU per page"""
 FAR = """, and the proxy that
 makes Redis distant {proxy} ms, with one worker of scrapy_dq. A PING through it takes, in ms: {pings}."""
 

@@ -103,16 +103,16 @@ class Driven(Part):
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""
         return "\n\n".join([
-            "Each scheduler in a process of its own, with Scrapy's engine and event loop around it, which "
-            f"ask a scheduler that has nothing meanwhile. {_counts(found)} requests of a URL of 100 bytes, a "
+            "Each scheduler in a process of its own, with Scrapy's engine and event loop, which also "
+            f"poll a scheduler that has nothing. {_counts(found)} requests of a URL of 100 bytes, a "
             "callback, `depth` and one header, enqueued 13 at a time as a page would, and taken 16 at a "
             "time. For scrapy_dq, enqueue lasts until Redis has applied all of it, a duplicate is one that "
-            "this worker has sent itself, and dequeue comprises the settlement of each request, until its "
+            "this worker has sent itself, and dequeue includes the settlement of each request, until its "
             "ack is applied.",
             _rates(found),
             _ratios(found),
-            "Where scrapy_dq's own time goes: the functions with the most time of their own, under a "
-            "profiler, which makes calls look dearer than they are; in % of what was profiled.",
+            "Where scrapy_dq spends its time: the functions with the most time of their own, under a "
+            "profiler, which makes calls look more expensive than they are; in % of the profiled time.",
             _profile(found["profile"]),
             exchange_cost.section(found["exchange"]),
             f"Medians (lowest–highest) of {len(found['runs']['ours'])} repetitions, contenders in turn. "

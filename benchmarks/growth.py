@@ -162,13 +162,13 @@ class Growth(Part):
         fits = "" if int(largest) == PENDING[-1] else f", and {PENDING[-1]:,} would have taken too long"
         rate = int(largest) / fill[largest]
         return "\n\n".join([
-            f"Put, lease and ack of the request above, {BATCH} of each per exchange, while so many others "
-            f"wait in one partition; {REQUESTS:,} per sample. In bold what it is of a crawl in which "
-            f"{PENDING[0]:,} wait, measured right beside it on another Redis.",
+            f"Put, lease and ack of the request above, {BATCH} of each per exchange, while this number of "
+            f"others waits in one partition; {REQUESTS:,} per sample. In bold: the ratio to a crawl in which "
+            f"{PENDING[0]:,} wait, measured next to it on another Redis.",
             _table("waiting", found["pending"]["samples"]),
-            f"By real exchanges {int(largest):,} were put at {rate:,.0f} per second{fits}.",
-            f"The same with {found['partitions']['entries']:,} waiting, dealt out to so many partitions; in "
-            f"bold what it is of {PARTITIONS[0]} partitions.",
+            f"With real exchanges, {int(largest):,} were put at {rate:,.0f} per second{fits}.",
+            f"The same with {found['partitions']['entries']:,} waiting, distributed over this number of "
+            f"partitions; in bold: the ratio to {PARTITIONS[0]} partitions.",
             _table("partitions", found["partitions"]["samples"]),
             f"Medians (lowest–highest) of {len(small)} repetitions. {found['redis']}, no AOF, on loopback.",
         ])  # fmt: skip

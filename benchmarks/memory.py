@@ -143,16 +143,16 @@ class Memory(Part):
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""
         return "\n\n".join([
-            f"Bytes of Redis per request that waits, of {PENDING:,} as above, without what is kept of their "
+            f"Bytes of Redis per request that waits, of {PENDING:,} as above, without the memory of their "
             "fingerprints:",
             _table(found, "pending"),
-            "Bytes of Redis per fingerprint, of so many as stand in brackets; expiring: with `DQ_SEEN_TTL`:",
+            "Bytes of Redis per fingerprint, with their number in brackets; expiring: with `DQ_SEEN_TTL`:",
             _table(found, "seen"),
             f"Resident memory of the process: with the scheduler open; with {IN_OUTBOX:,} requests enqueued "
             f"while the event loop has no turn, which is a full outbox; once {HELD:,} are stored, whose "
-            "fingerprints the worker remembers, and those of the last seconds with all they were stored with "
+            "fingerprints the worker remembers, and those of the last seconds with all their data "
             f"(`DQ_ROLLBACK_HORIZON`); and with a buffer of {FULL_BUFFER:,} leases, the largest there is. "
-            "Beside it Scrapy's own scheduler, in which all of them wait. In brackets what came on top, in "
+            "For comparison Scrapy's own scheduler, in which all of them wait. In brackets: the increase, in "
             "bytes per request of that step.",
             _held(found["held"]),
         ])  # fmt: skip

@@ -19,12 +19,13 @@ BY_HAND = Path(__file__).with_name("not_reached.md")
 OPENING = """\
 # Performance
 
-What a distributed, crash-safe frontier costs, beside Scrapy's own schedulers and scrapy-redis. `make bench`
-measures all of it anew, in {minutes} minutes here, and writes this page; [performance.json]({samples}) holds
-every single sample.
+What a distributed, crash-safe frontier costs, compared with Scrapy's own schedulers and scrapy-redis. `make
+bench` measures all of it again, in {minutes} minutes here, and writes this page;
+[performance.json]({samples}) has every single sample.
 
-A ratio is of two figures of the same repetition, measured in turn on the same machine. Shown are medians, and
-in brackets the lowest and the highest. What a second holds depends on the machine: compare ratios."""
+A ratio compares two figures of the same repetition, measured in turn on the same machine. The tables show
+medians, and in brackets the lowest and the highest value. Absolute figures depend on the machine: compare
+ratios."""
 
 
 def load(docs: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Sphinx: `make docs`. GitHub shows the same pages; what it cannot show is added here.
 
 - index.md: each of its sections becomes a part of the navigation;
-- glossary.md: the rows of its table become a glossary, and a term in bold on any page links to it;
+- glossary.md: the rows of its table become a glossary, and an emphasized term on any page links to it;
 - api.md: the docstrings of the names in `<!-- autodoc: ... -->`;
 - `<!-- include: NAME -->`: the text of a file of the project's root, in place of the line above it.
 """
@@ -60,7 +60,7 @@ def for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
         entries = ("\n".join(terms) + f"\n  {meaning}\n" for terms, meaning in GLOSSARY)
         text = text[: text.index("| term |")] + "```{glossary}\n" + "\n".join(entries) + "```\n"
     else:
-        text = re.sub(r"(?<!\*)\*\*([\w -]+)\*\*(?!\*)", linked, text)
+        text = re.sub(r"(?<!\*)(\*{1,2})([\w -]+)\1(?!\*)", linked, text)
     source[0] = text
 
 
@@ -90,9 +90,10 @@ def navigated(section: re.Match[str]) -> str:
     )
 
 
-def linked(strong: re.Match[str]) -> str:
-    """Return a term in bold as a link to the glossary; other words in bold stay as they are."""
-    return f"**{{term}}`{strong[1]}`**" if strong[1].lower() in TERMS else strong[0]
+def linked(marked: re.Match[str]) -> str:
+    """Return an emphasized term as a link to the glossary; other words stay as they are."""
+    stars, word = marked[1], marked[2]
+    return f"{stars}{{term}}`{word} <{word.lower()}>`{stars}" if word.lower() in TERMS else marked[0]
 
 
 def setup(app: Sphinx) -> None:
