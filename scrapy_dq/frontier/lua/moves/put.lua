@@ -5,6 +5,10 @@
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
+-- USES     bands.add_band, bands.list_of, entry.rank_bytes, entry.rank_text, entry.turn_bytes, keys.backlog_key,
+--          keys.key, kinds.seen, midway.adding, midway.adding_to, midway.falling_due, midway.opening,
+--          midway.opening_rank, order.order_rank, state, state.now_ms, state.now_there, state.touched, state.wall_ms,
+--          types.is_wrong
 local PUT = 1 -- what an exchange calls this move
 local KNOWN, FULL = 1, 2
 local admit = {

@@ -3,6 +3,7 @@
 -- RETURNS  nothing
 -- COST     O(moves)
 -- CRASH    as of each move
+-- USES     ack, bury, fail, put.PUT, release
 local ACK, RELEASE, BURY, FAIL = 2, 3, 4, 5
 local function settle(worker_id, moves, keep_failed)
   local acked = {}

@@ -14,6 +14,13 @@
 -- CRASH    before, or stopped half-way (salvage.lua): the worker sends the same bytes again; after, reply lost: the
 --          same bytes with the same seq get the same answer; worker dead: its leases are reclaimed, its outbox dies
 --          with it, and the parents of what was in there are still in flight
+-- USES     block, claim, damage.look_for_damage, damage.look_for_partitions, delayed.next_due_ms, delayed.tidy,
+--          entry.holds_suspect, finish.finish_if_done, finish.remember_nothing, grants, grants.begin_grants,
+--          grants.granted, grants.is_mended, grants.remember, grants.repeat_grants, grants.write_grants, keys.key,
+--          keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, politeness.blocked_among,
+--          politeness.save_partitions, put, put.FULL, put.PUT, put.forget, put.has_put, put.rank_puts, put.wrong_lists,
+--          sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state, state.save_state,
+--          state.stale, state.there, types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
