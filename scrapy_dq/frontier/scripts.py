@@ -26,8 +26,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("shared", "starts", "member", "limits", "described", "rights"),
     "rejoin": ("release", "shared", "starts", "member", "limits", "described"),
     "exchange": (
-        "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
-        "serve", "lease", "claim", "starts", "finish",
+        "damage", "moves", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",
+        "grants", "serve", "lease", "claim", "starts", "finish",
     ),
     "adopt": (),
     "fence": ("shared", "starts"),

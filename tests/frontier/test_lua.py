@@ -125,6 +125,11 @@ def test_a_move_takes_the_arguments_that_it_states(name: str) -> None:
     assert stated_args(name) == signature[1].split(", ")
 
 
+def test_one_file_knows_where_a_field_of_a_move_stands() -> None:
+    """All others have them by name."""
+    assert [name for name, text in LUA.items() if re.search(r"\bmove\[", text)] == ["moves"]
+
+
 class _NoReply:
     """A client whose every reply is lost; it keeps what was sent."""
 
