@@ -14,6 +14,8 @@ from scrapy import Request
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode
+from scrapy_dq.codec.attributes import check_host
+from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.scheduling.admission import Admissions, Admitted
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, as_stored, due_of
@@ -55,7 +57,13 @@ class Intake:
         self._warned_unencodable = self._warned_dead = self._warned_over = False
 
     def store(self, request: Request) -> bool:
-        """Take *request* into the outbox, or keep it local; False if it is known, or the run is over."""
+        """Take *request* into the outbox, or keep it local; False if it is known, or dropped."""
+        try:
+            check_host(request.url)
+        except Unfit as error:
+            # Scrapy could not send it either, and each fingerprint of it takes seconds of this worker.
+            logger.warning("%s is dropped: %s", printable(request.url, 200), error)
+            return False
         if self._session.filtered(request):
             self.count_duplicate(request)
             return False
