@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, Ack, Admission, Move, Put
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, Ack, Admission, Move, Put, SpillLost
 from scrapy_dq.frontier.worker import outbox as module
 from scrapy_dq.frontier.worker import spill
 from scrapy_dq.frontier.worker.outbox import TieredQueue
-from scrapy_dq.frontier.worker.spill import SpillLost
 
 
 def put(number: int, parent: bytes | None = b"p" * 12, payload: bytes = b"") -> Put:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 from queuelib import FifoDiskQueue
 
-from scrapy_dq.frontier.model import Move
+from scrapy_dq.frontier.model import Move, SpillLost
 from scrapy_dq.frontier.moves import fields_of, move_of
 
 try:
@@ -26,10 +26,6 @@ PREFIX = "scrapy-dq-outbox-"
 LOCK = "lock"
 FREE_BYTES = 64 * 1024 * 1024
 """What is left free on the disk: a write that is cut short would break the queue."""
-
-
-class SpillLost(Exception):
-    """Moves on disk cannot be read back."""
 
 
 class Spill:
