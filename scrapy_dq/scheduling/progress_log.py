@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scrapy_dq.crew.feeds.storage import kept_in_process
 from scrapy_dq.environment import differing
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Census, Hold, Joined, Order, StartQueue, Status
+from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.partitions import delay_of_each
 from scrapy_dq.settings import Config, breadth_first_queues, queues_in_vain, start_queue_setting
 from scrapy_dq.text import printable

@@ -12,8 +12,6 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.backend.health_monitor import HealthMonitor
-from scrapy_dq.crew.feeds.storage import open_none, run_begins
-from scrapy_dq.crew.worker_agent import own_agent
 from scrapy_dq.environment import data_dir, need_asyncio
 from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, options_of
 from scrapy_dq.frontier.admin.flush import flush
@@ -24,6 +22,7 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.scheduling.feeds import open_none
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import (
     Progress,
@@ -37,6 +36,7 @@ from scrapy_dq.scheduling.progress_log import (
 )
 from scrapy_dq.scheduling.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError, peers
+from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.start_urls.hosts import StartHosts
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import patience_s, start_keys_of
@@ -139,8 +139,7 @@ class Session:
         """
         self._scheduler = scheduler
         where = ""
-        if agent := own_agent():
-            agent.enter(self._crawler, self.config.shutdown_grace_s)
+        self._crawler.signals.send_catch_log(crawl_opening, grace_s=self.config.shutdown_grace_s)
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
@@ -175,16 +174,16 @@ class Session:
         self.opened = True
         self.adopted = joined.adopted
         self.paused = joined.words.hold is Hold.PAUSED
-        if agent := own_agent():
-            agent.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
+        self.left_out = joined.status is Status.FINISHED
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
-        if joined.status is Status.FINISHED:
-            self.left_out = True
+        self._crawler.signals.send_catch_log(
+            crawl_joined, crawl=config.crawl, epoch=joined.epoch, run=joined.run, new=not joined.crawled,
+            over=self.left_out,
+        )  # fmt: skip
+        if self.left_out:
             self.settlement.skip_start()
             self.listening.stop()
             open_none(self._crawler)
-        run = f"{joined.epoch}.{joined.run}"
-        run_begins(self._crawler, config.crawl, run, new=not joined.crawled)
         self._dupefilter.open()
         if not self.left_out:
             self._listen()
