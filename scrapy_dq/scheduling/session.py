@@ -37,7 +37,6 @@ from scrapy_dq.scheduling.progress_log import (
 from scrapy_dq.scheduling.retry_after import RetryAfter
 from scrapy_dq.settings import Config, ConfigError, peers
 from scrapy_dq.signals import crawl_joined, crawl_opening
-from scrapy_dq.start_urls.hosts import StartHosts
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import patience_s, start_keys_of
 from scrapy_dq.start_urls.spiders import RedisMixin
@@ -92,9 +91,8 @@ class Session:
         self.opened = False
         self.left_out = False
         """The run was over when this worker came: it takes no part in it."""
-        self.debug = settings.getbool("SCHEDULER_DEBUG")
         self.shares_seen = isinstance(dupefilter, DupeFilter)
-        self._dupefilter = dupefilter
+        self.dupefilter = dupefilter
         self._crawler = crawler
         self._stats = crawler.stats
         self._start_keys = start_keys_of(crawler.spider, config)
@@ -106,7 +104,6 @@ class Session:
         self._watch: HealthMonitor | None = None
         self._sharing: StatsSharing | None = None
         self.codec = codec_of(config, crawler)
-        self.start_hosts = StartHosts(config.start_hosts)
         self.adopted = False
         """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
         self.paused = False
@@ -184,7 +181,7 @@ class Session:
             self.settlement.skip_start()
             self.listening.stop()
             open_none(self._crawler)
-        self._dupefilter.open()
+        self.dupefilter.open()
         if not self.left_out:
             self._listen()
         if config.retry_after_max_s and config.partition_by != "none":
@@ -238,7 +235,7 @@ class Session:
                 mention_end(self.config.crawl, reason, self.worker.census)
                 if self._found_nothing_new(reason):
                     mention_nothing_new(self.config.crawl)
-                self._dupefilter.close(reason)
+                self.dupefilter.close(reason)
         finally:
             await self._connection.close()
 
@@ -256,17 +253,6 @@ class Session:
         # What was counted is told before the next run can begin; what leaving itself counts, after it.
         await asyncio.gather(self._sharing.end(), leaving)
         await self._sharing.end()
-
-    # What the scheduler asks.
-
-    def filtered(self, request: Request) -> bool:
-        """Tell whether a DUPEFILTER_CLASS that is not ours drops *request*; ours asks the frontier."""
-        return not (self.shares_seen or request.dont_filter) and self._dupefilter.request_seen(request)
-
-    def log_duplicate(self, request: Request) -> None:
-        spider = self._crawler.spider
-        assert spider is not None
-        self._dupefilter.log(request, spider)
 
     # What the worker tells (frontier.worker.protocol.Listener).
 
