@@ -4,10 +4,11 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_COVERAGE := $(VENV)/.installed-coverage
 PLUGINS := .venv-plugins
 INSTALLED_PLUGINS := $(PLUGINS)/.installed
 
-.PHONY: demo check test load soak plugins compare-faults bench bench-domains lint wheel clean
+.PHONY: demo check test coverage load soak plugins compare-faults bench bench-domains lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -42,6 +43,13 @@ plugins: $(INSTALLED_PLUGINS)
 compare-faults: $(INSTALLED)
 	cd tests && ../$(RUN) -m faults.compare $(ARGS)
 
+# Which lines no test runs, worker processes included; twice as long as `make test`.
+coverage: $(INSTALLED_COVERAGE)
+	$(RUN) -m coverage erase
+	$(RUN) -m coverage run -m pytest -m "not soak and not plugins" -n 4 --dist loadfile $(ARGS)
+	$(RUN) -m coverage combine --quiet
+	$(RUN) -m coverage report
+
 # docs/performance.md with its plots, within ten minutes. ARGS="--help" tells how to measure a part of it.
 bench: $(INSTALLED_BENCH)
 	PYTHONPATH=tests $(RUN) -m benchmarks $(ARGS)
@@ -75,6 +83,10 @@ $(INSTALLED): setup.cfg pyproject.toml
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	$(RUN) -m pip install --quiet --editable ".[bench]"
+	touch $@
+
+$(INSTALLED_COVERAGE): $(INSTALLED)
+	$(RUN) -m pip install --quiet --editable ".[coverage]"
 	touch $@
 
 $(INSTALLED_PLUGINS): setup.cfg pyproject.toml

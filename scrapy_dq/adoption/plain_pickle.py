@@ -201,14 +201,21 @@ _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def _cost_of_keys(keys: list[Any]) -> int:
-    # Python hashes nested tuples on the C stack, without a bound; long ones, and wide ints, again each time.
+    # Python hashes nested tuples on the C stack, without a bound; long ones, and wide ints, again each time;
+    # of equal texts that are not one object, each is compared to the end.
     cost = 0
     for key in keys:
         parts = key if type(key) is tuple else (key,)
         if not _SCALARS.issuperset(map(type, parts)):
             raise NotPlain("a key, or a member of a set, is neither a plain value nor a tuple of such")
-        cost += len(parts) + sum(part.bit_length() // 8 for part in parts if type(part) is int)
+        cost += len(parts) + sum(map(_length, parts))
     return cost
+
+
+def _length(part: Any) -> int:
+    if isinstance(part, (str, bytes)):
+        return len(part)
+    return part.bit_length() // 8 if type(part) is int else 0
 
 
 def _checked(kind: type, value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 # These are no keys of a frontier, and their errors have no other reader.
 from redis.exceptions import NoPermissionError, RedisError
 
+from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.errors import describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 
@@ -20,7 +21,6 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 """How long a read that gets no answer is repeated."""
 BATCH = 500
-BATCH_BYTES = 4 * 1024 * 1024
 FINGERPRINTS = 1_000
 _SIZES = {"list": "llen", "set": "scard", "zset": "zcard"}
 
@@ -70,24 +70,23 @@ class Source:
         return size, (await self._range(queue, False, 0, 1), await self._range(queue, True, 0, 1))
 
     async def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]:
-        """Yield all members of a queue, in batches; at most BATCH and, as a rule, BATCH_BYTES at once.
+        """Yield all members of a queue, in batches; as many as ReadPace says.
 
         Args:
             tail_first: a LIST is served from its tail.
             backwards: begin with what is served last.
         """
-        start, batch = 0, BATCH // 10
+        start, pace = 0, ReadPace(BATCH)
         # From the end: what is served last is at the other end.
         tail_first ^= backwards
         while start < queue.size:
-            stop = min(start + batch, queue.size)
+            stop = min(start + pace.count, queue.size)
             members = await self._range(queue, tail_first, start, stop)
             if not members:
                 return  # it has become shorter
             yield members
             start = stop
-            average = sum(map(len, members)) // len(members) + 1
-            batch = max(1, min(BATCH, BATCH_BYTES // average))
+            pace.saw(members)
 
     async def fingerprints(self, key: str) -> AsyncIterator[list[bytes]]:
         """Yield all members of a SET, some perhaps twice, in batches of FINGERPRINTS at most."""

@@ -17,6 +17,8 @@ from scrapy_dq.frontier.errors import explain, passes
 from scrapy_dq.frontier.model import FrontierUnavailable
 from scrapy_dq.settings import Config
 
+LONGEST_RUN_NAME = 1_000
+
 
 @contextmanager
 def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
@@ -56,7 +58,9 @@ def run_name_for(client: Any, config: Config) -> str:
     if config.run_name:
         return config.run_name
     try:
-        if peek(client, config.crawl).phase == "open" and (name := run_name(client, config.crawl)):
+        name = run_name(client, config.crawl) if peek(client, config.crawl).phase == "open" else ""
+        # It goes into a command line, and others may have written it: a system takes no endless ones.
+        if name and name.isprintable() and len(name) <= LONGEST_RUN_NAME:
             return name
     except Exception as error:
         if passes(error):

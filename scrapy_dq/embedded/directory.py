@@ -32,6 +32,8 @@ SOCKET, LOG, PID = "redis.sock", "redis.log", "redis.pid"
 MAX_SOCKET_PATH_BYTES = 103  # sun_path: 108 bytes on Linux, 104 on macOS, with the final NUL
 POLL_S = 0.02
 LOG_LINES = 12
+LINKS = 20
+"""Names for a short way to the socket, in each folder: others may have taken some."""
 
 
 class RedisDirectory:
@@ -142,13 +144,13 @@ class RedisDirectory:
                 continue
             with suppress(FileExistsError):
                 link.symlink_to(target)
-            # In a folder that all can write, anybody may have made it first.
-            if not _is_our_link(link, target):
-                raise EmbeddedError(f"{link} should be a symlink of yours to {target} and is not. Remove it.")
-            return link / SOCKET
+            # In a folder that all can write, anybody may have made it first: then another one is made.
+            if _is_our_link(link, target):
+                return link / SOCKET
         raise EmbeddedError(
             f"The path of {self.path} is too long for a unix socket, and neither the temporary folder nor "
-            "/tmp can hold a short symlink to it. Move the project, set TMPDIR, or set REDIS_URL."
+            "/tmp can hold a short symlink to it (others may have taken the names "
+            f"scrapy-dq-{os.getuid()}-... there). Move the project, set TMPDIR, or set REDIS_URL."
         )
 
     def forget_links(self) -> None:
@@ -161,7 +163,8 @@ class RedisDirectory:
     def _links(self, target: str) -> Iterator[Path]:
         name = f"scrapy-dq-{os.getuid()}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}"
         for folder in (tempfile.gettempdir(), "/tmp"):
-            yield Path(folder, name)
+            for chance in range(LINKS):
+                yield Path(folder, f"{name}-{chance}" if chance else name)
 
     def open_log(self) -> int:
         return self._open(LOG, os.O_WRONLY | os.O_APPEND)

@@ -191,7 +191,8 @@ def parse_words(packed: bytes) -> Words:
         return Words()
     *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
     count, stops, forgets, limitings = (_number(text.encode()) for text in counts)
-    return Words(count, stops, forgets, limitings, Hold(hold))
+    # With a word that nobody of ours writes there, nothing is leased either; `scrapy dq resume` removes it.
+    return Words(count, stops, forgets, limitings, Hold(hold) if hold in set(Hold) else Hold.PAUSED)
 
 
 def parse_members(flat: list[Any]) -> list[Member]:
@@ -265,6 +266,13 @@ def refuse(reply: Any) -> None:
         raise FrontierRefused(denied(refused_commands(reply)))
     if reply[0] == b"WRONG_TYPE":
         raise FrontierRefused(_wrong_type(reply))
+    if reply[0] == b"TOO_MANY":
+        name = reply[1].decode("utf-8", "replace")
+        raise FrontierRefused(
+            f"the key {name!r} names {reply[2]:,} workers: at most 10,000 can share a crawl. If they are not "
+            f"yours, look who else writes to this Redis, and delete that key (DEL): workers that live "
+            f"register again, and an audit finds what others had in flight"
+        )
     if reply[0] == b"STRANGE":
         raise FrontierRefused(
             f"the stored crawl has an epoch that no worker wrote ({reply[1][:40]!r}). Look who else writes "

@@ -14,6 +14,8 @@ from scrapy import Request
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode, Codec
+from scrapy_dq.codec.attributes import check_host
+from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import Admissions
@@ -91,7 +93,13 @@ class Intake:
         self._warned_unencodable = self._warned_dead = self._warned_over = False
 
     def store(self, request: Request) -> bool:
-        """Take *request* into the outbox, or keep it local; False if it is known, or the run is over."""
+        """Take *request* into the outbox, or keep it local; False if it is known, or dropped."""
+        try:
+            check_host(request.url)
+        except Unfit as error:
+            # Scrapy could not send it either, and each fingerprint of it takes seconds of this worker.
+            logger.warning("%s is dropped: %s", printable(request.url, 200), error)
+            return False
         classified = self._classify(request)
         if classified is None:
             self.count_duplicate(request)

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -147,7 +148,13 @@ def choice(setting: Setting, value: Any) -> str:
 
 def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
+        # `-s` of the command line gives a string: JSON of a list, or texts with commas between them.
+        parts = value.split(",")
+        if value.lstrip().startswith("["):  # as an IPv6 address does
+            with suppress(ValueError):
+                parts = json.loads(value)
+        stripped = (part.strip() if isinstance(part, str) else part for part in parts)
+        value = [part for part in stripped if part != ""]
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
         raise setting.wrong(value, "a list of strings")
     return tuple(value)
@@ -167,7 +174,7 @@ def signing_keys(setting: Setting, value: Any) -> tuple[str, ...]:
 def hosts(setting: Setting, value: Any) -> tuple[str, ...]:
     found = texts(setting, value)
     for name in found:
-        if not name.strip(".") or set(name) & set("/@*: \t\r\n"):
+        if not name.strip(".") or set(name) & set("/@*: \t\r\n\"'[]"):
             near = _host(name)
             hint = f" (did you mean {near!r}?)" if near else ""
             raise setting.wrong(value, f"a list of hosts{hint}")

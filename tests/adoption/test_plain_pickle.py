@@ -212,6 +212,11 @@ BOMBS = {
         400,
         b"l.",
     ),
+    "equal texts, many keys": b"\x80\x04"
+    + b"".join(b"X" + (400_000).to_bytes(4, "little") + b"x" * 400_000 + b"q%c0" % n for n in (0, 1))
+    + b"}"
+    + b"h\0Nsh\1Ns" * 20_000
+    + b".",
     "a million instructions": b"\x80\x04N" + b"0N" * 500_000 + b".",
     "bytes that are not there": b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.",
     "a bytearray that is not there": b"\x80\x05\x96" + (2**62).to_bytes(8, "little") + b"x.",

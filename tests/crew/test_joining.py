@@ -74,6 +74,30 @@ def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
     assert os.listdir(feed.target.parent) == ["items.jsonl"]
 
 
+@pytest.mark.parametrize("what", ["another user's", "open to others", "a link"])
+def test_a_folder_that_somebody_else_may_write_to_is_refused(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    """Its links and parts would decide which files are written, and what the feed holds."""
+    if what == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        feed.parts.symlink_to(tmp_path / "elsewhere")
+    else:
+        feed.write_part("forged\n")
+        feed.parts.chmod(0o777 if what == "open to others" else 0o700)
+    if what == "another user's":
+        uid = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(CrewError, match="only you can write"), feed.joining().held():
+        pass
+    with pytest.raises(CrewError, match="only you can write"):
+        write_lock(feed.parts)
+    assert not feed.target.exists()
+    assert os.listdir(tmp_path / "elsewhere" if what == "a link" else feed.parts) in ([], [
+        part.name for part in feed.parts.glob("*.part")
+    ])  # fmt: skip
+
+
 def test_notes_that_cannot_be_written_are_told_before_anything_is_crawled(feed: Feed) -> None:
     """Without them -O could not tell later what the feed holds."""
     feed.notes.write_text("no folder")

@@ -30,7 +30,7 @@ from redis.retry import Retry
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.embedded import server as embedded
 from scrapy_dq.embedded.binary import Version
-from scrapy_dq.embedded.directory import RedisDirectory
+from scrapy_dq.embedded.directory import LINKS, RedisDirectory
 from support.redis_server import find_binary
 from support.waiting import Stopwatch, wait_until
 
@@ -544,18 +544,26 @@ def test_a_long_path_gets_a_short_way_to_its_socket(place: Place) -> None:
 
 
 def test_a_short_way_that_somebody_else_laid_is_not_taken(place: Place) -> None:
-    """Anybody can make that name in the temporary folder first: what it points at is checked."""
+    """Anybody can make that name in the temporary folder first: another one is made, while there is one."""
     place.directory = place.home / ("long" * 50) / "dq"
     user = place.user()
     link = user.acquire().parent
     user.release()
     (place.home / "trap").mkdir()
-    link.symlink_to(place.home / "trap")
+    taken = [link, *(link.with_name(f"{link.name}-{n}") for n in range(1, LINKS))]
+    taken = list(dict.fromkeys([*taken, *(Path("/tmp", each.name) for each in taken)]))
     try:
-        with pytest.raises(EmbeddedError, match=f"{link} should be a symlink of yours"):
+        link.symlink_to(place.home / "trap")
+        assert user.acquire().parent == taken[1]
+        user.release()
+        assert os.listdir(place.home / "trap") == []
+        for each in taken[1:]:
+            each.symlink_to(place.home / "trap")
+        with pytest.raises(EmbeddedError, match="others may have taken the names"):
             user.acquire()
     finally:
-        link.unlink()
+        for each in taken:
+            each.unlink(missing_ok=True)
 
 
 def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> None:

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
 import pytest
 
+from scrapy_dq.crew.redis_access import run_name_for
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.backlog import sizes, upcoming
-from scrapy_dq.frontier.model import MAX_PARTITION_BYTES, Audited, Bury, FrontierUnavailable, Status
-from scrapy_dq.settings import SETTINGS
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.model import (
+    MAX_PARTITION_BYTES,
+    Audited,
+    Bury,
+    FrontierRefused,
+    FrontierUnavailable,
+    Hold,
+    Status,
+)
+from scrapy_dq.settings import SETTINGS, Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, limited, numbers, put, puts
 
 NO_TEXT = b"\xff\x1b[2J"
@@ -194,3 +205,113 @@ def test_a_lease_that_is_none(live: LiveFrontier, worker: HandWorker, how: str, 
         other.exchange(*(ack(n) for n in taken))
     assert found == [0, 1, 2]
     assert other.exchange().status is Status.FINISHED
+
+
+@pytest.mark.parametrize("remembered", [b"t" + entry_id(0), b"t", b"i" + entry_id(0)[:5], b"?" * 40])
+def test_a_remembered_answer_that_is_spoilt_holds_up_no_repeat(
+    live: LiveFrontier, worker: HandWorker, remembered: bytes
+) -> None:
+    """A repeat brings what can be read of it; what else was granted comes back with a rejoin."""
+    worker.exchange(*puts(b"a", 2))
+    assert numbers(worker.exchange(want=2)) == [0, 1]
+    live.redis.hset(live.key("worker:worker"), "leases", remembered)
+    assert len(worker.send(worker.last).leases) < 2
+    worker.rejoin("again", held=[])
+    assert sorted(worker.take(2)) == [0, 1]
+
+
+@pytest.mark.parametrize("hold", [NO_TEXT, b"none that we write"])
+def test_a_hold_that_nobody_of_ours_writes_is_a_pause(
+    live: LiveFrontier, worker: HandWorker, hold: bytes
+) -> None:
+    """No worker gets a lease, and all are told why; it can be resumed."""
+    worker.exchange(*puts(b"a", 1))
+    steer(live.redis, live.crawl, Word.PAUSE)
+    live.redis.hset(live.key("meta"), "hold", hold)
+    receipt = worker.exchange(want=1)
+    assert (receipt.leases, receipt.words.hold) == ((), Hold.PAUSED)
+    steer(live.redis, live.crawl, Word.RESUME)
+    assert numbers(worker.exchange(want=1)) == [0]
+
+
+def test_more_members_than_any_crawl_has_are_refused(live: LiveFrontier, worker: HandWorker) -> None:
+    """Each look goes through them. With their key deleted the crawl goes on; nothing that waits is lost."""
+    worker.exchange(*puts(b"a", 2))
+    worker.take(1)
+
+    def crowd(count: int) -> None:
+        live.redis.sadd(live.key("members"), *(f"stranger-{n}" for n in range(count)))
+
+    crowd(10_000)
+    with pytest.raises(FrontierRefused, match=r"at most 10,000 .* \(DEL\)"):
+        HandWorker(live, "other")
+    crowd(20_000)
+    for look in (
+        lambda: peek(live.redis, live.crawl),
+        lambda: live.call("flush", ["worker"]),
+        worker.exchange,
+    ):
+        with pytest.raises(FrontierRefused, match=r"20,001 workers"):
+            look()
+    live.redis.delete(live.key("members"))
+    other = HandWorker(live, "other")
+    found = other.take(1)
+    live.call("audit", other.epoch, other.run, [], [])
+    other.exchange(ack(1))
+    assert found == [1]
+
+
+FORGED: dict[str, dict[str, Any]] = {
+    "a state that is none": {"state": 5},
+    "a phase that is no text": {"state": {"phase": {}, "hold": 3, "turn": "x"}},
+    "a token": {"token": [{}, 5]},
+    "a token of no kind": {"token": [9, "token"]},
+    "a lease": {"lease": {"worker": {}}},
+    "a lease without a place": {"lease": {"id": "short", "partition": "a"}},
+    "pending": {"pending": ["short", 5, {}], "worker": "worker"},
+    "granted to nobody": {"granted": ["short"], "worker": {}},
+    "granted to what is no hash": {"granted": ["short"], "worker": "spoilt"},
+    "no list": {"granted": "text"},
+    "a list": {"list": ["a", "no rank"]},
+    "sums": {"deltas": ["sum", "a", {}], "at": "none"},
+    "endless sums": {"deltas": ["sum", "a", "1"], "at": -1e300},
+    "no sums": {"deltas": 5},
+    "seen": {"seen": ["only one"]},
+    "a worker that is none": {"registering": {}},
+    "partitions": {"partitions": [{}, 5]},
+    "an exchange": {"seq": "x", "worker": "worker"},
+}
+
+
+@pytest.mark.parametrize("torn", FORGED.values(), ids=list(FORGED))
+def test_what_no_script_of_ours_left_half_done_is_no_hindrance(
+    live: LiveFrontier, worker: HandWorker, torn: dict[str, Any]
+) -> None:
+    """It is dropped, not tried again and again; what waits is served, and the crawl ends."""
+    worker.exchange(*puts(b"a", 2))
+    live.redis.set(live.key("in-flight:spoilt"), "no hash")
+    torn = torn | {
+        "state": {"epoch": worker.epoch, "run": worker.run} | torn["state"]
+        if isinstance(torn.get("state"), dict)
+        else torn.get("state", {"epoch": worker.epoch, "run": worker.run})
+    }
+    live.redis.sadd(live.key("torn"), msgpack.packb(torn))
+    assert sorted(worker.take(2)) == [0, 1]
+    assert not live.redis.exists(live.key("torn"))
+    receipt = worker.exchange(ack(0), ack(1))
+    if receipt.damage:
+        live.call("audit", worker.epoch, worker.run, [], [])
+        receipt = worker.exchange()
+    assert receipt.status is Status.FINISHED
+
+
+@pytest.mark.parametrize("name", [b"x" * 200_000, b"a\0b", b"a\nb"])
+def test_a_run_name_that_nobody_would_choose_is_not_used(
+    live: LiveFrontier, worker: HandWorker, name: bytes
+) -> None:
+    """A crew puts it into the command lines of its workers."""
+    config = Config(live.crawl)
+    live.redis.hset(live.key("meta"), "run_name", "nightly")
+    assert run_name_for(live.redis, config) == "nightly"
+    live.redis.hset(live.key("meta"), "run_name", name)
+    assert run_name_for(live.redis, config).startswith("crew-")

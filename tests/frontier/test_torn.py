@@ -512,7 +512,7 @@ def commands_in_lua() -> set[str]:
             found |= set(re.findall(r"'([A-Z]{3,})'", text))
     no_commands = {
         "LOST", "RESYNC", "FINISHED", "ABSENT", "LIVE", "DIFFERS", "CONVERTING", "KIND", "TORN", "DENIED",
-        "STRANGE", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
+        "STRANGE", "WRONGTYPE", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
     }  # fmt: skip
     return found - no_commands
 

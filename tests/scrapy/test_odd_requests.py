@@ -76,6 +76,29 @@ JARS = (
 )
 
 
+LONG_HOST = (
+    HEAD
+    + """\
+    def parse(self, response):
+        letters = "".join(map(chr, range(0x4E00, 0x4E00 + 1_100)))
+        yield scrapy.Request(f"http://{letters}/", self.leaf)
+        yield scrapy.Request(response.urljoin("/plain?s=0"), self.leaf)
+"""
+)
+
+
+def test_a_host_that_is_longer_than_any_is_dropped(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Before its fingerprint, which would take seconds of the worker; nobody could send it."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=LONG_HOST)
+    worker = project.run_worker(timeout_s=30)
+    assert worker.close_reason == "finished"
+    assert project.count() == {"/plain?s=0": 1}
+    assert "is dropped: its host has more than 1,000 characters" in worker.text
+    assert worker.stats.get("dq/failed", 0) == 0
+
+
 def test_a_priority_of_another_type_loses_nothing(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:

@@ -223,7 +223,11 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
         },
     )
     worker = project.run_worker(timeout_s=20)
-    assert pages_of(project, worker) == [f"/p/{k}" for k in range(40)]
+    pages = pages_of(project, worker)
+    assert sorted(pages) == sorted(f"/p/{k}" for k in range(40))
+    # Within a level the order is Scrapy's, which before 2.19 is not always that of the links.
+    levels = [sum(int(page.rpartition("/")[2]) > last for last in (0, 3, 12)) for page in pages]
+    assert levels == sorted(levels)
     named = [line for line in worker.text.splitlines() if "no effect" in line]
     assert len(named) == 1
     assert "INFO" in named[0]

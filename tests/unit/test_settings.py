@@ -115,6 +115,9 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("REDIS_START_URLS_AS_ZSET", "1", True),
     ("DQ_START_META", "a, b", ("a", "b")),
     ("DQ_START_HOSTS", ["Example.com.", ".b.org", "10.0.0.1"], ("example.com", "b.org", "10.0.0.1")),
+    ("DQ_START_HOSTS", '["a.org", "b.org"]', ("a.org", "b.org")),  # as -s of the command line gives it
+    ("DQ_START_HOSTS", "a.org, b.org", ("a.org", "b.org")),
+    ("DQ_START_META", "[]", ()),
     ("REDIS_ENCODING", "latin1", "iso8859-1"),
     ("SCHEDULER_PERSIST", "true", True),
     ("SCHEDULER_FLUSH_ON_START", True, True),
@@ -223,6 +226,7 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_START_HOSTS", ["http://example.com/"]),
     ("DQ_START_HOSTS", "example.com:80"),
     ("DQ_START_HOSTS", ["*"]),
+    ("DQ_START_HOSTS", '["a.org"'),
     ("DQ_START_HOSTS", "."),
     ("REDIS_ENCODING", "utf-9"),
     ("SCHEDULER_PERSIST", "maybe"),

@@ -63,6 +63,34 @@ def test_a_folder_that_may_be_in_use_stays(
     assert list(tmp_path.iterdir()) == [folder]
 
 
+@pytest.mark.parametrize("what", ["the folder", "its lock"])
+def test_a_folder_that_is_exchanged_removes_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Where others can write, somebody may put another in its place, or a link, between look and removal."""
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    for name in (spill.LOCK, "precious"):
+        (ours / name).touch()
+    folder = tmp_path / (spill.PREFIX + "other")
+    folder.mkdir()
+    (folder / spill.LOCK).touch()
+    if what == "its lock":
+        (folder / spill.LOCK).unlink()
+        (folder / spill.LOCK).symlink_to(ours / spill.LOCK)
+    real = spill.fcntl.flock
+
+    def exchanged(*args: int) -> None:
+        real(*args)
+        folder.rename(tmp_path / "moved away")
+        ours.rename(folder)
+
+    monkeypatch.setattr(spill.fcntl, "flock", exchanged)
+    spill._sweep(tmp_path)
+    kept = folder if what == "the folder" else ours
+    assert sorted(os.listdir(kept)) == [spill.LOCK, "precious"]
+
+
 def test_a_grant_of_what_is_settled_already_is_not_started() -> None:
     """Its work is done, and the ack is queued."""
     leases = Leases(lambda partition: 1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_locked_is_not_left_behind(
     def no_lock(*_: object, **__: object) -> None:
         raise NotImplementedError("no flock here")
 
-    monkeypatch.setattr(spill, "FileLock", no_lock)
+    monkeypatch.setattr(spill.fcntl, "flock", no_lock)
     moves = every_kind(60)
     for move in moves:
         tight.append(move)
@@ -279,7 +279,8 @@ def test_the_folder_of_a_dead_process_is_removed(tight: Outbox, tmp_path: Path) 
     living.mkdir()
     foreign = tmp_path / "something-else"
     foreign.mkdir()
-    with FileLock(living / "lock"):
+    with (living / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for move in every_kind(30):
             tight.append(move)
         assert not dead.exists()

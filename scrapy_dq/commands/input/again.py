@@ -1,4 +1,4 @@
-"""What is to be typed again: options as they were, but for passwords and keys; the name of a crawl."""
+"""What is to be typed again: options as they were, without passwords and keys; the name of a crawl."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-_SECRET = re.compile(r"(REDIS_(?:URL|PARAMS)(?==.*(?:@|password))|DQ_SIGNING_KEYS)=.*", re.DOTALL)
+# Names of settings and spider arguments that secrets go by; and a value with a password, or a user in a URL.
+_NAMED = (
+    r"(?:PASS(?:W|PHRASE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE(?!S_))"
+)
+_SECRET = re.compile(
+    rf"([^=]*{_NAMED}[^=]*|[^=]*(?==.*(?://[^/\s]*@|password)))=.*", re.DOTALL | re.IGNORECASE
+)
+_HARMLESS = (
+    "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
+)  # fmt: skip
+_LOGIN = re.compile(r"//[^/\s]*@")
 
 
 def named(crawl: str, spider: str) -> str:
@@ -17,5 +27,8 @@ def named(crawl: str, spider: str) -> str:
 def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
     """Yield *flag* with each of *values*, quoted for a shell."""
     for value in values or ():
-        shown = _SECRET.sub(r"\1=...", value) if flag == "-s" else value
+        if flag in ("-a", "-s") and not value.startswith(_HARMLESS):
+            shown = _SECRET.sub(r"\1=...", value)
+        else:  # a feed on another host
+            shown = _LOGIN.sub("//...@", value)
         yield f"{flag} {shlex.quote(shown)}"

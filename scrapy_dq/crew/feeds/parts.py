@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -93,7 +94,7 @@ class PartsFolder:
     def _take_lock(self) -> int:
         for chance in range(CHANCES, 0, -1):
             try:
-                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _make_private(self.path)
                 lock = _open(self.path / "crew.lock")
             except OSError as error:
                 if chance > 1 and isinstance(error, (FileNotFoundError, FileExistsError)):
@@ -181,8 +182,13 @@ class PartsFolder:
 
 
 def write_lock(folder: Path) -> int:
-    """Become one of those who may write parts in *folder*; as long as the descriptor is open."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Become one of those who may write parts in *folder*; as long as the descriptor is open.
+
+    Raises:
+        CrewError: others could write there.
+        OSError: the folder cannot be made.
+    """
+    _make_private(folder)
     lock = _open(folder / "workers.lock")
     fcntl.flock(lock, fcntl.LOCK_SH)  # exclusive it is held for a moment only
     return lock
@@ -192,6 +198,21 @@ def lock_alone(descriptor: int) -> None:
     """Wait until nobody else has a lock on a file, and take it until that is closed; not on Windows."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _make_private(folder: Path) -> None:
+    """Make *folder*, or refuse the one that is there unless it is ours alone to write to.
+
+    Where others may write, somebody could have made it before us: the links and parts in it would decide
+    which of our files are written, and what becomes our feed.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise CrewError(
+            f"{folder} is not a folder that only you can write to: remove it when you know what is in it, "
+            f"or write the feed to another folder"
+        )
 
 
 def _open(path: Path) -> int:

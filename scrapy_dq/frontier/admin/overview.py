@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgpack
 from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, refuse
 
-PART = 200
-"""So many records are read at once."""
 MAX_AT_MS = 253_402_300_800_000
 """The year 10000."""
 _NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
@@ -63,11 +64,21 @@ def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    found = []
-    for record in client.lrange(keys.prefix(crawl) + "failed", 0, limit - 1) if limit > 0 else ():
+    found = dict[tuple[bytes, float], Failed]()
+    for record in islice(_failed_records(client, crawl), max(0, limit)):
         with suppress(Exception):
-            found.append(parse_failed(record))
-    return found
+            parsed = parse_failed(record)
+            # What fails meanwhile moves the others: some come twice.
+            found[parsed.entry_id, parsed.at] = parsed
+    return list(found.values())
+
+
+def _failed_records(client: Any, crawl: str) -> Iterator[bytes]:
+    name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
+    while records := client.lrange(name, at, at + pace.count - 1):
+        yield from records
+        at += len(records)
+        pace.saw(records)
 
 
 def parse_failed(record: bytes) -> Failed:
@@ -91,18 +102,14 @@ def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
 def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
     """Return the request that failed under this id, None if it is not among those kept; blocking.
 
-    Reads the newest first, some at a time.
-
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    name = keys.prefix(crawl) + "failed"
-    for start in range(0, client.llen(name), PART):
-        for record in client.lrange(name, start, start + PART - 1):
-            with suppress(Exception):
-                found = parse_failed(record)
-                if found.entry_id == entry_id:
-                    return found
+    for record in _failed_records(client, crawl):
+        with suppress(Exception):
+            found = parse_failed(record)
+            if found.entry_id == entry_id:
+                return found
     return None
 
 
@@ -129,9 +136,10 @@ def dead(client: Any, crawl: str, limit: int = 100) -> list[Dead]:
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    name, cursor, found = keys.prefix(crawl) + "dead", 0, dict[bytes, Dead]()
+    name, cursor, found, pace = keys.prefix(crawl) + "dead", 0, dict[bytes, Dead](), ReadPace()
     while len(found) < limit:
-        cursor, part = client.hscan(name, cursor, count=min(PART, limit))
+        cursor, part = client.hscan(name, cursor, count=pace.count)
+        pace.saw(part.values())
         for entry_id, record in part.items():
             with suppress(Exception):
                 found[entry_id] = parse_dead(entry_id, record)

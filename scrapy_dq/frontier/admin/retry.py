@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import msgpack
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import PART, Dead, Failed, Overview, parse_dead, parse_failed
+from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, parse_dead, parse_failed
+from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import refuse
@@ -90,7 +91,7 @@ def _retry_failed(
     client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed], bool], found: Retried,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
-    name, at, pace = keys.prefix(crawl) + "failed", 0, _Pace()
+    name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
     while True:
         # From the head on: what fails meanwhile comes before it, so that nothing is passed over.
         pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
@@ -119,7 +120,7 @@ def _retry_dead(
     client: Any, crawl: str, overview: Overview, wanted: Callable[[Dead], bool], found: Retried,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
-    name, cursor, pace = keys.prefix(crawl) + "dead", 0, _Pace()
+    name, cursor, pace = keys.prefix(crawl) + "dead", 0, ReadPace()
     while True:
         cursor, part = client.hscan(name, cursor, count=pace.count)
         pace.saw(part.values())
@@ -162,17 +163,6 @@ def retry_records(
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
     return reply[1], reply[2]
-
-
-class _Pace:
-    """How many records are read at once: PART, or about MAX_EXCHANGE_BYTES if they are large."""
-
-    def __init__(self) -> None:
-        self.count = 4
-
-    def saw(self, records: Collection[bytes]) -> None:
-        largest = max(map(len, records), default=0)
-        self.count = max(1, min(PART, 4 * self.count, MAX_EXCHANGE_BYTES // max(1, largest)))
 
 
 def _read(parse: Callable[..., T], *record: bytes) -> T | None:

@@ -7,16 +7,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import msgpack
-from filelock import FileLock, Timeout
 from queuelib import FifoDiskQueue
 
 from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, clamped
+
+try:
+    import fcntl
+except ImportError:  # Windows, which removes no folder whose files are open
+    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 PREFIX = "scrapy-dq-outbox-"
@@ -44,7 +48,7 @@ class Spill:
     def __init__(self, parent: str = "") -> None:
         self._parent = Path(parent or tempfile.gettempdir())
         self._folder: Path | None = None
-        self._lock: FileLock | None = None
+        self._lock: int | None = None
         self._queue: FifoDiskQueue | None = None
         self._warned = False
 
@@ -99,7 +103,7 @@ class Spill:
                 self._queue.close()
             self._queue = None
         if self._lock is not None:
-            self._lock.release()
+            os.close(self._lock)
             self._lock = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -108,20 +112,33 @@ class Spill:
     def _open(self) -> None:
         _sweep(self._parent)
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
-        self._lock = FileLock(self._folder / LOCK, timeout=0)
-        self._lock.acquire()
+        self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        if fcntl is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._queue = FifoDiskQueue(self._folder / "moves")
         logger.info("What waits for Redis is more than memory should hold: it goes to %s", self._folder)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove our user's folders whose process is gone: nobody holds their lock."""
-    for folder in parent.glob(PREFIX + "*"):
-        with suppress(OSError, Timeout):
+    """Remove our user's folders whose process is gone: nobody holds their lock.
+
+    Looked at through descriptors, never by path twice: in a folder that others can write, somebody may put
+    a link to another place between two looks.
+    """
+    if fcntl is None:
+        return
+    for path in parent.glob(PREFIX + "*"):
+        with suppress(OSError), ExitStack() as stack:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, folder)
+            if os.fstat(folder).st_uid != os.getuid():
+                continue
             # Without a lock file its owner may be about to make one.
-            if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and (folder / LOCK).exists():
-                with FileLock(folder / LOCK, timeout=0):
-                    shutil.rmtree(folder, ignore_errors=True)
+            lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=folder)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(folder), path.lstat()):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _lower(move: Move) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 -- discarded: buckets of a `seen` that was dropped. To unlink millions of keys in one step would hold up Redis, so
 -- they are noted here, and unlinked some at a time: by exchanges, and by whoever has dropped them (sweep.lua).
 local MOST_GENERATIONS = 16
-local MOST_BUCKETS = 2 ^ 28 -- of 12 billion fingerprints: a stranger may write a number that nobody would ever sweep
+local MOST_BUCKETS = 2 ^ 26 -- of 3 billion fingerprints: others may write a number that nobody would ever sweep
 local function whole_number(text, least, most)
   return math.max(least, math.min(math.floor(tonumber(text or 0) or 0), most))
 end

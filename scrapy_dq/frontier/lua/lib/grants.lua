@@ -77,7 +77,7 @@ local function remember(worker_id, was, seq, seeding, dropped, settled)
 end
 local function repeat_grants(worker_id, remembered)
   local timed = string.sub(remembered, 1, 1) == 't'
-  for i = 2, #remembered, timed and 20 or 12 do
+  for i = 2, #remembered - (timed and 19 or 11), timed and 20 or 12 do -- what is not whole, others wrote
     local id = string.sub(remembered, i, i + 11)
     local record = redis.call('HGET', in_flight_key(worker_id), id)
     if record then

@@ -7,6 +7,12 @@ end
 local only_looks -- at what is stored, or mends it: what a script left half-done (salvage.lua) is no hindrance
 local TORN_TYPES = { set = true, hash = true, zset = true, list = true } -- by which command was allowed
 local polite -- whether any key of politeness is there, as far as this script knows
+-- Each look at a crawl goes through its members: a million would hold up Redis for seconds. Nobody joins beyond this
+-- (join.lua); twice as many, somebody else has written.
+local MOST_MEMBERS = 10000
+local function too_many(most)
+  if there.members > most then return { 'TOO_MANY', key.members, there.members } end
+end
 local SIZE = { set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', list = 'LLEN' }
 -- Returns how much a key holds; or nil, and what is wrong. Cheaper than to ask for its type.
 local function size_of(name, expected)
@@ -32,6 +38,8 @@ local function wrong_type(worker_id)
   end
   there = {}
   wrong = wrong_among(key_types)
+  if wrong then return wrong end
+  wrong = too_many(2 * MOST_MEMBERS)
   if wrong then return wrong end
   if redis.call('EXISTS', key.absent, key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
     key.quarantine, key.delayed, key.stats, key.discarded, key.torn) > 0 then

@@ -6,8 +6,8 @@
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run)
 --          DENIED, what Redis says, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
---          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it): nothing was
---          changed
+--          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
+--          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -15,7 +15,7 @@ local ours = described(5)
 
 local refused, words_of_redis = refused_commands()
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
-local wrong = wrong_type() or unfit()
+local wrong = wrong_type() or unfit() or too_many(MOST_MEMBERS)
 if wrong then return wrong end
 -- Workers name files by it.
 if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$')) then

@@ -13,14 +13,21 @@ if not read then return { 'OK' } end
 local packed = redis.call(read[1], key.torn, unpack(read, 2))
 if type(packed) == 'table' then packed = packed[1] end
 local understood, torn = pcall(cmsgpack.unpack, packed or '')
-if not understood or type(torn) ~= 'table' then torn = {} end -- a stranger's
-local was = torn.state or {}
+if not understood or type(torn) ~= 'table' then torn = {} end -- no script of ours wrote it
+local was = type(torn.state) == 'table' and torn.state or {}
 local counted = state.waiting + state.in_flight + state.delayed
-
-if state.epoch and was.epoch == state.epoch and was.run == state.run then
+-- An error in what was noted, and no refusal of Redis, which passes: it would come back with every try.
+local function is_forged(problem)
+  problem = type(problem) == 'table' and problem.err or tostring(problem)
+  for _, sign in ipairs({ 'attempt to', 'bad argument', 'WRONGTYPE', 'must be strings or integers', "'for' " }) do
+    if string.find(problem, sign, 1, true) then return true end
+  end
+end
+local function put_right()
   local stored_phase = state.stored_phase
   for name, value in pairs(was) do
-    if type(state[name]) ~= 'number' or type(value) == 'number' then state[name] = value end
+    local fits = state[name] == nil or type(state[name]) == type(value)
+    if fits and type(value) ~= 'table' then state[name] = value end
   end
   counted = state.waiting + state.in_flight + state.delayed
   state.stored_phase = stored_phase
@@ -42,21 +49,30 @@ if state.epoch and was.epoch == state.epoch and was.run == state.run then
     redis.call('HDEL', in_flight_key(torn.worker), id)
   end
   if torn.list then note_band(unpack(torn.list)) end
-  if torn.deltas then add_up(torn.deltas, torn.at) end
+  -- From -1e300 on it would never end.
+  if torn.deltas then add_up(torn.deltas, type(torn.at) == 'number' and math.max(1, torn.at) or 1) end
 end
+local function try(step)
+  local right, problem = pcall(step)
+  if not right and not is_forged(problem) then error(problem, 0) end
+end
+if state.epoch and was.epoch == state.epoch and was.run == state.run then try(put_right) end
 -- Also of a worker that has never been a member: its record is found by nobody.
-for _, id in ipairs({ torn.registering or torn.removing }) do remove_member(id) end
+for _, id in ipairs({ torn.registering or torn.removing }) do try(function() remove_member(id) end) end
 if state.epoch then
   redis.call('LREM', key.failed, 0, '') -- the places of records that a retry has taken out
-  for _, partition in ipairs(torn.partitions or {}) do touched[partition] = true end
+  for _, partition in ipairs(type(torn.partitions) == 'table' and torn.partitions or {}) do
+    if type(partition) == 'string' then touched[partition] = true end
+  end
   recount()
   -- More was counted than is there now: keys were deleted meanwhile. An audit finds out (damage.lua).
   state.waiting = state.waiting + math.max(0, counted - state.waiting - state.in_flight - state.delayed)
-  if torn.seq and redis.call('HEXISTS', worker_key(torn.worker), 'last_seq') == 1 then
-    -- Its repeat fits, though some of what it settles is settled.
-    redis.call('HSET', worker_key(torn.worker), 'mended',
-      string.format('%.0f %.0f', torn.seq, redis.call('HLEN', in_flight_key(torn.worker))))
-  end
+  if torn.seq then try(function() -- its repeat fits, though some of what it settles is settled
+    if redis.call('HEXISTS', worker_key(torn.worker), 'last_seq') == 1 then
+      redis.call('HSET', worker_key(torn.worker), 'mended',
+        string.format('%.0f %.0f', torn.seq, redis.call('HLEN', in_flight_key(torn.worker))))
+    end
+  end) end
   if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end
   tell() -- whoever is quiet: something may be waiting
   save_state()

@@ -1,0 +1,78 @@
+"""How much is read at once of records that may have megabytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgpack
+import pytest
+
+from scrapy_dq.adoption.source import BATCH, Found, Source
+from scrapy_dq.frontier.admin.overview import dead, failed, failed_one
+from scrapy_dq.frontier.admin.read_pace import MOST_RECORDS, ReadPace
+
+LARGE = b"x" * 1024 * 1024
+MOST_BYTES = 8 * len(LARGE)
+
+
+def of_failed(n: int) -> bytes:
+    """Return a record as lua/moves/fail.lua writes it."""
+    return msgpack.packb([b"%012d" % n, b"label", b"reason", 1, b"worker", 0, 0, LARGE])
+
+
+class Kept:
+    """A Redis with a list and a hash of large records; it notes how much was read at once."""
+
+    def __init__(self, count: int) -> None:
+        self.records = [of_failed(n) for n in range(count)]
+        self.reads: list[int] = []
+
+    def lrange(self, name: str, first: int, last: int) -> list[bytes]:
+        found = self.records[first : last + 1]
+        self.reads.append(sum(map(len, found)))
+        return found
+
+    def hscan(self, name: str, cursor: int, count: int) -> tuple[int, dict[bytes, bytes]]:
+        end = min(cursor + count, len(self.records))
+        record = msgpack.packb([b"reason", 1, b"worker", 0, 0, LARGE])
+        self.reads.append((end - cursor) * len(record))
+        return end % len(self.records), {b"%012d" % n: record for n in range(cursor, end)}
+
+
+def test_large_records_are_read_a_few_at_once_and_small_ones_by_the_hundred() -> None:
+    pace = ReadPace()
+    for _ in range(9):
+        pace.saw([LARGE, b""])
+        assert pace.count * len(LARGE) <= MOST_BYTES
+    for _ in range(9):
+        pace.saw([b"small"])
+    assert pace.count == MOST_RECORDS
+
+
+@pytest.mark.parametrize("what", ["failed", "dead", "one", "one that is not there"])
+def test_what_went_wrong_is_read_within_bounds(what: str) -> None:
+    """Many records of the largest size are read all the same, each once."""
+    kept: Any = Kept(60)
+    if what in ("failed", "dead"):
+        found = (failed if what == "failed" else dead)(kept, "crawl", 50)
+        assert len({each.entry_id for each in found}) == len(found) == 50
+    else:
+        entry_id = b"%012d" % (59 if what == "one" else 60)
+        assert bool(failed_one(kept, "crawl", entry_id)) == (what == "one")
+    assert max(kept.reads) <= MOST_BYTES
+
+
+def test_a_queue_that_is_adopted_is_read_within_bounds() -> None:
+    kept: Any = Kept(60)
+
+    class Client:
+        async def lrange(self, *args: Any) -> list[bytes]:
+            return kept.lrange(*args)  # type: ignore[no-any-return]
+
+    async def read() -> list[bytes]:
+        batches = Source(Client()).members(Found("queue", "list", 60), False, False)
+        return [member async for batch in batches for member in batch]
+
+    assert asyncio.run(read()) == kept.records
+    assert BATCH * len(LARGE) > MOST_BYTES >= max(kept.reads)
