@@ -8,8 +8,7 @@ from scrapy_dq.frontier.admin.forget import forget
 from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, dead, failed, peek, shared_stats
 from scrapy_dq.frontier.admin.retry import Retried, retry
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.worker.speaker import WorkerOptions
-from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 
 __all__ = [
     "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Retried", "Worker",

@@ -31,6 +31,7 @@ from scrapy_dq.frontier.model import (
     Parentless,
     Receipt,
     Rejoined,
+    Seeding,
     Seen,
     StartKeys,
     Status,
@@ -168,7 +169,7 @@ class Frontier:
         run: int,
         held: Sequence[bytes],
         parentless: Parentless,
-        seeding: int,
+        seeding: Seeding,
         crawl: Identity,
     ) -> Rejoined:
         """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
@@ -176,12 +177,12 @@ class Frontier:
         Args:
             parentless: puts that no lease stands for: with these it registers in a finished run, too, while
                 it is still known what was put in it; the first that is new opens it again.
-            seeding: 1, or AGAIN.
+            seeding: ACTIVE, or AGAIN.
         Source: transitions/rejoin.lua
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            seeding, *self._said_of(crawl),
+            int(seeding), *self._said_of(crawl),
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is Status.LOST:
@@ -200,7 +201,7 @@ class Frontier:
         run: int,
         seq: int,
         want: int,
-        seeding: int,
+        seeding: Seeding,
         held: int,
         moves: bytes,
         terms: bytes = NO_TERMS,
@@ -210,7 +211,6 @@ class Frontier:
         Args:
             seq: one more than that of the last exchange that was answered; 1 after (re)joining.
             want: leases, 0 to MAX_LEASES.
-            seeding: 1 while `start()` is not exhausted, 2 if it failed, LISTENING, else 0.
             held: leases that this worker believes to own before *moves* are applied.
             moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
             terms: from `pack_terms`.
@@ -221,11 +221,11 @@ class Frontier:
         """
         while True:
             reply = await self._call(
-                "exchange", worker_id, epoch, run, seq, want, seeding, held, MAX_EXCHANGE_BYTES,
+                "exchange", worker_id, epoch, run, seq, want, int(seeding), held, MAX_EXCHANGE_BYTES,
                 self._keep_failed, terms, moves,
             )  # fmt: skip
             if reply[0] != b"KIND":
-                return parse_receipt(reply, self.signer)
+                return parse_receipt(reply, self.signer, time.monotonic())
             # This frontier came without one, as a program's, or it was converted while this worker was away.
             self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
 

@@ -8,10 +8,6 @@ from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
 ENTRY_ID_BYTES = 12
-AGAIN = 4
-"""The level of seeding of a worker whose start requests are gone, though stored: start() has to run again."""
-LISTENING = 3
-"""The level of seeding of a worker that waits for what is fed: it keeps the run open, and is not counted."""
 MAX_MOVES = 1_000
 """Moves of one exchange, at most: a script holds Redis while it runs."""
 MAX_LEASES = 1_000
@@ -32,6 +28,10 @@ class FrontierUnavailable(FrontierError):
 
 class FrontierRefused(FrontierError):
     """The frontier cannot be used as configured; nothing in Redis was changed."""
+
+
+class SpillLost(Exception):
+    """Moves on disk cannot be read back."""
 
 
 class FrontierLost(FrontierError):
@@ -86,6 +86,21 @@ class StartQueue(IntEnum):
     """After them, the oldest first."""
     LIFO = 2
     """After them, the newest first."""
+
+
+class Seeding(IntEnum):
+    """A worker's level of seeding. Only with DONE may its exchange finish the run."""
+
+    DONE = 0
+    """Its `start()` is exhausted, or it has none."""
+    ACTIVE = 1
+    """Its `start()` is not exhausted, or something without a parent waits in its outbox."""
+    FAILED = 2
+    """Its `start()` raised, and yields nothing more."""
+    LISTENING = 3
+    """It waits for what is fed: this keeps the run open, and is not counted."""
+    AGAIN = 4
+    """Its start requests are gone, though they were stored: `start()` has to run again."""
 
 
 class Parentless(IntEnum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Sequence
 from math import ceil, floor
 from typing import Any
@@ -41,10 +40,13 @@ MAX_PID = 2**31 - 1
 _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 
-def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING) -> bytes:
-    """Return *moves* as transitions/exchange.lua reads them; frozen bytes, so that a repeat is the same."""
-    # One moment for all: a pause between two of them must not change the order in which they fall due.
-    now = time.monotonic()
+def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING, now: float = 0.0) -> bytes:
+    """Return *moves* as transitions/exchange.lua reads them; frozen bytes, so that a repeat is the same.
+
+    Args:
+        now: by the clock of `Put.due_at`. One moment for all: a pause between two of them must not change the
+            order in which they fall due.
+    """
     return msgpack.packb([_packed(move, signer, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
 
@@ -69,9 +71,8 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
     raise TypeError(f"not a move: {move!r}")
 
 
-def pack_terms(terms: Terms) -> bytes:
-    """Return *terms* as lua/transitions/exchange.lua reads them; times become relative to this moment."""
-    now = time.monotonic()
+def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
+    """Return *terms* as lua/transitions/exchange.lua reads them; times become relative to *now*."""
     # Rounded so that no pause gets shorter.
     notes = [
         (1, note.partition, note.entry_id, floor((now - note.at) * 1000))
@@ -147,14 +148,13 @@ def whole_ms(seconds: float) -> int:
 NO_TERMS = pack_terms(Terms())
 
 
-def parse_receipt(reply: list[Any], signer: Signer = TRUSTING) -> Receipt:
-    """Read lua/transitions/exchange.lua's answer; times become this process's."""
+def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
+    """Read lua/transitions/exchange.lua's answer, which came *now*; times become those of that clock."""
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
     _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, words, damage = reply
     dropped = positions.split(b",") if positions else []
-    now = time.monotonic()
     return Receipt(
         status,
         bool(applied),

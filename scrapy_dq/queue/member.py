@@ -21,10 +21,9 @@ from scrapy_dq.frontier.model import (
     FrontierUnavailable,
     Order,
     Put,
-    Words,
 )
-from scrapy_dq.frontier.worker.speaker import JOIN_PATIENCE_S
-from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.worker import JOIN_PATIENCE_S, Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
 from scrapy_dq.queue.calls import Call, Flush, Look, Putting, ShutDown
@@ -41,7 +40,7 @@ AGAIN_S = 1.0
 """From one try to join the next run to the next one."""
 
 
-class Member:
+class Member(Listener):
     """Joins a crawl, is the listener of its worker there, and leaves."""
 
     worker: Worker
@@ -287,22 +286,17 @@ class Member:
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # What the worker tells (frontier.worker.protocol.Listener).
+    # What the worker reports. The rest needs no hook: `_exchanged` sees the end of a run, a put that is
+    # dropped was stored by a try whose answer was lost, and a program closes when it wants to.
 
     def leases_arrived(self) -> None:
         self._callers.serve()
-
-    def run_finished(self) -> None:
-        pass  # `_exchanged` finds out
 
     def frontier_lost(self) -> None:
         self._break(
             f"the frontier of crawl {self._config.crawl!r} is gone, or another one has taken its place: what "
             f"waited in it is not there any more. A new Queue object goes on with what is there now"
         )
-
-    def put_dropped(self, put: Put) -> None:
-        pass  # stored already, by a try whose answer was lost
 
     def put_refused(self, put: Put) -> None:
         self._callers.puts.refuse(put)
@@ -313,18 +307,15 @@ class Member:
     def rolled_back(self, parentless: bool) -> None:
         self._forgotten = self._forgotten or parentless  # said already; what was put since is stored again
 
-    def told(self, before: Words, words: Words) -> None:
-        pass  # a program is no crawler: it closes when it wants to
-
-    def counted(self, what: str, amount: float) -> None:
-        if what == "exchange":
+    def counted(self, what: Count, amount: float) -> None:
+        if what is Count.EXCHANGE:
             if self._away:
                 self._away = False
                 self._callers.disturbed(is_older=False)
             self._exchanged()
-        elif what == "rejoin":
+        elif what is Count.REJOIN:
             self._callers.disturbed(is_older=True)
-        elif what == "error":
+        elif what is Count.ERROR:
             self._away = True
             self._connection.missed()
             self._callers.judge()

@@ -2,7 +2,7 @@
 
 Scrapy tells a scheduler nothing about what becomes of a request. `ExecutionEngine._slot.inprogress`
 loses it after its callback and the pipelines of all its items have finished. Each thing that is used
-here is checked when the spider opens, and pinned by tests/scrapy/test_settlement.py for every
+here is checked when the spider opens, and pinned by tests/scheduling/test_settlement.py for every
 supported version.
 """
 

@@ -16,6 +16,7 @@ from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, opt
 from scrapy_dq.frontier.admin.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
+from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
@@ -47,15 +48,15 @@ logger = logging.getLogger(__name__)
 NO_LIMIT = 100
 """Leases at a time when CONCURRENT_REQUESTS is 0."""
 _COUNTERS = {
-    "exchange": stats.EXCHANGES,
-    "seconds": stats.EXCHANGE_SECONDS,
-    "error": stats.REDIS_ERRORS,
-    "rejoin": stats.REJOINS,
-    "reclaim": stats.RECLAIMED,
-    "ack": stats.ACKED,
-    "release": stats.RELEASED,
-    "bury": stats.BURIED,
-    "fail": stats.FAILED,
+    Count.EXCHANGE: stats.EXCHANGES,
+    Count.SECONDS: stats.EXCHANGE_SECONDS,
+    Count.ERROR: stats.REDIS_ERRORS,
+    Count.REJOIN: stats.REJOINS,
+    Count.RECLAIM: stats.RECLAIMED,
+    Count.ACK: stats.ACKED,
+    Count.RELEASE: stats.RELEASED,
+    Count.BURY: stats.BURIED,
+    Count.FAIL: stats.FAILED,
 }
 
 
@@ -69,7 +70,7 @@ class Settler(Protocol):
     def forget_sent(self) -> None: ...
 
 
-class Session:
+class Session(Listener):
     """Connects a crawler to its frontier, and is the listener of its worker."""
 
     worker: Worker
@@ -209,7 +210,7 @@ class Session:
         finally:
             await self._connection.close()
 
-    # What the worker tells (frontier.worker.protocol.Listener).
+    # What the worker reports.
 
     def leases_arrived(self) -> None:
         self.settlement.wake()
@@ -252,12 +253,12 @@ class Session:
             logger.info("Crawl %r: all its workers are asked to stop", self.config.crawl)
             self.settlement.close_spider("stopped")
 
-    def counted(self, what: str, amount: float) -> None:
+    def counted(self, what: Count, amount: float) -> None:
         if what in _COUNTERS:
             self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
-        if what == "error":
+        if what is Count.ERROR:
             self._connection.missed()
-        elif what == "exchange" and self.listening.exchanged():
+        elif what is Count.EXCHANGE and self.listening.exchanged():
             self.settlement.wake()  # it finds that it is idle
 
     def _capacity(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from program.conftest import Background
+from queues.conftest import Background
 from scrapy_dq import Queue
 from scrapy_dq.frontier import peek
 from scrapy_dq.queue import FrontierUnavailable, ShutDown

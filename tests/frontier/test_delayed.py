@@ -52,7 +52,7 @@ def test_a_pause_while_they_are_packed_changes_no_order(
     pauses = count(time.monotonic())
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: next(pauses))
-        packed = pack_moves(moves)
+        packed = pack_moves(moves, now=next(pauses))
     worker.exchange(moves=packed)
     live.advance(1000)
     assert worker.take(9) == [0, 1, 2, 3, 4]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import LISTENING, Admission, Census, Parentless, Receipt, Status, Words
+from scrapy_dq.frontier.model import Admission, Census, Parentless, Receipt, Seeding, Status, Words
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -411,7 +411,7 @@ def test_a_run_of_one_worker_has_no_window(live: LiveFrontier) -> None:
 def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None:
     """Not with its former self, a program or a command, nor with one that was dead before it came."""
     if with_ == "a program":
-        HandWorker(live, "program", IDENTITY).exchange(seeding=LISTENING)
+        HandWorker(live, "program", IDENTITY).exchange(seeding=Seeding.LISTENING)
     elif with_ == "one that is dead":
         HandWorker(live, "dead", ARGS).fence("dead", gone=True)
     elif with_ == "one that died before it came":

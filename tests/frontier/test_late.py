@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Put, Status
+from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 
@@ -28,17 +28,18 @@ class Late:
     def __init__(self, live: LiveFrontier, crawl: Identity) -> None:
         self._run = live._loop.run_until_complete
         self.listener = Mock()
-        self.protocol = WorkerProtocol(live.frontier, crawl, own_identity(), self.listener, 0.0)
-        self._run(self.protocol.join("a new epoch"))
+        self._driver = Driver(live.frontier, crawl, own_identity(), self.listener, 0.0)
+        self.protocol = self._driver.protocol
+        self._run(self._driver.join("a new epoch"))
 
     def speak(self, *puts: Put, times: int = 1) -> None:
         for each in puts:
             self.protocol.outbox.append(each)
         for _ in range(times):
-            self._run(self.protocol.speak(0))
+            self._run(self._driver.exchange(0))
 
     def leave(self) -> None:
-        self._run(self.protocol.leave())
+        self._run(self._driver.leave())
 
     @property
     def told(self) -> int:

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_dq.frontier import Overview, Retried, peek, retry, wire
+from scrapy_dq.frontier import Overview, Retried, frontier, peek, retry
 from scrapy_dq.frontier.admin import retry as retry_module
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import parse_failed
@@ -615,7 +615,7 @@ def times(receipt: Receipt) -> tuple[Any, ...]:
 @pytest.fixture
 def _no_time_passes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers' clocks stand at 0: what is sent in advance of a moment is the same in each example."""
-    monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(frontier, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 @pytest.mark.usefixtures("_no_time_passes_by_itself")

@@ -12,7 +12,8 @@ import pytest
 
 from scrapy_dq.frontier import Retried, peek, retry
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.admin.retry import MAX_RECORDS, _batches, _Pace, retry_records
+from scrapy_dq.frontier.admin.read_pace import ReadPace
+from scrapy_dq.frontier.admin.retry import MAX_RECORDS, _batches, retry_records
 from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Order, Status, Terms
 from support.live_frontier import (
     IDENTITY,
@@ -287,7 +288,7 @@ def test_what_is_read_at_once_is_bounded_in_bytes(live: LiveFrontier, worker: Ha
         worker.exchange(*(put(m, payload=b"x" * 2**20) for m in range(n, n + 4)), want=4)
         worker.exchange(*(fail(m) for m in range(n, n + 3)), bury(n + 3))
     assert retry_all(live) == Retried(18, 6)
-    pace = _Pace()
+    pace = ReadPace()
     for size, count in ((2**20, 4), (100, 16), (100, 64), (100, 200), (2**23, 1), (0, 4)):
         pace.saw([b"x" * size])
         assert pace.count == count

@@ -9,11 +9,11 @@ import pytest
 from scrapy_dq.frontier.admin.control import Word, limit, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import (
-    LISTENING,
     Claim,
     FrontierRefused,
     Hold,
     Order,
+    Seeding,
     StartKeys,
     Status,
     Terms,
@@ -51,10 +51,10 @@ def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> 
         worker = HandWorker(fed, "worker")
         say(fed, Word.PAUSE)
         terms = Terms(claim=Claim("list", b"\0", b"12345678"))
-        assert worker.exchange(want=5, seeding=LISTENING, terms=terms).leases == ()
+        assert worker.exchange(want=5, seeding=Seeding.LISTENING, terms=terms).leases == ()
         assert fed.redis.llen(live.key("fed")) == 1
         say(fed, Word.RESUME)
-        assert len(worker.exchange(want=5, seeding=LISTENING, terms=terms).leases) == 1
+        assert len(worker.exchange(want=5, seeding=Seeding.LISTENING, terms=terms).leases) == 1
     finally:
         fed.close()
 

@@ -262,10 +262,11 @@ class HandWorker:
     ) -> Receipt:
         """Make the next exchange; *other* arguments of `Frontier.exchange` replace the right ones."""
         self.live.ahead_ms = max(self.live.ahead_ms, round(terms.ahead_s * 1000))
+        now = time.monotonic()
         self.last = {
             "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
-            "seeding": seeding, "held": len(self.held), "moves": pack_moves(moves, self.live.frontier.signer),
-            "terms": pack_terms(terms),
+            "seeding": seeding, "held": len(self.held),
+            "moves": pack_moves(moves, self.live.frontier.signer, now), "terms": pack_terms(terms, now),
         } | other  # fmt: skip
         receipt = self.send(self.last)
         self.seq += receipt.applied or receipt.status is Status.FINISHED

@@ -10,7 +10,6 @@ from typing import Any
 from scrapy_dq.frontier.admin.control import Word
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
-    AGAIN,
     PRIORITY_LIMIT,
     Ack,
     Admission,
@@ -28,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Release,
+    Seeding,
     Sent,
     StartQueue,
     Status,
@@ -146,7 +146,7 @@ class ReferenceFrontier(Partitions):
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
         member = self.members.get(old_id)
         registered = member is not None and not member.fenced
-        again = seeding == AGAIN
+        again = seeding == Seeding.AGAIN
         stays = (registered or again or parentless != Parentless.NONE) and not self.cleared
         over = self.run > run and old_id not in self.members
         if over:

@@ -18,8 +18,8 @@ from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.worker.speaker import WorkerOptions
-from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 from scrapy_dq.settings import Config
 from support.waiting import patience
 
@@ -88,7 +88,7 @@ class Crawl:
         return dict.fromkeys(range(self.size), 1)
 
 
-class Engine:
+class Engine(Listener):
     """One worker and what drives it; `async with` joins, and leaves if the test has not.
 
     It looks for work only when it is told to, or when work of its own has ended: a call that the
@@ -230,7 +230,7 @@ class Engine:
         self.worker.downloaded(entry_id)
         self._wake.set()
 
-    # frontier.worker.protocol.Listener
+    # What the worker reports.
 
     def leases_arrived(self) -> None:
         self._wake.set()
@@ -252,7 +252,7 @@ class Engine:
     def told(self, before: Words, words: Words) -> None:
         self.words.append(words)
 
-    def counted(self, what: str, amount: float) -> None:
+    def counted(self, what: Count, amount: float) -> None:
         self.counts[what] += amount  # type: ignore[assignment]
 
     @property

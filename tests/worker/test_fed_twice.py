@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.model import Ack, Admission, Lease, Order, Put, StartKeys
+from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from support.live_frontier import IDENTITY
@@ -23,14 +24,14 @@ HORIZON_S = 0.2
 
 
 @asynccontextmanager
-async def worker(url: str, crawl: str) -> AsyncIterator[tuple[WorkerProtocol, redis.asyncio.Redis]]:
+async def worker(url: str, crawl: str) -> AsyncIterator[tuple[Driver, redis.asyncio.Redis]]:
     client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
     keys = StartKeys("list", (f"{crawl}:start",), MARK)
     frontier = Frontier(client, crawl, Order.FIFO, start_keys=keys)
-    protocol = WorkerProtocol(frontier, IDENTITY, own_identity(), Mock(), HORIZON_S)
-    protocol.listening, protocol.seeding = True, 0
-    await protocol.join("an-epoch")
-    yield protocol, client
+    driver = Driver(frontier, IDENTITY, own_identity(), Mock(), HORIZON_S)
+    driver.protocol.listening, driver.protocol.seeding = True, 0
+    await driver.join("an-epoch")
+    yield driver, client
     await client.aclose()
 
 
@@ -51,9 +52,10 @@ def settle(protocol: WorkerProtocol, lease: Lease) -> None:
     protocol.outbox.append(ack)
 
 
-async def work(protocol: WorkerProtocol, crawled: list[bytes], rounds: int) -> None:
+async def work(driver: Driver, crawled: list[bytes], rounds: int) -> None:
+    protocol = driver.protocol
     for _ in range(rounds):
-        await protocol.speak(8)
+        await driver.exchange(8)
         while (lease := protocol.leases.take(0.0)) is not None:
             if lease.payload.startswith(MARK):
                 expand(protocol, lease)
@@ -73,17 +75,17 @@ def test_its_children_are_not_stored_again(redis_server: RedisServer, crawl_name
             worker(redis_server.url, crawl_name) as (other, _),
         ):
             await client.rpush(f"{crawl_name}:start", b"http://localhost/")
-            await cut_off.speak(8)
-            lease = cut_off.leases.take(0.0)
+            await cut_off.exchange(8)
+            lease = cut_off.protocol.leases.take(0.0)
             assert lease is not None
-            expand(cut_off, lease)  # Redis cannot be reached from it
-            frontier = other._frontier
-            await frontier.fence(cut_off.id, other.epoch, other.run)
-            await frontier.drain(cut_off.id, other.epoch, other.run, 100, 3)
+            expand(cut_off.protocol, lease)  # Redis cannot be reached from it
+            frontier, dead, now = other.frontier, cut_off.protocol.id, other.protocol
+            await frontier.fence(dead, now.epoch, now.run)
+            await frontier.drain(dead, now.epoch, now.run, 100, 3)
             await work(other, crawled, 14)
             assert sorted(crawled) == [b"child 1", b"child 2"]
             for _ in range(3):
-                await cut_off.speak(0)  # it can be reached again: RESYNC, rejoin, and what is left
+                await cut_off.exchange(0)  # it can be reached again: RESYNC, rejoin, and what is left
             await work(other, crawled, 4)
         return crawled
 

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 
-from scrapy_dq.frontier import wire
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Admission,
@@ -25,9 +24,9 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.signing import TRUSTING
-from scrapy_dq.frontier.worker import protocol as module
+from scrapy_dq.frontier.worker import driver as module
+from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from worker.engine import IDENTITY
 
 HORIZON_S = 10.0
@@ -40,6 +39,7 @@ class Talk:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.crawl = "crawl"
         self.start_keys = None
         self.signer = TRUSTING
         self.numbers: list[int] = []
@@ -52,11 +52,12 @@ class Talk:
         """The notes that each exchange carried."""
         self.parentless: list[Parentless] = []
         """What each rejoin told of puts that no lease stands for."""
-        self.protocol = WorkerProtocol(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
+        self.driver = Driver(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
+        self.protocol = self.driver.protocol
 
     async def speak(self, answer: Receipt = APPLIED, takes_s: float = 0.0) -> None:
         self._answer, self._takes_s = answer, takes_s
-        await self.protocol.speak(0)
+        await self.driver.exchange(0)
 
     async def stored_again(self) -> list[Move]:
         """Be out of step with Redis, and return what is handed in after the rejoin."""
@@ -204,7 +205,7 @@ async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(ta
 async def test_a_finished_run_is_asked_in_vain(talk: Talk) -> None:
     """The pauses between exchanges grow, as for any that brings nothing."""
     talk._answer, talk._takes_s = Receipt(Status.FINISHED), 0.0
-    assert await talk.protocol.speak(5) == (5, 0)
+    assert await talk.driver.exchange(5) == (5, 0)
 
 
 async def test_who_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(talk: Talk) -> None:
@@ -228,46 +229,39 @@ SENT = Sent(b"a.com", b"%012d" % 1, 999.0)
 TOLD = [1, b"a.com", b"%012d" % 1]
 
 
-@pytest.fixture
-def noted(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> Talk:
-    """A talk whose wire goes by its clock, too."""
-    monkeypatch.setattr(wire, "time", talk)
-    return talk
-
-
-async def test_a_note_is_told_once_and_with_its_age(noted: Talk) -> None:
+async def test_a_note_is_told_once_and_with_its_age(talk: Talk) -> None:
     """The clocks of two hosts are not compared: Redis learns how long ago it was, or will be."""
-    noted.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
-    await noted.speak()
-    await noted.speak()
-    assert noted.told == [[[*TOLD, 1000], [2, b"b.com", 5000], [2, b"c.com", 0]], []]
+    talk.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
+    await talk.speak()
+    await talk.speak()
+    assert talk.told == [[[*TOLD, 1000], [2, b"b.com", 5000], [2, b"c.com", 0]], []]
 
 
 @pytest.mark.parametrize("answer", [Receipt(Status.RESYNC), Receipt(Status.FINISHED)])
-async def test_a_note_that_was_not_applied_is_told_again(noted: Talk, answer: Receipt) -> None:
+async def test_a_note_that_was_not_applied_is_told_again(talk: Talk, answer: Receipt) -> None:
     """After the rejoin; older by then."""
-    noted.protocol.outbox.append(put(1, PARENT))
-    noted.protocol.notes.append(SENT)
-    await noted.speak(answer)
-    await noted.speak()
-    noted.now += 3
-    await noted.speak()
-    assert noted.told == [[[*TOLD, 1000]], [[*TOLD, 4000]]]
+    talk.protocol.outbox.append(put(1, PARENT))
+    talk.protocol.notes.append(SENT)
+    await talk.speak(answer)
+    await talk.speak()
+    talk.now += 3
+    await talk.speak()
+    assert talk.told == [[[*TOLD, 1000]], [[*TOLD, 4000]]]
 
 
-async def test_a_note_that_comes_while_an_exchange_is_under_way_goes_with_the_next(noted: Talk) -> None:
-    exchange = noted.exchange
+async def test_a_note_that_comes_while_an_exchange_is_under_way_goes_with_the_next(talk: Talk) -> None:
+    exchange = talk.exchange
 
     async def interrupted(*args: Any) -> Receipt:
-        if not noted.told:
-            noted.protocol.notes.append(SENT)
+        if not talk.told:
+            talk.protocol.notes.append(SENT)
         return await exchange(*args)
 
-    noted.exchange = interrupted  # type: ignore[method-assign]
-    await noted.speak()
-    await noted.speak()
-    await noted.speak()
-    assert noted.told == [[], [[*TOLD, 1000]], []]
+    talk.exchange = interrupted  # type: ignore[method-assign]
+    await talk.speak()
+    await talk.speak()
+    await talk.speak()
+    assert talk.told == [[], [[*TOLD, 1000]], []]
 
 
 async def test_what_is_buffered_of_a_blocked_partition_is_given_back(talk: Talk) -> None:

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from scrapy_dq.frontier.model import MAX_LEASES
-from scrapy_dq.frontier.worker import pace as module
 from scrapy_dq.frontier.worker.pace import (
     AHEAD_LEAST_S,
     AHEAD_MOST_S,
@@ -31,16 +30,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
 def pace(clock: Clock) -> Pace:
     """A pace whose engine has been fed, and whose last exchange has just been answered."""
-    pace = Pace()
+    pace = Pace(clock.monotonic)
     pace.granted(wanted=1, leases=1)
     pace.answered(clock.now - 0.001, clock.now)
     return pace
@@ -121,7 +118,7 @@ def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
 
 def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
     """At 100 leases a second and 0.1 s to Redis and back, 2 x 0.115 s x 100/s are consumed meanwhile."""
-    pace = Pace()
+    pace = Pace(clock.monotonic)
     for _ in range(50):
         for _ in range(10):
             pace.taken()

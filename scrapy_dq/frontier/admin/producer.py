@@ -19,12 +19,12 @@ from scrapy_dq.frontier.model import (
     Joined,
     Put,
     Status,
-    Words,
 )
 from scrapy_dq.frontier.worker import durability
+from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+from scrapy_dq.frontier.worker.listener import Listener
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 LEAVING_S = 5.0
 
 
-class Producer:
+class Producer(Listener):
     """Joins, puts in order, and leaves the run open. While it is there, nobody takes the run for finished.
 
     One that is killed is found dead as any worker is, and keeps the run open no longer.
@@ -67,7 +67,8 @@ class Producer:
         self._frontier = frontier
         # It has no start(), and is no worker that a supervisor has started again.
         crawl = replace(crawl, starts="", restart_window_s=0.0)
-        self._protocol = WorkerProtocol(frontier, crawl, own_identity(), self, rollback_horizon_s)
+        self._driver = Driver(frontier, crawl, own_identity(), self, rollback_horizon_s)
+        self._protocol = self._driver.protocol
         self._heartbeat = Heartbeat(
             frontier, connect, ttl_s=ttl_s, stall_timeout_s=300.0, observed=lambda silent, dead: None
         )
@@ -96,7 +97,7 @@ class Producer:
         Raises:
             FrontierError: the run is over, or differs; nothing was changed.
         """
-        joined = await self.patiently(lambda: self._protocol.join(uuid.uuid4().hex))
+        joined = await self.patiently(lambda: self._driver.join(uuid.uuid4().hex))
         if joined.status is Status.FINISHED:
             raise FrontierRefused(
                 "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
@@ -153,7 +154,7 @@ class Producer:
 
     async def _hand_in(self) -> None:
         worker_id = self._protocol.id
-        await self.patiently(lambda: self._protocol.speak(0))
+        await self.patiently(lambda: self._driver.exchange(0))
         if self._protocol.lost or self._protocol.over:
             raise FrontierRefused(
                 "the crawl was deleted meanwhile, or another has taken its place: begin again"
@@ -174,17 +175,17 @@ class Producer:
         if self._protocol.under_way:
             # A Ctrl-C came before its answer: the repeat tells what is stored, if it gets one.
             with suppress(FrontierError):
-                await self._protocol.speak(0)
+                await self._driver.exchange(0)
         if not (self._protocol.outbox or self._protocol.under_way):
             # The ids that only this process could put again.
             self._protocol.retire_log()
             applied = -1
             while self._protocol.forgets and self._protocol.applied > applied:
                 applied = self._protocol.applied
-                await self._protocol.speak(0)
-        await self._protocol.leave()
+                await self._driver.exchange(0)
+        await self._driver.leave()
 
-    # What the protocol tells (frontier.worker.protocol.Listener).
+    # What the protocol reports.
 
     def put_dropped(self, put: Put) -> None:
         self._dropped(put)
@@ -197,9 +198,3 @@ class Producer:
 
     def rolled_back(self, parentless: bool) -> None:
         self.disturbed = True
-
-    def leases_arrived(self) -> None: ...
-    def run_finished(self) -> None: ...
-    def frontier_lost(self) -> None: ...
-    def told(self, before: Words, words: Words) -> None: ...
-    def counted(self, what: str, amount: float) -> None: ...

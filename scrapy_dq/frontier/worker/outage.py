@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
@@ -22,9 +23,18 @@ class Outage:
     Args:
         meanwhile: a sentence for the warning: what goes on, and what is kept.
         kept: what is counted in the line at the end.
+        clock, uniform: see `Pace`.
     """
 
-    def __init__(self, meanwhile: str = _MEANWHILE, kept: str = "moves") -> None:
+    def __init__(
+        self,
+        meanwhile: str = _MEANWHILE,
+        kept: str = "moves",
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._clock = clock
+        self._uniform = uniform
         self._meanwhile = meanwhile
         self._kept = kept
         self._since: float | None = None
@@ -37,7 +47,7 @@ class Outage:
         """Return the pause before the next try: 0.1 to 2 s, growing, with jitter."""
         self._tries += 1
         longest: float = min(FIRST_S * 2 ** min(self._tries - 1, 10), LONGEST_S)
-        return longest * random.uniform(0.7, 1.0)
+        return longest * self._uniform(0.7, 1.0)
 
     def noted(self, error: Exception | None) -> None:
         """Note how a try ended of which nothing is logged: whoever made it says so. None: it succeeded."""
@@ -47,7 +57,7 @@ class Outage:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
         self.reason = str(error)
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = self._clock()
         if type(error) not in self._warned:
             self._warned.add(type(error))
             logger.warning("%s. %s", error, self._meanwhile)
@@ -58,7 +68,7 @@ class Outage:
         if self._since is not None:
             logger.info(
                 "Redis is back after %.1f s; %d %s were kept meanwhile",
-                time.monotonic() - self._since,
+                self._clock() - self._since,
                 kept,
                 self._kept,
             )

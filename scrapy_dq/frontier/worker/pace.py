@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 
 from scrapy_dq.frontier.model import MAX_LEASES
 
@@ -19,14 +20,25 @@ AHEAD_LEAST_S, AHEAD_MOST_S = 0.05, 1.0
 
 
 class Pace:
-    """Sizes batches to the distance: while a reply is under way the outbox grows."""
+    """Sizes batches to the distance: while a reply is under way the outbox grows.
 
-    def __init__(self) -> None:
+    Args:
+        clock: monotonic seconds.
+        uniform: returns a random number between two others, for jitter.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._clock = clock
+        self._uniform = uniform
         self.hungry = True
         """The engine asked for a lease and got none."""
         self._fruitless = 0
         self._oldest_move_at = 0.0
-        self._answered_at = time.monotonic()
+        self._answered_at = clock()
         self._round_trip_s = 0.0
         self._taken = 0
         self._rate = 0.0
@@ -64,7 +76,7 @@ class Pace:
 
     def first_move(self) -> None:
         """Note that the outbox was empty and is not any more."""
-        self._oldest_move_at = time.monotonic()
+        self._oldest_move_at = self._clock()
         self._fruitless = 0
 
     def room_appeared(self) -> None:
@@ -94,7 +106,7 @@ class Pace:
 
     def expect(self, next_due_s: float | None, quiet: bool) -> None:
         """Note when something falls due, from now; *quiet*: nothing else is to be expected before."""
-        self._next_due_at = time.monotonic() + next_due_s if next_due_s else float("inf")
+        self._next_due_at = self._clock() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
@@ -111,7 +123,7 @@ class Pace:
         return max(0, min(free - usable, most - buffered))
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
-        """Return when the next exchange is due, in monotonic seconds; 0 for at once."""
+        """Return when the next exchange is due, by the clock; 0 for at once."""
         starving = self.hungry and want > 0 and not self._fruitless
         if self._called or full or (starving and (moves or waiting)):
             return 0.0
@@ -120,7 +132,7 @@ class Pace:
             pause = min(IDLE_FIRST_S * 2 ** min(self._fruitless, 10), IDLE_LONGEST_S)
         if self._quiet:
             pause = QUIET_LONGEST_S
-        due = self._answered_at + pause * random.uniform(0.8, 1.0)
+        due = self._answered_at + pause * self._uniform(0.8, 1.0)
         if want:
             # Never at once: what is due may be out of reach, and would be due again.
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))
@@ -130,8 +142,12 @@ class Pace:
 class OneByOne(Pace):
     """Leases nothing ahead: what the engine gets is the best of all that was put until it asked."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        super().__init__(clock, uniform)
         self._asked: deque[int] = deque()
         """`Outbox.appended` each time that the engine asked, while it has no answer."""
         self._last = 0

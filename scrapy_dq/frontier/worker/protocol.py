@@ -1,31 +1,28 @@
 """A worker's half of the protocol: what it sends, and what each answer changes.
 
-Knows no pace and starts no task: `speaker.py` decides when. docs/design.md has the protocol;
-lua/transitions/exchange.lua and lua/transitions/rejoin.lua are its other half.
+It has no I/O, clock, randomness or task of its own: `driver.py` carries its calls to Redis. Its other half is
+lua/transitions/exchange.lua and lua/transitions/rejoin.lua; docs/design.md has the protocol.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import (
-    AGAIN,
     ENTRY_ID_BYTES,
-    LISTENING,
     MAX_LEASES,
     MAX_MOVES,
+    Ack,
     Block,
+    Bury,
     Census,
     Claim,
-    FrontierRefused,
+    Fail,
     Hold,
     Joined,
     Move,
@@ -33,76 +30,67 @@ from scrapy_dq.frontier.model import (
     Parentless,
     Put,
     Receipt,
+    Rejoined,
     Release,
+    Seeding,
+    SpillLost,
+    StartKeys,
     Status,
     Terms,
     Words,
 )
+from scrapy_dq.frontier.signing import TRUSTING, Signer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
-from scrapy_dq.frontier.worker.identity import new_worker_id
 from scrapy_dq.frontier.worker.leases import Leases
-from scrapy_dq.frontier.worker.outbox import Outbox
+from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
-from scrapy_dq.frontier.worker.spill import SpillLost
+
+if TYPE_CHECKING:
+    # Its part on disk is I/O: whoever makes a protocol brings one.
+    from scrapy_dq.frontier.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 _LEFT_BEHIND = "a crawl closes with reason run_over, a Queue puts its items into the next run"
 
 
-class Listener(Protocol):
-    """What a worker tells its owner; called on the event loop, must neither block nor raise."""
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The arguments of `Frontier.exchange`, and what is needed to read its answer."""
 
-    def leases_arrived(self) -> None: ...
-    def run_finished(self) -> None: ...
-    def frontier_lost(self) -> None: ...
-    def put_dropped(self, put: Put) -> None: ...
-    def put_refused(self, put: Put) -> None:
-        """There are too many already (`Put.most`); it was not stored."""
-
-    def outbox_lost(self, parentless: bool) -> None:
-        """Puts are gone that were never stored: what was found may not be taken for known any more.
-
-        Those whose parent has a lease come again; if some have none (*parentless*), only the next
-        crawl's start() brings them back.
-        """
-
-    def rolled_back(self, parentless: bool) -> None:
-        """Redis was rolled back further than the log of this worker reaches: confirmed puts are gone.
-
-        Those whose parent has a lease come again, if nobody takes them for known; if some have none
-        (*parentless*), only the next crawl's start() brings them back.
-        """
-
-    def told(self, before: Words, words: Words) -> None:
-        """All workers were told something, by somebody outside; what holds is obeyed already."""
-
-    def counted(self, what: str, amount: float) -> None:
-        """*what*: exchange, seconds, error, rejoin, reclaim, or a move's name once it is confirmed."""
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """An exchange under way: frozen until it is answered, so that a repeat is the same bytes."""
-
-    prefix: list[Move]
+    worker_id: str
+    epoch: str
+    run: int
+    seq: int
     want: int
-    seeding: int
+    seeding: Seeding
     held: int
     moves: bytes
     terms: bytes
+    prefix: list[Move]
+    """What `moves` was made of."""
     notes: int
+    """How many notes, and ids to forget, are in `terms`."""
     forgotten: int
     sent_at: float
+    """When it was composed: a repeat counts from then, too."""
 
 
-@dataclass(frozen=True)
-class _Rejoin:
-    """A rejoin under way: frozen until it is answered, for the same reason."""
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """The arguments of `Frontier.rejoin`."""
 
     new_id: str
+    old_id: str
+    epoch: str
+    run: int
     held: list[bytes]
     parentless: Parentless
-    seeding: int
+    seeding: Seeding
+
+
+_COUNTS: dict[type[Move], Count] = {
+    Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
+}  # fmt: skip
 
 
 def _may_be_known(moves: Iterable[Move]) -> None:
@@ -112,41 +100,59 @@ def _may_be_known(moves: Iterable[Move]) -> None:
             move.fresh = False
 
 
-def _listened(sent: _Sent) -> bool:
+def _listened(sent: Exchange) -> bool:
     """Others finished the run while this worker was away: it would listen for what nobody claims there."""
-    return sent.seeding == LISTENING
+    return sent.seeding == Seeding.LISTENING
 
 
 class WorkerProtocol:
-    """One worker's conversation with the frontier: at most one exchange or rejoin is under way."""
+    """One worker's conversation with the frontier: at most one exchange or rejoin is under way.
+
+    `compose` returns the next call. Its answer goes to `received` or `rejoined`, a refusal to `refused`.
+    Without a usable answer the call may or may not have been applied: `compose` returns the same one again.
+    """
 
     def __init__(
         self,
-        frontier: Frontier,
-        crawl: Identity,
-        identity: dict[str, Any],
+        crawl: str,
         listener: Listener,
+        outbox: Outbox,
         rollback_horizon_s: float,
-        spill_dir: str = "",
+        *,
+        new_id: Callable[[], str],
+        random_bytes: Callable[[int], bytes],
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
+        signer: Signer = TRUSTING,
+        start_keys: StartKeys | None = None,
+        has_start: bool = False,
     ) -> None:
-        self._frontier = frontier
+        """
+        Args:
+            new_id: returns the id of a worker that no other one ever had.
+            random_bytes: returns the given number of random bytes.
+            limit: see Leases.
+            has_start: a start() puts again what is lost and has no parent; an error message says so.
+        """
         self._crawl = crawl
-        self._identity = identity
         self._listener = listener
+        self._new_id = new_id
+        self._random_bytes = random_bytes
+        self._signer = signer
+        self._start_keys = start_keys
+        self._has_start = has_start
         self._log = ReplayLog(rollback_horizon_s)
-        self._sent: _Sent | None = None
-        self._rejoin: _Rejoin | None = None
-        self.id = new_worker_id(identity)
+        self._call: Exchange | Rejoin | None = None
+        """Frozen until it is answered, so that a repeat is the same bytes."""
+        self.id = new_id()
         self.epoch = ""
         self.run = 0
         self.seq = 1
-        self.seeding = 1
+        self.seeding = Seeding.ACTIVE
         self.listening = False
         """More may be fed at any time: the run is not to be finished, whatever is left of it."""
         self.census = Census()
         self.words = Words()
-        self.outbox = Outbox(spill_dir)
+        self.outbox = outbox
         self.leases = Leases(limit)
         self.notes: list[Note] = []
         """What is to be told with the next exchange; told again if that is not applied."""
@@ -171,7 +177,7 @@ class WorkerProtocol:
     @property
     def under_way(self) -> bool:
         """An exchange or a rejoin was sent and is not answered."""
-        return self._sent is not None or self._rejoin is not None
+        return self._call is not None
 
     @property
     def unsaid(self) -> bool:
@@ -181,16 +187,15 @@ class WorkerProtocol:
     @property
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as of the last exchange, but what may be fed."""
-        # A start() that failed (2) yields nothing more.
-        return not (self.outbox or self.leases or self.seeding == 1) and self.census.empty
+        return not (self.outbox or self.leases or self.seeding == Seeding.ACTIVE) and self.census.empty
 
     @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
         if self.over:
             return False
-        others_broken = self.seeding == 0 and self.census.incomplete and not self.damage
-        broken = self.seeding in (2, AGAIN) or others_broken
+        others_broken = self.seeding == Seeding.DONE and self.census.incomplete and not self.damage
+        broken = self.seeding in (Seeding.FAILED, Seeding.AGAIN) or others_broken
         if broken and not self.outbox and not self.leases:
             # A start() failed, or died: the run stays open, so that the next crawl repeats it.
             return not self.census.empty
@@ -205,15 +210,13 @@ class WorkerProtocol:
             return "frontier_damaged"
         return "start_incomplete" if self.census.incomplete else "finished"
 
-    async def join(self, new_epoch: str) -> Joined:
-        """Register; see Frontier.join."""
-        joined = await self._frontier.join(self.id, self._identity, new_epoch, self._crawl)
+    def joined(self, joined: Joined) -> None:
+        """Take in the answer to `Frontier.join` under this id."""
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
         self.words = joined.words
         self.finished = self.over = joined.status is Status.FINISHED
         if self.over:
             self.census = Census()  # nothing of it concerns a worker that does not take part
-        return joined
 
     @property
     def forgets(self) -> bool:
@@ -229,51 +232,48 @@ class WorkerProtocol:
         """Repeat nothing any more: this worker leaves."""
         self._log.retire_all()
 
-    async def leave(self) -> None:
-        """Give all leases back and unregister."""
-        released, last = await self._frontier.leave(self.id, self.epoch, self.run, self._crawl.keep_seen)
-        logger.debug("Worker %s left: %d leases released, nobody left: %s", self.id, released, last)
-
-    async def speak(
+    def compose(
         self,
+        now: float,
         want: int,
         ahead_s: float = 0.0,
         ahead: int = 0,
         most: int = MAX_LEASES,
         until: int | None = None,
-    ) -> tuple[int, int]:
-        """Make one exchange, or the rejoin that is due; return how many leases were asked for and came.
+    ) -> Exchange | Rejoin | None:
+        """Return the call that is not answered, else a new one; None if the outbox was lost: ask again.
 
         Args:
+            now: monotonic seconds, of the clock that `Put.due_at` and the like go by.
+            want: how many leases to ask for.
             ahead_s, most: see `Terms`.
             ahead: see `Leases.here`.
             until: see `Outbox.prefix`.
-
-        Raises:
-            FrontierUnavailable: no answer; the next call says the same once more.
         """
-        if self._rejoin is not None:
-            await self._register_anew(self._rejoin)
-            return 0, 0
-        if self._sent is None:
+        if self._call is None:
             try:
                 forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
                 here = self.leases.here(ahead)
                 terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget)
-                self._sent = self._freeze(want, terms, until)
+                self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:
                 self._give_up_outbox(error)
-                return 0, 0
-        sent = self._sent
-        try:
-            receipt = await self._frontier.exchange(
-                self.id, self.epoch, self.run, self.seq, sent.want, sent.seeding, sent.held, sent.moves,
-                sent.terms,
-            )  # fmt: skip
-        except FrontierRefused:
-            _may_be_known(sent.prefix)  # it may have been stopped half-way
-            raise
-        self._sent = None
+                return None
+        return self._call
+
+    def refused(self) -> None:
+        """Note that the call was refused; it may have been stopped half-way."""
+        if isinstance(self._call, Exchange):
+            _may_be_known(self._call.prefix)
+
+    def received(self, receipt: Receipt, now: float) -> tuple[int, int]:
+        """Take in the answer to an exchange; return how many leases it asked for, and how many came.
+
+        Both are 0 if nothing was applied and the run goes on.
+        """
+        sent = self._call
+        assert isinstance(sent, Exchange)
+        self._call = None
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:
@@ -286,7 +286,7 @@ class WorkerProtocol:
             )
             self._begin_rejoin()
         elif receipt.applied:
-            self._accept(sent, receipt)
+            self._accept(sent, receipt, now)
             self._hear(receipt.words)
             if receipt.status is Status.FINISHED and not self.outbox:
                 self._finish(over=_listened(sent))
@@ -297,7 +297,7 @@ class WorkerProtocol:
             return sent.want, 0
         return 0, 0
 
-    def _learn_of_the_end(self, sent: _Sent, receipt: Receipt) -> None:
+    def _learn_of_the_end(self, sent: Exchange, receipt: Receipt) -> None:
         if sent.prefix:
             self._begin_rejoin()
         elif not self.outbox:
@@ -308,25 +308,27 @@ class WorkerProtocol:
             self._finish(over=_listened(sent))
             self._hear(receipt.words)
 
-    def _freeze(self, want: int, terms: Terms, until: int | None) -> _Sent:
+    def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
         # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
         beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
-        seeding = self.seeding or int(beyond > 0) or (LISTENING if self.listening else 0)
-        now = time.monotonic()
+        seeding = self.seeding
+        if seeding == Seeding.DONE and beyond > 0:
+            seeding = Seeding.ACTIVE
+        elif seeding == Seeding.DONE and self.listening:
+            seeding = Seeding.LISTENING
         self.composed += 1
-        packed = pack_moves(prefix, self._frontier.signer)
-        return _Sent(
-            prefix, want, seeding, len(self.leases), packed, pack_terms(terms), len(terms.notes),
+        return Exchange(
+            self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
+            pack_moves(prefix, self._signer, now), pack_terms(terms, now), prefix, len(terms.notes),
             len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
 
     def _claim(self, want: int) -> Claim | None:
-        keys = self._frontier.start_keys
-        return Claim(keys.kind, keys.mark, os.urandom(8)) if keys and want else None
+        keys = self._start_keys
+        return Claim(keys.kind, keys.mark, self._random_bytes(8)) if keys and want else None
 
-    def _accept(self, sent: _Sent, receipt: Receipt) -> None:
-        now = time.monotonic()
+    def _accept(self, sent: Exchange, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
         self.census = receipt.census
@@ -344,7 +346,7 @@ class WorkerProtocol:
             if isinstance(put, Put) and put.fresh:
                 self._listener.put_dropped(put)
         for kind, count in Counter(map(type, sent.prefix)).items():
-            self._listener.counted(kind.__name__.lower(), count)
+            self._listener.counted(_COUNTS[kind], count)
         refused = set(receipt.refused)
         for position in receipt.refused:
             put = sent.prefix[position]
@@ -413,7 +415,7 @@ class WorkerProtocol:
         )
         parentless = self.outbox.parentless > 0
         if parentless:
-            self.seeding = AGAIN  # nobody may take the run for finished
+            self.seeding = Seeding.AGAIN  # nobody may take the run for finished
         self.outbox.clear()
         self.leases.forfeit()
         self._listener.outbox_lost(parentless)
@@ -425,17 +427,17 @@ class WorkerProtocol:
             parentless = Parentless.WAITING
         elif self._log.parentless:
             parentless = Parentless.LOGGED
-        new_id, seeding = new_worker_id(self._identity), AGAIN if self.seeding == AGAIN else 1
-        self._rejoin = _Rejoin(new_id, self.leases.held(), parentless, seeding)
+        seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
+        self._call = Rejoin(
+            self._new_id(), self.id, self.epoch, self.run, self.leases.held(), parentless, seeding
+        )
 
-    async def _register_anew(self, rejoin: _Rejoin) -> None:
-        """Register under a new id, keep what is still ours, and queue the log again."""
-        answer = await self._frontier.rejoin(
-            rejoin.new_id, self._identity, self.id, self.epoch, self.run, rejoin.held, rejoin.parentless,
-            rejoin.seeding, self._crawl,
-        )  # fmt: skip
-        self._rejoin = None
-        self._listener.counted("rejoin", 1)
+    def rejoined(self, answer: Rejoined) -> None:
+        """Take in the answer to a rejoin: go on under the new id, keep our leases, queue the log again."""
+        rejoin = self._call
+        assert isinstance(rejoin, Rejoin)
+        self._call = None
+        self._listener.counted(Count.REJOIN, 1)
         if answer.status is Status.LOST:
             self._lose()
             return
@@ -464,7 +466,7 @@ class WorkerProtocol:
         ack would lose it for good.
         """
         then = "The pages that it holds are given back, and what Redis has forgotten is crawled again"
-        if parentless and self._crawl.starts:
+        if parentless and self._has_start:
             then += (
                 "; start() has to run again, too: this worker closes with reason frontier_rolled_back, and "
                 "the same command goes on"
@@ -477,7 +479,7 @@ class WorkerProtocol:
             then,
         )
         if parentless:
-            self.seeding = AGAIN  # nobody may take the run for finished
+            self.seeding = Seeding.AGAIN  # nobody may take the run for finished
         self.leases.forfeit()
         self._listener.rolled_back(parentless)
         self._begin_rejoin()
@@ -519,6 +521,6 @@ class WorkerProtocol:
             "The frontier of crawl %r is gone, or another one has taken its place (FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
             "frontier_lost; the next crawl begins again from start()",
-            self._frontier.crawl,
+            self._crawl,
         )
         self._listener.frontier_lost()

@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 from queuelib import FifoDiskQueue
 
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, clamped
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, SpillLost, clamped
 
 try:
     import fcntl
@@ -29,10 +29,6 @@ FREE_BYTES = 64 * 1024 * 1024
 """What is left free on the disk: a write that is cut short would break the queue."""
 _KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail)
 _FIELDS = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
-
-
-class SpillLost(Exception):
-    """Moves on disk cannot be read back."""
 
 
 class Spill:

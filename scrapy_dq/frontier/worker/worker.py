@@ -1,4 +1,4 @@
-"""A worker: what its owner calls. Only `start` and `stop` wait; `speaker.py` speaks."""
+"""One worker of a crawl: what its owner calls, and the coroutine that makes its exchanges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import (
@@ -16,24 +18,55 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Fail,
+    FrontierError,
+    FrontierUnavailable,
+    Hold,
     Joined,
     Lease,
     Move,
     Note,
     Put,
     Release,
+    Seeding,
     Sent,
+    Status,
 )
 from scrapy_dq.frontier.signing import NOT_SIGNED
+from scrapy_dq.frontier.worker import durability
+from scrapy_dq.frontier.worker.audit import Auditor
+from scrapy_dq.frontier.worker.driver import Driver
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.pace import Pace
-from scrapy_dq.frontier.worker.protocol import Listener
-from scrapy_dq.frontier.worker.speaker import Speaker, WorkerOptions
+from scrapy_dq.frontier.worker.reclaim import Reclaimer
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+JOIN_PATIENCE_S = 5.0
+"""How long a start that gets no answer is repeated before it gives up."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Times in seconds; docs/settings.md says what each is for."""
+
+    ttl_s: float = 30.0
+    stall_timeout_s: float = 300.0
+    rollback_horizon_s: float = 10.0
+    max_attempts: int = 3
+    most_of_a_partition: int = MAX_LEASES
+    """How many leases of one partition can run here at once."""
+    spill_dir: str = ""
+    """Folder for moves that are more than memory should hold; "": the system's for temporary files."""
 
 
 class Worker:
-    """One worker of a crawl, on the running event loop."""
+    """One worker of a crawl, on the running event loop. Only `start`, `stop` and the like wait.
+
+    All its network I/O is that of its driver, of the heartbeat's thread, and of reclaims and audits.
+    """
 
     def __init__(
         self,
@@ -52,18 +85,39 @@ class Worker:
             connect: makes a blocking `redis` client for the heartbeat thread.
             capacity: how many leases could run here at once; 0 (paused, closing) gives the buffer back.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
-            pace: when to speak, and for how many leases; None: as a crawl does.
+            pace: when an exchange is due, and for how many leases; None: as a crawl does.
         """
+        identity = own_identity()
+        self._frontier = frontier
         self._listener = listener
-        self._speaker = Speaker(
-            frontier, crawl, options, listener, connect=connect, capacity=capacity, limit=limit,
-            pace=pace or Pace(),
-        )  # fmt: skip
-        self._protocol = self._speaker.protocol
+        self._capacity = capacity
+        self._driver = Driver(
+            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
+        )
+        self._protocol = self._driver.protocol
         self._leases = self._protocol.leases
-        self._pace = self._speaker.pace
+        self._pace = pace or Pace()
+        self._outage = Outage()
+        self._most = options.most_of_a_partition
+        self._kick = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._told_of_forgery = False
+        self._reported_forgery = False
+        self._reclaimer = Reclaimer(
+            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
+        )
+        self._auditor = Auditor(frontier)
+        self._heartbeat = Heartbeat(
+            frontier,
+            connect,
+            ttl_s=options.ttl_s,
+            stall_timeout_s=options.stall_timeout_s,
+            observed=lambda silent, dead: self._reclaimer.observed(
+                self.id, self.epoch, self.run, silent, dead
+            ),
+            told=self._told,
+        )
 
     @property
     def id(self) -> str:
@@ -106,7 +160,7 @@ class Worker:
     @property
     def outage(self) -> str:
         """Why Redis gives no usable answer now, in a sentence without a full stop; empty: it does."""
-        return self._speaker.outage.reason
+        return self._outage.reason
 
     @property
     def over(self) -> bool:
@@ -126,7 +180,7 @@ class Worker:
     @property
     def on_hold(self) -> bool:
         """No worker of the crawl gets a lease, because somebody said so."""
-        return self._speaker.on_hold
+        return self._protocol.words.hold is not Hold.NONE
 
     @property
     def idle(self) -> bool:
@@ -161,13 +215,13 @@ class Worker:
         if lease is not None:
             self._pace.taken()
             if not self._leases.has_buffered:
-                self._speaker.kick()
+                self.kick()
             return lease
         send_at = self._leases.next_send_at(now)
         if send_at is not None:
             self._wake_at(send_at - now)
         if self._pace.asked(self._protocol.outbox.appended):
-            self._speaker.kick()
+            self.kick()
         return None
 
     def sent(self, entry_id: bytes) -> None:
@@ -191,7 +245,7 @@ class Worker:
         if self._pace.hungry:
             # What was asked for in vain, for want of room, is backed off from: now there is some.
             self._pace.room_appeared()
-            self._speaker.kick()
+            self.kick()
 
     def held_up(self, entry_id: bytes) -> None:
         """The download of a lease waits for something in this process: it takes no room meanwhile.
@@ -224,23 +278,23 @@ class Worker:
 
     def seeded(self, *, failed: bool = False) -> None:
         """Note that `start()` is exhausted, or raised."""
-        if self._protocol.seeding == 1:
-            self._protocol.seeding = 2 if failed else 0
-            self._speaker.kick()
+        if self._protocol.seeding == Seeding.ACTIVE:
+            self._protocol.seeding = Seeding.FAILED if failed else Seeding.DONE
+            self.kick()
 
     def listen(self, on: bool) -> None:
         """Keep the run open for what others may feed, though nothing of it is left; or not any more."""
         if self._protocol.listening != on:
             self._protocol.listening = on
-            self._speaker.kick()
+            self.kick()
 
     def kick(self) -> None:
         """Ask the pace anew when the next exchange is due."""
-        self._speaker.kick()
+        self._kick.set()
 
     def _refuse(self, lease: Lease) -> None:
-        if not self._told_of_forgery:
-            self._told_of_forgery = True
+        if not self._reported_forgery:
+            self._reported_forgery = True
             logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
         self.bury(lease.entry_id, NOT_SIGNED)
 
@@ -248,7 +302,7 @@ class Worker:
         # Only in here: while it is not told, other workers wait for it, or should.
         self._protocol.notes.append(note)
         self._pace.first_move()
-        self._speaker.kick()
+        self.kick()
 
     def _wake_at(self, pause_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -275,13 +329,9 @@ class Worker:
         if first:
             self._pace.first_move()
         if first or self._pace.hungry or outbox.full:
-            self._speaker.kick()
+            self.kick()
 
     # Joining and leaving.
-
-    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
-        """See `durability.py`."""
-        return await self._speaker.wait_until_durable(verify, deadline)
 
     async def start(self, new_epoch: str) -> Joined:
         """Join the crawl, take back what dead workers of this machine held, and begin to exchange.
@@ -289,7 +339,16 @@ class Worker:
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started.
         """
-        return await self._speaker.start(new_epoch)
+        # Idempotent by its id: a reply that a busy Redis is late with is no reason to refuse.
+        deadline = time.monotonic() + JOIN_PATIENCE_S
+        joined = await self._until(deadline, lambda: self._driver.join(new_epoch))
+        if joined.status is Status.FINISHED:
+            return joined
+        with suppress(FrontierError):  # the heartbeat does it again; to raise would leave a ghost behind
+            await self._reclaimer.reclaim_local(self.epoch, self.run, by=self.id)
+        self._heartbeat.start(self.id, self.epoch)
+        self._task = asyncio.create_task(self._exchange_until_closing(), name=f"scrapy-dq {self.id}")
+        return joined
 
     async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
         """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
@@ -302,4 +361,150 @@ class Worker:
         """
         if self._timer is not None:
             self._timer.cancel()
-        await self._speaker.stop(deadline_s, durable)
+        deadline = time.monotonic() + deadline_s
+        self._closing.set()
+        self.kick()
+        if self._task is None:
+            return
+        await self._task
+        protocol = self._protocol
+        try:
+            protocol.empty_buffer()
+            await self._hand_in(deadline)
+            durable = protocol.vouches if durable is None else durable
+            if durable and not (protocol.finished or protocol.over or protocol.lost):
+                await self._leave_durable(deadline)
+            if not (protocol.lost or protocol.over):
+                protocol.retire_log()
+                applied = -1
+                while protocol.forgets and protocol.applied > applied and time.monotonic() < deadline:
+                    applied = protocol.applied
+                    await self._until(deadline, self._exchange)
+            if not protocol.lost:
+                await self._until(deadline, self._driver.leave)
+        except FrontierError as error:
+            logger.error(
+                "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost of what "
+                "came from pages: they are in flight under worker %s and will be run again. %d requests came "
+                "from start() or engine.crawl(): the next crawl's start() has to bring them back",
+                error,
+                deadline_s,
+                len(protocol.outbox),
+                self.id,
+                protocol.outbox.parentless,
+            )
+        finally:
+            self._heartbeat.stop()
+            self._reclaimer.cancel()
+            self._auditor.cancel()
+            protocol.outbox.clear()
+
+    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
+        """See `durability.py`."""
+        return await durability.wait_until_durable(self._frontier, self._protocol, verify, deadline)
+
+    async def _hand_in(self, deadline: float) -> None:
+        protocol = self._protocol
+        while protocol.unsaid and not (protocol.lost or protocol.over):
+            await self._until(deadline, self._exchange)
+            if protocol.unsaid and time.monotonic() >= deadline:
+                raise FrontierUnavailable("Redis takes too long for what this worker has found")
+
+    async def _leave_durable(self, deadline: float) -> None:
+        async def verify() -> None:
+            await self._until(deadline, self._exchange)
+            await self._hand_in(deadline)
+
+        doubt = await self.wait_until_durable(verify, deadline)
+        if doubt:
+            logger.warning("%s", doubt)
+
+    async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                answer = await call()
+            except FrontierUnavailable as error:
+                self._outage.noted(error)
+                self._listener.counted(Count.ERROR, 1)
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(min(self._outage.delay_s(), max(0.0, deadline - time.monotonic())))
+            else:
+                self._outage.noted(None)
+                return answer
+
+    # Exchanges.
+
+    def _told(self, words: int) -> None:
+        # The heartbeat's call. An exchange brings what it was; one that looks in often has it already.
+        if words != self._protocol.words.count:
+            self._pace.called()
+            self.kick()
+
+    async def _exchange_until_closing(self) -> None:
+        while not (self._closing.is_set() or self.lost or self.over):
+            began = time.monotonic()
+            try:
+                await self._until_due()
+                if self._closing.is_set():
+                    break
+                if self._capacity() <= 0:
+                    self._protocol.empty_buffer()
+                await self._exchange()
+            except FrontierError as error:
+                # A callback that blocks the loop makes every timeout late: the answer may have been there.
+                blocked = self._heartbeat.blocked_since(began)
+                if not blocked:
+                    self._outage.began(error)
+                self._listener.counted(Count.ERROR, 1)
+                if not blocked:
+                    await self._rest()
+            except Exception:
+                # Never end silently: without this coroutine the crawl would hang for ever.
+                logger.exception("Unexpected error in an exchange; trying again")
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait before the next try; closing ends it."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), self._outage.delay_s())
+
+    async def _until_due(self) -> None:
+        outbox = self._protocol.outbox
+        while not self._closing.is_set():
+            moves = len(outbox) + len(self._protocol.notes)
+            due = self._pace.due_at(self._wants(), moves, outbox.full, self._protocol.census.waiting)
+            pause = due - time.monotonic()
+            if pause <= 0:
+                return
+            self._kick.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._kick.wait(), pause)
+
+    def _wants(self) -> int:
+        capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()
+        leases, appended = self._leases, self._protocol.outbox.appended
+        return self._pace.want(capacity, leases.running, leases.buffered, leases.usable, appended)
+
+    async def _exchange(self) -> None:
+        pace, protocol = self._pace, self._protocol
+        began, registered, kept = time.monotonic(), self.id, len(protocol.outbox)
+        most = self._most + pace.ahead
+        wanted, granted = await self._driver.exchange(
+            self._wants(), pace.ahead_s, pace.ahead, most, pace.until
+        )
+        now = time.monotonic()
+        # Others that seed are counted only while nothing waits; what is fed comes without a word.
+        quiet = protocol.census.only_delayed and not (
+            protocol.seeding or protocol.listening or protocol.outbox
+        )
+        pace.expect(protocol.next_due_s, quiet=quiet)
+        pace.answered(began, now)
+        pace.granted(wanted, granted, protocol.outbox.confirmed)
+        self._outage.ended(kept)
+        if protocol.damage:
+            self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
+        self._listener.counted(Count.EXCHANGE, 1)
+        self._listener.counted(Count.SECONDS, now - began)
+        if self.id != registered:
+            self._heartbeat.start(self.id, self.epoch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from program.conftest import Background
+from queues.conftest import Background
 from scrapy_dq import ShutDown
 from support.waiting import Stopwatch
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from program.conftest import Background, Program, join_crawl
+from queues.conftest import Background, Program, join_crawl
 from scrapy_dq import Queue
 from scrapy_dq.backend import connection
 from scrapy_dq.frontier.model import Order

@@ -14,7 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from open.old_redis import OldRedis
+from opening.old_redis import OldRedis
 from scrapy_dq.frontier import Frontier, keys
 from scrapy_dq.frontier.frontier import SCHEMA, Identity
 from scrapy_dq.frontier.model import Admission, Order

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 
-from program.conftest import Background, Program, join_crawl
+from queues.conftest import Background, Program, join_crawl
 from scrapy_dq import Queue, ShutDown
 from scrapy_dq.frontier import keys, peek
 from scrapy_dq.frontier.model import FrontierRefused

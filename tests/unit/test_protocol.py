@@ -1,0 +1,206 @@
+"""A worker's protocol by itself: no Redis, no event loop, and nothing that two runs would do differently."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import get_args
+from unittest.mock import Mock
+from unittest.mock import call as a_call
+
+import msgpack
+
+import scrapy_dq
+from scrapy_dq.frontier.model import (
+    Ack,
+    Admission,
+    Bury,
+    Fail,
+    Lease,
+    Move,
+    Parentless,
+    Put,
+    Receipt,
+    Rejoined,
+    Release,
+    Seeding,
+    SpillLost,
+    StartKeys,
+    Status,
+)
+from scrapy_dq.frontier.worker.listener import Count
+from scrapy_dq.frontier.worker.outbox import Outbox
+from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
+
+ROOT = Path(scrapy_dq.__file__).parents[1]
+UNPREDICTABLE = {"asyncio", "os", "random", "secrets", "socket", "tempfile", "threading", "time", "uuid"}
+HORIZON_S = 10.0
+LEASE = Lease(b"%012d" % 7, 1, b"payload")
+
+
+def protocol(**options: object) -> WorkerProtocol:
+    ids = count(1)
+    made = WorkerProtocol(
+        "crawl", Mock(), Outbox(), HORIZON_S,
+        new_id=lambda: f"worker {next(ids)}", random_bytes=lambda n: b"r" * n, **options,  # type: ignore[arg-type]
+    )  # fmt: skip
+    made.epoch = "epoch"
+    return made
+
+
+def put(number: int, parent: bytes | None = None, due_at: float = 0.0) -> Put:
+    token = b"%012d" % number
+    return Put(token, Admission.ID, token, 0, 0, b"payload", parent, due_at=due_at)
+
+
+def exchange(made: WorkerProtocol, now: float, want: int = 0) -> Exchange:
+    call = made.compose(now, want)
+    assert isinstance(call, Exchange)
+    return call
+
+
+def rejoin(made: WorkerProtocol, now: float = 0.0) -> Rejoin:
+    call = made.compose(now, 0)
+    assert isinstance(call, Rejoin)
+    return call
+
+
+def test_a_call_without_an_answer_is_composed_again_byte_for_byte() -> None:
+    """Whatever was put, and however late it is by now: applied twice, it must be a repeat."""
+    made = protocol(start_keys=StartKeys("list", ("start",), b"m"))
+    made.outbox.append(put(1, due_at=1005.0))
+    first = exchange(made, 1000.0, want=3)
+    made.outbox.append(put(2))
+    assert exchange(made, 1004.0, want=9) is first
+    assert first.prefix == [put(1, due_at=1005.0)]
+    assert (first.want, first.seq, first.sent_at) == (3, 1, 1000.0)
+    assert msgpack.unpackb(first.moves, raw=True)[0][8] == 5000
+    assert msgpack.unpackb(first.terms, raw=True)[4] == [b"list", b"m", b"r" * 8]
+
+
+def test_an_answer_grants_leases_and_confirms_moves() -> None:
+    made = protocol()
+    made.outbox.append(put(1))
+    exchange(made, 1000.0, want=3)
+    assert made.received(Receipt(Status.OK, applied=True, leases=(LEASE,)), 1000.1) == (3, 1)
+    assert made.leases.take(1000.1) == LEASE
+    assert not made.outbox
+    second = exchange(made, 1001.0)
+    assert (second.seq, second.held, second.prefix) == (2, 1, [])
+
+
+def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
+    """It keeps the leases that are still its own; a rejoin without an answer is the same call again."""
+    made = protocol()
+    made.outbox.append(put(1))
+    exchange(made, 1000.0, want=1)
+    made.received(Receipt(Status.OK, applied=True, leases=(LEASE,)), 1000.1)
+    exchange(made, 1001.0)
+    assert made.received(Receipt(Status.RESYNC), 1001.1) == (0, 0)
+    call = rejoin(made)
+    assert rejoin(made, 5000.0) is call
+    assert call == Rejoin(
+        "worker 2", "worker 1", "epoch", 0, [LEASE.entry_id], Parentless.LOGGED, Seeding.ACTIVE
+    )
+    made.rejoined(Rejoined(Status.OK, 4, frozenset({LEASE.entry_id}), 1))
+    assert (made.id, made.run) == ("worker 2", 4)
+    again = exchange(made, 1002.0)
+    assert (again.worker_id, again.seq, again.held, again.prefix) == ("worker 2", 1, 1, [put(1)])
+
+
+def test_a_put_of_a_refused_call_counts_as_no_duplicate() -> None:
+    """The script may have been stopped half-way, after it had stored it."""
+    made = protocol()
+    made.outbox.append(put(1))
+    exchange(made, 1000.0)
+    made.refused()
+    exchange(made, 1001.0)
+    made.received(Receipt(Status.OK, applied=True, dropped=(0,)), 1001.1)
+    made._listener.put_dropped.assert_not_called()  # type: ignore[attr-defined]
+
+
+def test_an_outbox_that_is_lost_gives_every_lease_back() -> None:
+    made = protocol()
+    exchange(made, 1000.0, want=1)
+    made.received(Receipt(Status.OK, applied=True, leases=(LEASE,)), 1000.1)
+    made.outbox.append(Ack(LEASE.entry_id))
+    made.outbox.prefix = Mock(side_effect=SpillLost("gone"))  # type: ignore[method-assign]
+    assert made.compose(1001.0, 0) is None
+    assert rejoin(made).held == []
+
+
+def test_two_runs_compose_the_same_bytes() -> None:
+    """The simulator relies on it: time, ids and randomness are handed in."""
+
+    def run() -> list[object]:
+        made, calls = protocol(start_keys=StartKeys("set", ("start",), b"m")), []
+        for number in range(20):
+            made.outbox.append(put(number, b"p" * 12 if number % 3 else None, 2000.0 + number))
+            call = made.compose(1000.0 + number, 5, ahead_s=0.5, ahead=3)
+            calls.append(call)
+            if isinstance(call, Rejoin):
+                made.rejoined(Rejoined(Status.OK, 1, frozenset(call.held), None))
+            elif number % 4 != 3:  # else there is no answer
+                status = Status.RESYNC if number % 5 == 4 else Status.OK
+                made.received(Receipt(status, applied=status is Status.OK), 1000.5 + number)
+        return calls
+
+    assert run() == run()
+
+
+def test_every_kind_of_move_is_counted() -> None:
+    """By the enum: the name of a class is no stat."""
+    made = protocol()
+    moves: list[Move] = [
+        put(1),
+        Ack(b"a" * 12),
+        Release(b"b" * 12),
+        Bury(b"c" * 12, ""),
+        Fail(b"d" * 12, "", ""),
+    ]
+    assert {type(move) for move in moves} == set(get_args(Move))
+    for move in moves:
+        made.outbox.append(move)
+    exchange(made, 1000.0)
+    made.received(Receipt(Status.OK, applied=True), 1000.1)
+    made._listener.counted.assert_has_calls(  # type: ignore[attr-defined]
+        [a_call(each, 1) for each in (Count.PUT, Count.ACK, Count.RELEASE, Count.BURY, Count.FAIL)],
+        any_order=True,
+    )
+
+
+def runtime_imports(path: Path) -> Iterator[str]:
+    """Yield what *path* imports when it is imported, by its full name."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_the_protocol_imports_no_clock_no_randomness_and_no_io() -> None:
+    """Nor does any module of ours that it imports."""
+    waiting, modules = ["scrapy_dq.frontier.worker.protocol"], set[str]()
+    while waiting:
+        module = waiting.pop()
+        for name in (module, module.rpartition(".")[0]):
+            path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+            if name not in modules and path.exists():
+                modules.add(name)
+                waiting += [each for each in runtime_imports(path) if each.startswith("scrapy_dq.")]
+                imported = {each.partition(".")[0] for each in runtime_imports(path)}
+                assert not imported & UNPREDICTABLE, name
+    assert {f"scrapy_dq.frontier.{name}" for name in ("wire", "model", "worker.leases")} <= modules
+
+
+def test_what_it_imports_is_imported_at_its_top() -> None:
+    """Else the test above would not see it; the part of the outbox on disk is I/O, and is handed in."""
+    path = ROOT / "scrapy_dq/frontier/worker/protocol.py"
+    inner = {
+        node.module
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.col_offset
+    }
+    assert inner == {"scrapy_dq.frontier.worker.outbox"}
