@@ -138,12 +138,13 @@ def test_imports_point_downward(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LUA, ids=name_of)
 def test_a_lua_file_opens_with_its_promise(path: Path) -> None:
-    """The first line says what it is; a move, and a transition, also says ARGS, RETURNS, COST and CRASH."""
+    """The first line says what it is; a move or a transition has all header words, in this order."""
     header = re.match(r"(--.*\n)*", path.read_text())
     assert header
     assert re.match(r"-- [a-z, -]+: ", header[0])
     if path.parent.name in ("moves", "transitions"):
-        assert re.findall(r"^-- ([A-Z]+) ", header[0], re.MULTILINE) == ["ARGS", "RETURNS", "COST", "CRASH"]
+        words = re.findall(r"^-- ([A-Z]+) ", header[0], re.MULTILINE)
+        assert words == ["ARGS", "RETURNS", "COST", "CRASH", "USES"]
 
 
 def test_lua_files_have_names_of_their_own() -> None:

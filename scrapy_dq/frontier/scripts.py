@@ -26,8 +26,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("shared", "starts", "member", "limits", "described", "rights"),
     "rejoin": ("release", "shared", "starts", "member", "limits", "described"),
     "exchange": (
-        "damage", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle", "grants",
-        "serve", "lease", "claim", "starts", "finish",
+        "damage", "moves", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",
+        "grants", "serve", "lease", "claim", "starts", "finish",
     ),
     "adopt": (),
     "fence": ("shared", "starts"),
@@ -72,6 +72,15 @@ def lua_files() -> dict[str, str]:
     }
 
 
+def parts(transition: str, order: Order, seen: Seen = Seen.EXACT) -> list[str]:
+    """Return the names of the Lua files that *transition* is made of, in their order; see `source`."""
+    kinds = (seen,) if transition == "exchange" else Seen
+    seen_by = [name for kind in kinds for name in _SEEN[kind]]
+    base = [name.format(order=order.value.replace("-", "_")) for name in _BASE]
+    tail = [] if transition in _WHOLE else ["salvage"]
+    return [*base, *_COMMON, *seen_by, *_PARTS[transition], transition, *tail]
+
+
 @cache
 def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     """Return the whole script of *transition* for crawls served in *order*.
@@ -79,19 +88,15 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     Args:
         seen: the one kind of seen that an exchange can serve; all others go by what is stored.
     """
-
-    def joined(*names: str) -> str:
-        return "\n".join(lua_files()[name.format(order=order.value.replace("-", "_"))] for name in names)
-
-    kinds = (seen,) if transition == "exchange" else Seen
-    seen_by = (name for kind in kinds for name in _SEEN[kind])
+    texts = [lua_files()[name] for name in parts(transition, order, seen)]
     # Of the captured locals of a function, a closure looks through all to find its own: those that every
     # function needs stand around the others. That saves a tenth of an exchange.
-    rest = joined(*_COMMON, *seen_by, *_PARTS[transition], transition)
+    base, rest = "\n".join(texts[: len(_BASE)]), texts[len(_BASE) :]
     if transition in _WHOLE:
-        return f"{joined(*_BASE)}\nreturn (function()\n{rest}\nend)()"
-    tail = f"if done then return reply end\n{lua_files()['salvage']}"
-    return f"{joined(*_BASE)}\nlocal done, reply = pcall(function()\n{rest}\nend)\n{tail}"
+        return "\n".join((base, "return (function()", *rest, "end)()"))
+    *rest, salvage = rest
+    tail = ("end)", "if done then return reply end", salvage)
+    return "\n".join((base, "local done, reply = pcall(function()", *rest, *tail))
 
 
 class Script:

@@ -42,7 +42,7 @@ def test_a_replay_reaches_what_has_not_gone_to_disk_yet(monkeypatch: pytest.Monk
     expected: list[Move] = [put(10), put(11), Ack(kept)]
     assert outbox.prefix() == expected
     outbox.confirm(expected)
-    assert (len(outbox), outbox._bytes) == (0, 0)
+    assert (len(outbox), outbox._queue.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("whose", ["one that is being made", "another user's"])

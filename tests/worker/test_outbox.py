@@ -103,7 +103,7 @@ def test_a_replay_puts_the_log_first_and_drops_what_settles_others_leases() -> N
     ]  # fmt: skip
     assert outbox.prefix() == expected
     outbox.confirm(expected)
-    assert (len(outbox), outbox.parentless, outbox._bytes) == (0, 0, 0)
+    assert (len(outbox), outbox.parentless, outbox._queue.bytes) == (0, 0, 0)
 
 
 # Beyond memory.
@@ -153,7 +153,8 @@ def test_what_went_to_disk_comes_back_in_order(tight: Outbox, tmp_path: Path, at
         tight.append(move)
     assert len(tight) == 100 - len(taken)
     assert taken + drain(tight, at_once) == moves
-    assert (len(tight), tight.puts, tight.parentless, tight._bytes, tight._head_bytes) == (0, 0, 0, 0, 0)
+    queue = tight._queue
+    assert (len(tight), tight.puts, tight.parentless, queue.bytes, queue._head_bytes) == (0, 0, 0, 0, 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,7 +182,7 @@ def test_a_replay_reaches_what_is_on_disk(tight: Outbox) -> None:
     for move in new:
         tight.append(move)
     assert drain(tight, 4) == [put(5), *(move for move in old if move != Ack(gone)), *new]
-    assert (len(tight), tight._bytes, tight._tail_bytes) == (0, 0, 0)
+    assert (len(tight), tight._queue.bytes, tight._queue._tail_bytes) == (0, 0, 0)
 
 
 def test_a_long_outbox_lets_go_of_its_sources() -> None:
@@ -208,7 +209,7 @@ def test_a_full_disk_leaves_the_moves_in_memory(
     monkeypatch.setattr(spill, "FREE_BYTES", 0)
     for move in moves[60:]:
         tight.append(move)
-    assert len(tight._tail) < 5
+    assert len(tight._queue._tail) < 5
     assert drain(tight, 1000) == moves
     assert ["DQ_SPILL_DIR" in record.getMessage() for record in caplog.records] == [True]
 
@@ -237,7 +238,7 @@ def test_a_priority_beyond_64_bits_goes_to_disk_clamped(tight: Outbox) -> None:
         move = put(number)
         move.priority = 2**70
         tight.append(move)
-    assert len(tight._tail) < 5
+    assert len(tight._queue._tail) < 5
     assert [move.priority for move in drain(tight, 7)[-15:]] == [PRIORITY_LIMIT] * 15
 
 

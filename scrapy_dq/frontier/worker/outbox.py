@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Move, Put
@@ -16,56 +16,40 @@ CHUNK_MOVES = MAX_MOVES
 CHUNK_BYTES = MAX_EXCHANGE_BYTES
 
 
-class Outbox:
-    """Moves in the order in which they were made; Redis takes prefixes of it.
+class TieredQueue:
+    """Moves, first in, first out: as many as memory should hold, then on disk.
 
-    Children stand before the ack of their parent, so a parent is never forgotten before its
-    children are stored.
+    The oldest are in memory (`_head`), those after them on disk, in chunks (`_spill`), and the newest in
+    memory again (`_tail`) until they make a chunk. If the disk refuses them, they stay there.
 
-    The oldest moves are in memory (`_head`), those after them on disk, in chunks (`_spill`), and the
-    newest in memory again (`_tail`) until they make a chunk. Without an outage all are in `_head`.
+    Args:
+        spill_dir: the folder for what goes to disk; "" for the system's folder of temporary files.
     """
 
     def __init__(self, spill_dir: str = "") -> None:
-        self._head: deque[Move] = deque()
-        self._head_bytes = 0
         self._spill = Spill(spill_dir)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._head: deque[Move] = deque()
         self._tail: list[Move] = []
-        self._tail_bytes = 0
+        self._head_bytes = self._tail_bytes = 0
         self._tail_due = (0, 0)
         """Size of the tail when the disk last refused it: only so much more is worth another try."""
-        # What was on disk at a replay: so many chunks, in which only these leases may still be settled.
-        self._filters: list[tuple[int, Collection[bytes]]] = []
-        self._count = self._puts = self._parentless = self._bytes = 0
-        self.confirmed = 0
-        """How many moves there ever were that Redis has applied."""
+        # Of each rebuild, how many of the chunks that were on disk then are left, and what of them stays.
+        self._filters: list[tuple[int, Callable[[Move], bool]]] = []
+        # Of all moves, wherever they are.
+        self._count = 0
+        self.bytes = 0
+        self.puts = 0
+        self.parentless = 0
+        """Puts that no lease stands for."""
 
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def appended(self) -> int:
-        """How many moves there ever were, without those dropped; what a rejoin repeats counts again."""
-        return self.confirmed + self._count
-
-    @property
-    def full(self) -> bool:
-        """More than one exchange would carry."""
-        return self._count >= MAX_MOVES or self._bytes >= MAX_EXCHANGE_BYTES
-
-    @property
-    def puts(self) -> int:
-        return self._puts
-
-    @property
-    def parentless(self) -> int:
-        """Puts that no lease stands for: only this outbox knows of them."""
-        return self._parentless
-
     def append(self, move: Move) -> None:
         size = self._account(move, 1)
-        if isinstance(move, Put) and self._count > MAX_MOVES:
-            move.source = None  # it is large, and can be decoded again
         if not self._tail and not self._spill and not self._memory_full:
             self._head.append(move)
             self._head_bytes += size
@@ -76,16 +60,15 @@ class Outbox:
         if len(self._tail) >= due_moves + CHUNK_MOVES or self._tail_bytes >= due_bytes + CHUNK_BYTES:
             self._spill_tail()
 
-    def prefix(self, until: int | None = None) -> list[Move]:
-        """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
+    def prefix(self, most: int) -> list[Move]:
+        """Return the oldest moves: about MAX_EXCHANGE_BYTES, and at least one if there is any.
 
         Args:
-            until: what `appended` was; no move that came later is among them. None: up to the last.
+            most: how many, up to MAX_MOVES.
         Raises:
-            SpillLost: moves in the middle are gone; what stands after them must not be handed in.
+            SpillLost: moves in the middle are gone.
         """
         self._refill()
-        most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
         if len(self._head) <= most and self._head_bytes <= MAX_EXCHANGE_BYTES:
             return list(self._head)
         total = 0
@@ -97,41 +80,37 @@ class Outbox:
             taken.append(move)
         return taken
 
-    def confirm(self, prefix: Collection[Move]) -> None:
-        """Forget a prefix that Redis has applied."""
-        self.confirmed += len(prefix)
-        for _ in prefix:
-            move = self._head.popleft()
-            self._head_bytes -= self._account(move, -1)
+    def popleft(self) -> Move:
+        """Remove and return the oldest move, one that `prefix` has returned."""
+        move = self._head.popleft()
+        self._head_bytes -= self._account(move, -1)
+        return move
 
-    def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
-        """Rebuild after a rejoin: log first, and nothing that settles what is not owned any more.
-
-        A release that was queued before the rejoin is among these: rejoin gave its lease back.
-        """
+    def rebuild(self, first: Sequence[Move], keep: Callable[[Move], bool]) -> None:
+        """Drop what *keep* refuses, of the moves on disk when they are read, and put *first* before all."""
         if self._spill:
             # Not read back now: that might take seconds.
-            self._filters.append((len(self._spill), owned))
-        for put in log:
-            self._account(put, 1)
-        self._head = deque((*log, *self._settling_only(self._head, owned)))
-        self._tail = self._settling_only(self._tail, owned)
+            self._filters.append((len(self._spill), keep))
+        for move in first:
+            self._account(move, 1)
+        self._head = deque((*first, *self._kept(self._head, keep)))
+        self._tail = self._kept(self._tail, keep)
         self._head_bytes, self._tail_bytes = _total(self._head), _total(self._tail)
         self._tail_due = (0, 0)
 
-    def parentless_in_memory(self) -> list[Put]:
-        """Return the puts that no lease stands for, but for those that wait on disk."""
-        return [move for move in (*self._head, *self._tail) if isinstance(move, Put) and move.parent is None]
+    def in_memory(self) -> Iterator[Move]:
+        """Yield all moves but those on disk, in order."""
+        yield from self._head
+        yield from self._tail
 
     def clear(self) -> None:
-        """Forget everything: the run is over, and nobody takes it; or the worker leaves."""
-        self._head.clear()
-        self._tail.clear()
+        """Forget all moves, and remove what is on disk."""
         self._spill.close()
-        self._filters.clear()
-        self._head_bytes = self._tail_bytes = 0
-        self._tail_due = (0, 0)
-        self._count = self._puts = self._parentless = self._bytes = 0
+        self._reset()
+
+    @property
+    def _memory_full(self) -> bool:
+        return len(self._head) >= MEMORY_MOVES or self._head_bytes >= MEMORY_BYTES
 
     def _spill_tail(self) -> None:
         while self._tail:
@@ -150,17 +129,13 @@ class Outbox:
             self._tail_bytes -= _total(chunk)
         self._tail_due = (0, 0)
 
-    @property
-    def _memory_full(self) -> bool:
-        return len(self._head) >= MEMORY_MOVES or self._head_bytes >= MEMORY_BYTES
-
     def _refill(self) -> None:
         while len(self._head) < MAX_MOVES and self._head_bytes < MAX_EXCHANGE_BYTES:
             if self._spill:
                 moves = self._spill.pop()
-                for _, owned in self._filters:
-                    moves = self._settling_only(moves, owned)
-                self._filters = [(left - 1, owned) for left, owned in self._filters if left > 1]
+                for _, keep in self._filters:
+                    moves = self._kept(moves, keep)
+                self._filters = [(left - 1, keep) for left, keep in self._filters if left > 1]
             elif self._tail:
                 moves, self._tail, self._tail_bytes = self._tail, [], 0
                 self._tail_due = (0, 0)
@@ -169,10 +144,10 @@ class Outbox:
             self._head.extend(moves)
             self._head_bytes += _total(moves)
 
-    def _settling_only(self, moves: Collection[Move], owned: Collection[bytes]) -> list[Move]:
+    def _kept(self, moves: Iterable[Move], keep: Callable[[Move], bool]) -> list[Move]:
         kept = []
         for move in moves:
-            if _outlives(move, owned):
+            if keep(move):
                 kept.append(move)
             else:
                 self._account(move, -1)
@@ -181,11 +156,83 @@ class Outbox:
     def _account(self, move: Move, sign: int) -> int:
         size = move.size
         self._count += sign
-        self._bytes += sign * size
+        self.bytes += sign * size
         if isinstance(move, Put):
-            self._puts += sign
-            self._parentless += sign * (move.parent is None)
+            self.puts += sign
+            self.parentless += sign * (move.parent is None)
         return size
+
+
+class Outbox:
+    """Moves in the order in which they were made; Redis takes prefixes of it.
+
+    Children stand before the ack of their parent, so a parent is never forgotten before its
+    children are stored.
+    """
+
+    def __init__(self, spill_dir: str = "") -> None:
+        self._queue = TieredQueue(spill_dir)
+        self.confirmed = 0
+        """How many moves there ever were that Redis has applied."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def appended(self) -> int:
+        """How many moves there ever were, without those dropped; what a rejoin repeats counts again."""
+        return self.confirmed + len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """More than one exchange would carry."""
+        return len(self._queue) >= MAX_MOVES or self._queue.bytes >= MAX_EXCHANGE_BYTES
+
+    @property
+    def puts(self) -> int:
+        return self._queue.puts
+
+    @property
+    def parentless(self) -> int:
+        """Puts that no lease stands for: only this outbox knows of them."""
+        return self._queue.parentless
+
+    def append(self, move: Move) -> None:
+        if isinstance(move, Put) and len(self._queue) >= MAX_MOVES:
+            move.source = None  # it is large, and can be decoded again
+        self._queue.append(move)
+
+    def prefix(self, until: int | None = None) -> list[Move]:
+        """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
+
+        Args:
+            until: what `appended` was; no move that came later is among them. None: up to the last.
+        Raises:
+            SpillLost: moves in the middle are gone; what stands after them must not be handed in.
+        """
+        most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
+        return self._queue.prefix(most)
+
+    def confirm(self, prefix: Collection[Move]) -> None:
+        """Forget a prefix that Redis has applied."""
+        self.confirmed += len(prefix)
+        for _ in prefix:
+            self._queue.popleft()
+
+    def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
+        """Rebuild after a rejoin: log first, and nothing that settles what is not owned any more.
+
+        A release that was queued before the rejoin is among these: rejoin gave its lease back.
+        """
+        self._queue.rebuild(log, lambda move: _outlives(move, owned))
+
+    def parentless_in_memory(self) -> list[Put]:
+        """Return the puts that no lease stands for, but for those that wait on disk."""
+        return [move for move in self._queue.in_memory() if isinstance(move, Put) and move.parent is None]
+
+    def clear(self) -> None:
+        """Forget everything: the run is over, and nobody takes it; or the worker leaves."""
+        self._queue.clear()
 
 
 def _total(moves: Collection[Move]) -> int:

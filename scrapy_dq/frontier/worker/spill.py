@@ -8,14 +8,13 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import msgpack
 from queuelib import FifoDiskQueue
 
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, SpillLost, clamped
+from scrapy_dq.frontier.model import Move, SpillLost
+from scrapy_dq.frontier.moves import fields_of, move_of
 
 try:
     import fcntl
@@ -27,8 +26,6 @@ PREFIX = "scrapy-dq-outbox-"
 LOCK = "lock"
 FREE_BYTES = 64 * 1024 * 1024
 """What is left free on the disk: a write that is cut short would break the queue."""
-_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail)
-_FIELDS = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
 
 
 class Spill:
@@ -61,7 +58,7 @@ class Spill:
             if self._queue is None:
                 self._open()
             assert self._queue is not None
-            self._queue.push(msgpack.packb([_lower(move) for move in moves]))
+            self._queue.push(msgpack.packb([fields_of(move) for move in moves]))
         except Exception as error:  # what a file system, a lock or msgpack raises: none may reach the engine
             if self._queue is None:
                 self.close()
@@ -84,7 +81,7 @@ class Spill:
         """
         assert self._queue is not None
         try:
-            moves = [_lift(move) for move in msgpack.unpackb(self._queue.pop(), use_list=False)]
+            moves = [move_of(fields) for fields in msgpack.unpackb(self._queue.pop(), use_list=False)]
         except Exception as error:  # a file is gone or cut; struct and msgpack have errors of their own
             self.close()
             raise SpillLost(f"{type(error).__name__}: {error}") from error
@@ -135,19 +132,3 @@ def _sweep(parent: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(folder), path.lstat()):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _lower(move: Move) -> tuple[Any, ...]:
-    kind = type(move)
-    if isinstance(move, Put):
-        move.priority = clamped(move.priority)  # a larger one is no msgpack integer
-    return (_KINDS.index(kind), *(getattr(move, name) for name in _FIELDS[kind]))
-
-
-def _lift(stored: Sequence[Any]) -> Move:
-    kind = _KINDS[stored[0]]
-    values = dict(zip(_FIELDS[kind], stored[1:], strict=True))
-    if kind is Put:
-        values["admission"] = Admission(values["admission"])
-    move: Move = kind(**values)
-    return move

@@ -1,4 +1,5 @@
 -- bands: the lists of each partition, one per rank, and which of them is its best.
+-- USES     entry.rank_bytes, entry.rank_text, entry.unpack_rank, keys.backlog_key, keys.key
 local lists = {} -- rank -> partition -> name: most moves of an exchange need one of a few
 local function list_of(rank, partition)
   local of_rank = lists[rank]

@@ -1,5 +1,6 @@
 -- damage: keys that contradict the counts, which every transition changes with them: some were deleted, or
 -- evicted. Whoever made this call is told, and sees to an audit (audit.lua).
+-- USES     keys.in_flight_key, keys.key, state, state.there
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Looked at by each exchange: how many members there are, and whether `seen` is there, is known by then.
 local function look_for_damage()

@@ -1,4 +1,6 @@
 -- delayed: entries that are not due yet; at their time they take the place of one that is put then.
+-- USES     entry.read_delayed, keys.key, midway.falling_due, partition.classify_touched, partition.wake_resting,
+--          politeness.forget_past, put.append, put.wrong_list, state, state.is_there, state.now_ms, types.polite
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end

@@ -4,6 +4,7 @@
 -- seen_ttl_ms (0: for ever), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false,
 -- ...]; empty: as they are), starts (the name of its start(): starts.lua), signing (the names of its signing keys, of
 -- which the first one signs; "no": none)
+-- USES     keys.key, limits.set_limits, shared.stored_field, state, state.now_ms
 local SAID = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
   'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'signing' }
 local function described(first)

@@ -1,5 +1,6 @@
 -- discarded: buckets of a `seen` that was dropped. To unlink millions of keys in one step would hold up Redis, so
 -- they are noted here, and unlinked some at a time: by exchanges, and by whoever has dropped them (sweep.lua).
+-- USES     keys.bucket_key, keys.key, state.now_there
 local MOST_GENERATIONS = 16
 local MOST_BUCKETS = 2 ^ 26 -- of 3 billion fingerprints: others may write a number that nobody would ever sweep
 local function whole_number(text, least, most)

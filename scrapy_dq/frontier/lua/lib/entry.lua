@@ -9,6 +9,8 @@
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload
 --                                     flags: attempts, +128 quarantine
+-- USES     keys.in_flight_key, keys.key, keys.worker_key, midway.moving, order.order_newest_first,
+--          politeness.lease_ended, state, state.CLAIMED, state.now_there, state.touched
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
 local rank_texts = {}

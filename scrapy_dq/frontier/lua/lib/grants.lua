@@ -1,4 +1,6 @@
 -- grants: what an exchange leases: put in flight in a few writes, and remembered for a repeat of it.
+-- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.partition_of, entry.whole, keys.in_flight_key,
+--          keys.worker_key, midway, politeness.count_busy, state, state.now_ms, state.there
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
 -- ids, and by position: the record that in-flight has; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 }

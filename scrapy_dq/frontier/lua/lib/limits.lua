@@ -1,4 +1,6 @@
 -- limits: what settings, or a person, say of partitions. What was saturated may be served again.
+-- USES     entry.partition_of, keys.in_flight_key, keys.key, politeness.count_busy, politeness.save_partitions, state,
+--          state.save_limiting
 local function free_saturated()
   if redis.call('EXISTS', key.saturated) == 0 then return end
   -- Each is looked at when its turn comes: lease puts back what is saturated still.

@@ -1,4 +1,7 @@
 -- member: register and remove workers; clear what a run leaves behind.
+-- USES     entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key, keys.key,
+--          keys.worker_key, kinds.drop_seen, midway, starts.stored_starts, state, state.next_event,
+--          state.save_limiting, state.wall_ms
 -- One that rejoins brings from its *old* record since when it works (ms, Redis's clock), how much it has done, and the
 -- event of its joining (0: forgotten). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
 local function register(id, identity, starts, old, suspect, came_from, seeding)

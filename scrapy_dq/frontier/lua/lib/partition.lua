@@ -3,6 +3,8 @@
 --   suspects   the same, but only entries in quarantine wait: who holds one already passes it by
 --   resting    not before the time that is its score (ms)
 --   saturated  not before something of it is settled or sent
+-- USES     bands.first_of, keys.key, politeness.earliest_of, politeness.is_saturated, state, state.now_ms,
+--          state.touched, types.polite
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
   -- In first, then out: if this is stopped between the two, it stands in both, and its next turn puts that right.

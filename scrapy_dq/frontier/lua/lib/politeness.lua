@@ -4,6 +4,7 @@
 --   unsent    HASH  partition -> id of the lease whose sending ends a stint: until then nobody else leases
 --   earliest  ZSET  partition, score: before this time nothing of it is sent
 --   blocked   ZSET  partition, score: until when a site, or a person, asked to be left alone
+-- USES     keys.key, state, state.CLAIMED, state.now_ms, state.touched, types.polite
 local function parse_limits(text)
   local delay, concurrency = string.match(text or '', '^(%d*):(%d*)$')
   return tonumber(delay), tonumber(concurrency)

@@ -1,4 +1,6 @@
 -- put back: what a script had in its hands when it was stopped goes where it came from.
+-- USES     bands.add_band, bands.list_of, entry.ELEMENT, entry.come_back, entry.rank_bytes, entry.read_record,
+--          entry.split, entry.whole, keys.in_flight_key, keys.key, keys.worker_key, kinds.seen
 local function put_back(id, lease)
   come_back(lease.quarantined and 'quarantine' or 'returned', id, lease)
 end

@@ -1,5 +1,7 @@
 -- recount: what is counted, and where each partition stands, anew from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
+-- USES     entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key,
+--          keys.key, limits.free_saturated, partition.classify_touched, politeness.end_stint, state, state.touched
 -- How many entries the lists have, and what came back; each partition is noted in *found*. *looks*: nothing is written.
 local function recount_waiting(found, looks)
   local waiting = 0

@@ -1,4 +1,5 @@
 -- rights: which commands this user may call. One that is refused in mid-script would stop it half-way.
+-- USES     keys.worker_key
 -- Whether an error says that a user may not; Redis 6.2 has other words for it than 7.
 local function is_denied(text)
   return string.find(text or '', 'NOPERM', 1, true) or string.find(text or '', "can't run this command", 1, true)

@@ -1,5 +1,8 @@
 -- salvage: after an error. What is midway, and how the counts stand, is noted in `torn`, by whichever command is
 -- allowed: in mid-script no right changes. The next script finds it there, and mend.lua comes before it.
+-- USES     keys.key, midway, midway.adding, midway.adding_to, midway.falling_due, midway.moving, midway.opening,
+--          midway.opening_rank, midway.popped, midway.popped_head, midway.popped_taken, scripts.reply, state,
+--          state.load_state, state.touched
 local torn, found = {}, false
 local function note(name, value)
   if value then torn[name], found = value, true end

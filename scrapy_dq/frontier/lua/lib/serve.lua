@@ -1,4 +1,8 @@
 -- serve: the best entries of one partition -> in-flight; its lists are merged with what came back.
+-- USES     bands.first_of, bands.list_of, bands.remove_best_band, damage.damaged, entry.ELEMENT, entry.holds_suspect,
+--          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK, grants.grant,
+--          grants.grant_member, keys.key, keys.worker_key, midway.popped, midway.popped_head, midway.popped_taken,
+--          order.order_newest_first, politeness.count_busy, put.wrong_list, state, state.is_there
 -- Returns how many were granted, and whether there are more; nothing if the list is none.
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)

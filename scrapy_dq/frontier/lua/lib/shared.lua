@@ -1,5 +1,6 @@
 -- shared: whether several workers with a start() share this run. A program, a command, or one that rejoins is no other
 -- worker. `meta.shared` has two of them, a line each: id, and its heartbeats at that time.
+-- USES     keys.key, keys.worker_key
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
 local function note_shared()

@@ -3,6 +3,7 @@
 -- 'done' or { event (state.lua), worker_id, again (it has to run again), others (of more workers than this one) }.
 -- A name says what start() was called with (the spider's arguments); one that begins with '*' is each worker's own
 -- (DQ_SEED_ONCE = False); an empty one is no start() (a program, a command). '?' is that of one whose record is gone.
+-- USES     keys.key, keys.worker_key, state, state.next_event
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: what it had stored is gone, so that a start() has to run again
 local function stored_starts()
   local unpacked, starts = pcall(cmsgpack.unpack, redis.call('HGET', key.meta, 'starts') or '')

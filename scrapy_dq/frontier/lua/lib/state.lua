@@ -2,6 +2,7 @@
 -- waiting, in_flight and delayed are changed only where an entry moves, members only where one comes or goes, in
 -- the same atomic script. A run is *finished* when the keys themselves are empty and the counts agree (finish.lua):
 -- where they say that there is more, keys were deleted or evicted.
+-- USES     keys.key
 local state
 local there -- how much was in each key when this script began (types.lua); nil: it has not asked
 local function is_there(name) return not there or (there[name] or 0) > 0 end

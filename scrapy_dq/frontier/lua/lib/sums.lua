@@ -1,4 +1,5 @@
 -- sums: what workers have counted, over all of them.
+-- USES     keys.key, midway, rights.is_denied
 -- Adds *deltas* (flat: kind, stat, decimal number), those from *first* on.
 local function add_up(deltas, first)
   for i = first, #deltas, 3 do

@@ -1,5 +1,7 @@
 -- types: what is stored under each name, looked at before anything is written.
 -- A script has no roll-back: a key of a wrong type must be found before the first write.
+-- USES     keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types, keys.worker_key, state,
+--          state.load_state, state.there, state.wrong_seen
 local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
   if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end

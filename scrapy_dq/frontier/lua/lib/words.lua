@@ -1,4 +1,5 @@
 -- words: what all workers of a crawl were told from outside (steer.lua, limit.lua, forget.lua).
+-- USES     keys.key, state
 -- What a worker hears: nothing, or the counters told, stops, forgets, limitings, and what holds.
 local function words() return state.told and state.told .. ' ' .. state.hold or '' end
 local COUNTERS = { stops = 2, forgets = 3, limitings = 4 }

@@ -4,6 +4,7 @@
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
+-- USES     entry.holds_suspect, entry.take_lease, keys.in_flight_key, midway.moving, state, state.CLAIMED
 local function ack(worker_id, ids)
   if state.limited or state.claimed > 0 or holds_suspect then
     for _, id in ipairs(ids) do

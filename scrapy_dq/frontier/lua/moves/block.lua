@@ -3,6 +3,7 @@
 -- RETURNS  nothing
 -- COST     O(log partitions)
 -- CRASH    before: the site says it again; after: nothing to do
+-- USES     keys.key, politeness.earliest_of, politeness.set_earliest, state.now_ms, state.touched
 local function block(partition, wait_ms)
   local until_ms = now_ms() + wait_ms
   if until_ms <= tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) then return end

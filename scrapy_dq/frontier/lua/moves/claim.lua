@@ -5,6 +5,8 @@
 -- RETURNS  nothing; in grants, as a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays where it was; after: it is in flight, and is reclaimed like any lease
+-- USES     grants, grants.grant, keys.start_keys, politeness.count_busy, put.wrong_lists, state, state.CLAIMED,
+--          types.is_wrong
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX' }
 local function claim(want, kind, mark, id_stem)

@@ -3,6 +3,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- USES     entry.take_lease, keys.key, midway.moving, state, state.wall_ms
 local function fail(worker_id, id, reason, label, keep)
   local lease = take_lease(worker_id, id)
   if not lease then return false end

@@ -4,6 +4,8 @@
 --          while nothing but delayed entries waits, else 0
 -- COST     O(1) while something waits, O(workers) else
 -- CRASH    before: the next exchange of any worker finds the same; after: each worker learns it by its own
+-- USES     damage.damaged, keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state,
+--          state.wall_ms
 local function finish_if_done()
   if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then return 0, 0 end
   local seeding, busy, held = 0, false, false

@@ -5,6 +5,9 @@
 -- RETURNS  nothing; in grants: a record of each, and its time (none: no delay, and no report of its sending)
 -- COST     O(want * log partitions)
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
+-- USES     entry.holds_suspect, grants, grants.grant_at, keys.key, partition.classify, partition.next_turn,
+--          politeness.busy_of, politeness.earliest_of, politeness.is_saturated, politeness.limits_of,
+--          politeness.set_earliest, serve, state, state.now_ms, types.polite
 local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
 local function serve_politely(partition, count, ahead)
   if not polite and not state.limited then

@@ -1,11 +1,13 @@
 -- put: nowhere -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
--- ARGS     admission (1 seen, 2 seeds, 3 admitted), token, id, rank, payload, partition, wait_ms, not_before_ms,
---          reason (why it cannot be served; false: it can), known_as (its name in `adopted`; false: none),
---          most (not if so many wait already, for admission 3; nil: however many)
+-- ARGS     new (as moves.lua returns it: id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition;
+--          of few: wait_ms, not_before_ms, reason (why it cannot be served; false: it can), known_as (its name in
+--          `adopted`; false: none), most (not if so many wait already, for admission 3; nil: however many))
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
-local PUT = 1 -- what an exchange calls this move
+-- USES     bands.add_band, bands.list_of, entry.rank_bytes, entry.turn_bytes, keys.key, kinds.seen, midway.adding,
+--          midway.adding_to, midway.falling_due, midway.opening, midway.opening_rank, state, state.now_ms,
+--          state.now_there, state.touched, state.wall_ms, types.is_wrong
 local KNOWN, FULL = 1, 2
 local admit = {
   function(token) return seen().add(token) end,
@@ -31,26 +33,28 @@ local function append(id, rank, partition, payload)
     touched[partition] = true
   end
 end
-local function put(admission, token, id, rank, payload, partition, wait_ms, not_before_ms, reason, known_as, most)
+local function put(new)
+  local id, token, rank, payload, partition = new.id, new.token, new.rank, new.payload, new.partition
+  local wait_ms, most = new.wait_ms, new.most
   -- All that can fail comes before the token: an error after it would make the repeat a known put.
   local due_ms, delayed = 0, nil
   if wait_ms then
     local after_wait = wait_ms > 0 and now_ms() + wait_ms or 0
-    due_ms = math.max(after_wait, not_before_ms > 0 and not_before_ms + state.offset or 0)
+    due_ms = math.max(after_wait, new.not_before_ms > 0 and new.not_before_ms + state.offset or 0)
     delayed = due_ms > now_ms() and id .. rank_bytes(rank) .. partition .. '\0' .. payload
   end
-  if known_as and redis.call('SISMEMBER', key.adopted, known_as) == 1 then return KNOWN end
+  if new.known_as and redis.call('SISMEMBER', key.adopted, new.known_as) == 1 then return KNOWN end
   if most and state.waiting + redis.call('ZCARD', key.delayed) >= most then
     -- A repeat of one that was stored is known, not refused.
     return redis.call('SISMEMBER', key.admitted, token) == 1 and KNOWN or FULL
   end
-  if not admit[admission](token) then return KNOWN end
-  adding, adding_to = token, admission -- until the entry is somewhere
+  if not admit[new.admission](token) then return KNOWN end
+  adding, adding_to = token, new.admission -- until the entry is somewhere
   state.phase = 'open'
-  if reason then
+  if new.reason then
     local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)
     redis.call('HSET', key.dead, id,
-      cmsgpack.pack({ reason, wall_ms(), '', 0, place, payload, partition }))
+      cmsgpack.pack({ new.reason, wall_ms(), '', 0, place, payload, partition }))
     adding = nil
     now_there('dead')
   elseif delayed then
@@ -67,22 +71,13 @@ local function forget(tokens)
   for i = 1, #tokens, 12 do admitted[#admitted + 1] = string.sub(tokens, i, i + 11) end
   if admitted[1] then redis.call('SREM', key.admitted, unpack(admitted)) end
 end
-local function has_put(moves)
-  for _, move in ipairs(moves) do
-    if move[1] == PUT then return true end
+-- Returns the first list of *puts* that something else has taken the name of.
+local function wrong_list_of(puts)
+  local checked = {}
+  for _, new in ipairs(puts) do
+    local list = list_of(new.rank, new.partition)
+    local wrong = not checked[list] and wrong_list(new.rank, new.partition)
+    if wrong then return wrong end
+    checked[list] = true
   end
-end
--- Returns, by position, the rank of each put; or nil, and the list that is none.
-local function rank_puts(moves)
-  local ranks, checked = {}, {}
-  for i, move in ipairs(moves) do
-    if move[1] == PUT then
-      ranks[i] = order_rank(move[5], move[6])
-      local list = backlog_key(rank_text(ranks[i]), move[8])
-      local wrong = not checked[list] and wrong_list(ranks[i], move[8])
-      if wrong then return nil, wrong end
-      checked[list] = true
-    end
-  end
-  return ranks
 end

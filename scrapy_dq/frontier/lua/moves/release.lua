@@ -3,6 +3,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log returned)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- USES     entry.come_back, entry.take_lease
 local function release(worker_id, id)
   local lease = take_lease(worker_id, id)
   if not lease then return false end

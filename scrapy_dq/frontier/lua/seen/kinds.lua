@@ -10,6 +10,8 @@
 --                     without it no other kind can be made
 --   wrong             a key of this kind that something else has taken the name of (as is_wrong() says it)
 -- The first three it must have. key.seen is there if anything was seen; its type tells the kinds apart.
+-- USES     discarded.sweep_some, keys.key, state, state.is_there, state.seen_count, state.wrong_seen, types.is_wrong,
+--          types.size_of
 local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
 local KINDS = {}
 local SWEPT_BESIDE = 100

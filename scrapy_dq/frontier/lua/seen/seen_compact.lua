@@ -1,5 +1,8 @@
 -- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
 -- a HASH: generation (part of their names), buckets, count. What a kind is: see kinds.lua.
+-- USES     buckets.FIRST, buckets.bucket_of, buckets.new_generation, buckets.rounds_of, buckets.to_the_last,
+--          discarded.MOST_BUCKETS, discarded.discard, discarded.whole_number, keys.bucket_key, keys.key, kinds.KINDS,
+--          midway, types.is_wrong
 function KINDS.compact()
   local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange ask for 23 splits
   local kind = {}

@@ -1,4 +1,5 @@
 -- seen, kind exact: the whole fingerprint in a SET. What a kind is: see kinds.lua.
+-- USES     keys.key, kinds.KINDS
 function KINDS.exact()
   return {
     size = 'SCARD',

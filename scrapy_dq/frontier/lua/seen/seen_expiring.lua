@@ -1,5 +1,6 @@
 -- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. What was admitted
 -- before seen_since, which stands still while a run goes on, counts as new. What a kind is: see kinds.lua.
+-- USES     keys.key, kinds.KINDS, state.now_ms
 function KINDS.expiring()
   local since -- as soon as somebody asks
   local function seen_since()

@@ -5,6 +5,7 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: to do it again changes nothing
+-- USES     keys.key, keys.worker_key, state.is_member, state.load_state, state.stale, types.wrong_type
 load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end

@@ -3,6 +3,7 @@
 -- RETURNS  OK, beats (flat array: worker id, count, ...), how often all workers were told something | LOST
 -- COST     O(workers)
 -- CRASH    a beat more or less changes nothing
+-- USES     keys.key
 local worker_id, epoch = ARGV[1], ARGV[2]
 local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
 if meta[1] ~= epoch then return { 'LOST' } end

@@ -6,6 +6,8 @@
 --          | ONE_WAY, from (nothing can be made of it) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 5 ms for 500
 -- CRASH    before, after: the same call again goes on with what is left
+-- USES     keys.key, kinds.KINDS, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.tidy_seen,
+--          kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wrong = wrong_type()
 if wrong then return wrong end

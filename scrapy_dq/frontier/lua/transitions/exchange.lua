@@ -2,9 +2,8 @@
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it waits for what is
 --          fed, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
---          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves (msgpack:
---          [1, admission, token, id, priority, start, payload, partition, wait_ms, not_before_ms, reason, known_as,
---          most] put, [2, id] ack, [3, id] release, [4, id, reason] bury, [5, id, reason, label] fail)
+--          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves
+--          (msgpack: see moves.lua)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
 --          of here, wrong key (key, actual, expected; or nothing), words (steer.lua), damage (which keys contradict
@@ -14,6 +13,13 @@
 -- CRASH    before, or stopped half-way (salvage.lua): the worker sends the same bytes again; after, reply lost: the
 --          same bytes with the same seq get the same answer; worker dead: its leases are reclaimed, its outbox dies
 --          with it, and the parents of what was in there are still in flight
+-- USES     block, claim, damage.look_for_damage, damage.look_for_partitions, delayed.next_due_ms, delayed.tidy,
+--          entry.holds_suspect, finish.finish_if_done, finish.remember_nothing, grants, grants.begin_grants,
+--          grants.granted, grants.is_mended, grants.remember, grants.repeat_grants, grants.write_grants, keys.key,
+--          keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves,
+--          politeness.blocked_among, politeness.save_partitions, put, put.FULL, put.forget, put.wrong_list_of,
+--          put.wrong_lists, sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state,
+--          state.save_state, state.stale, state.there, types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
@@ -34,18 +40,18 @@ if last_seq == seq then
   return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '' }
 end
 
-moves = cmsgpack.unpack(moves)
+local puts, endings = read_moves(moves)
 local ahead, most, here, notes, claims, forgotten = unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
-if state.phase == 'finished' and not has_put(moves) then
+if state.phase == 'finished' and not puts[1] then
   remember_nothing(worker_id, seq)
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' }
 end
 if me[2] == '1' then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
-local ranks, wrong_put = rank_puts(moves)
-if wrong_put then return wrong_put end
+wrong = wrong_list_of(puts)
+if wrong then return wrong end
 -- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
 if held ~= there.in_flight and not is_mended(worker_id, seq) then return { 'RESYNC' } end
 midway.worker, midway.seq = worker_id, seq
@@ -53,18 +59,16 @@ look_for_damage()
 
 -- Puts first: a script that has written may go past maxmemory, and an ack writes.
 local dropped = {}
-for i, move in ipairs(moves) do
-  if move[1] == PUT then
-    local refused = put(move[2], move[3], move[4], ranks[i], unpack(move, 7, 13))
-    if refused then dropped[#dropped + 1] = (refused == FULL and '~' or '') .. i - 1 end
-  end
+for _, new in ipairs(puts) do
+  local refused = put(new)
+  if refused then dropped[#dropped + 1] = (refused == FULL and '~' or '') .. new.position end
 end
 for _, note in ipairs(notes) do
   if note[1] == SENT then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
 end
 local settled = state.done + state.failed
 holds_suspect = me[3] ~= '' and me[3]
-settle(worker_id, moves, keep_failed)
+settle(worker_id, endings, keep_failed)
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 tidy_seen()

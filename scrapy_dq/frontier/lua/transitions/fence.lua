@@ -5,6 +5,8 @@
 --          | FINISHED
 -- COST     O(1)
 -- CRASH    before: nothing; after: a fenced member, which any worker drains
+-- USES     keys.key, keys.worker_key, shared.unshare, starts.start_broken, state.is_member, state.load_state,
+--          state.next_event, state.stale
 local worker_id, epoch, run, gone = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 load_state()
 local answer = stale(epoch, run)

@@ -3,6 +3,7 @@
 -- RETURNS  OK, waiting, in_flight, seen, litter (1: something is to be swept) | LIVE, worker_id (nothing changed)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
+-- USES     keys.key, member.clear_run, state, state.seen_count, types.wrong_type
 local dead = {}
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do dead[id] = true end
 local wrong = wrong_type()

@@ -3,6 +3,7 @@
 -- RETURNS  OK, how many were known | ABSENT | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: to do it again finds them unknown
+-- USES     keys.key, kinds.seen, kinds.tidy_seen, kinds.unfit, state, state.save_state, types.wrong_type, words.tell
 local fingerprints, known_as = ARGV[1], ARGV[2]
 local wrong = wrong_type() or unfit()
 if wrong then return wrong end

@@ -10,6 +10,10 @@
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the last
 -- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
+-- USES     described, described.agrees, described.describe, keys.key, kinds.unfit, limits.set_limits, member.clear_run,
+--          member.keeps_seen, member.next_run, member.over_for, member.register, member.seen_stays,
+--          rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census, state.save_state,
+--          types.MOST_MEMBERS, types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local ours = described(5)
 

@@ -5,6 +5,9 @@
 --          that was broken off (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained as a dead one; after: nothing to do
+-- USES     keys.in_flight_key, keys.key, member.end_run, member.keeps_seen, member.remove_member,
+--          partition.classify_touched, politeness.save_partitions, release, starts.start_broken, state,
+--          state.load_state, state.save_state, state.stale, types.wrong_type
 local worker_id = ARGV[1]
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))

@@ -4,6 +4,9 @@
 -- RETURNS  OK (or nothing was torn) | WRONG_TYPE, key, actual, expected
 -- COST     O(partitions + workers + what was in its hands), 0.2 s for 100,000 partitions
 -- CRASH    before, or stopped half-way: whoever comes next mends it; after: nothing to do
+-- USES     keys.in_flight_key, keys.key, keys.worker_key, kinds.opened, kinds.tidy_seen, member.remove_member,
+--          put_back.give_back, put_back.note_band, put_back.put_back_record, put_back.remove_token, recount, state,
+--          state.save_state, state.touched, sums.add_up, types.only_looks, types.wrong_type, words.tell
 only_looks = true
 local wrong = wrong_type()
 if wrong then return wrong end

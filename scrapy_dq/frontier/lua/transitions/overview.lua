@@ -5,6 +5,8 @@
 --          or WRONG_TYPE, key, actual, expected
 -- COST     O(workers)
 -- CRASH    nothing to do
+-- USES     keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state, state.census,
+--          types.only_looks, types.wrong_type, words
 only_looks = true
 local wrong = wrong_type()
 if wrong then return wrong end

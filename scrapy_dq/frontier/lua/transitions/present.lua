@@ -4,6 +4,7 @@
 --          the last part), names: those of a part
 -- COST     O(look + in flight); a hash of up to 512 partitions is looked at in one part
 -- CRASH    nothing to do
+-- USES     entry.partition_of, entry.split, keys.in_flight_key, keys.key
 local partition, cursor, look = ARGV[1], ARGV[2], tonumber(ARGV[3])
 for _, set in ipairs({ 'rotation', 'suspects', 'resting', 'saturated', 'earliest', 'blocked' }) do
   if redis.call('ZSCORE', key[set], partition) then return { 1, '0', {} } end

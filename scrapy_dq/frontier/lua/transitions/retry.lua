@@ -5,6 +5,8 @@
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so to do it again changes nothing
+-- USES     entry.come_back, keys.key, midway.moving, partition.classify_touched, state, state.load_state,
+--          state.save_state, state.stale, types.wrong_type, words.tell
 local epoch, run, failed, dead = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 load_state()
 local answer = stale(epoch, tonumber(run))

@@ -5,6 +5,7 @@
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: to say it again tells whoever joined meanwhile, too
+-- USES     keys.key, state, types.wrong_type, words.tell
 local word = ARGV[1]
 local wrong = wrong_type()
 if wrong then return wrong end

@@ -5,6 +5,7 @@
 -- COST     O(deltas)
 -- CRASH    before, or reply lost: the worker tells the same again under the same number, which counts once;
 --          worker dead: what it has not told is not counted
+-- USES     keys.key, state.stale, sums.add_up, types.wrong_type
 local source, number = ARGV[1], tonumber(ARGV[4])
 local wrong = wrong_type()
 if wrong then return wrong end

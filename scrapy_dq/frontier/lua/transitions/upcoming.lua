@@ -4,6 +4,8 @@
 --          id, attempts, payload, ...
 -- COST     O(count * log partitions), and the heads once more for each round
 -- CRASH    nothing to do
+-- USES     bands.list_of, entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.place_before, entry.read_delayed,
+--          entry.unpack_rank, entry.whole, keys.key, order.order_newest_first, state.load_state, state.now_ms
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local flat, left = {}, count
 -- The best *most* entries of a partition, from its lists and from what came back, in their order.

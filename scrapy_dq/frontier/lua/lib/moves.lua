@@ -1,0 +1,35 @@
+-- moves: those of an exchange, as frontier/moves.py and wire.py write them. No other file knows where a field stands:
+--   put      0, id, admission, token, priority, start, payload, partition [, wait_ms, not_before_ms, reason, known_as
+--            [, most]]
+--   ack      1, id
+--   release  2, id
+--   bury     3, id, reason
+--   fail     4, id, reason, label
+-- USES     order.order_rank
+local PUT, ACK, RELEASE, BURY, FAIL = 0, 1, 2, 3, 4
+-- Returns the puts, each with its position in the exchange (from 0) and its rank; and what ends leases, in its order:
+-- tables with ids (acks that follow each other), or with one id, its kind, and what the kind has.
+local function read_moves(packed)
+  local puts, endings, acks = {}, {}, nil
+  for i, move in ipairs(cmsgpack.unpack(packed)) do
+    local kind = move[1]
+    if kind == PUT then
+      local new = { position = i - 1, id = move[2], admission = move[3], token = move[4],
+        rank = order_rank(move[5], move[6]), payload = move[7], partition = move[8] }
+      if move[9] then
+        new.wait_ms, new.not_before_ms, new.reason, new.known_as, new.most = unpack(move, 9, 13)
+      end
+      puts[#puts + 1] = new
+    elseif kind == ACK then
+      if not acks then
+        acks = {}
+        endings[#endings + 1] = { kind = ACK, ids = acks }
+      end
+      acks[#acks + 1] = move[2]
+    else
+      endings[#endings + 1] = { kind = kind, id = move[2], reason = move[3], label = move[4] }
+      acks = nil
+    end
+  end
+  return puts, endings
+end

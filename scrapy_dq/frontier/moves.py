@@ -1,0 +1,46 @@
+"""How moves are written: the order of their fields, for lua/lib/moves.lua and for the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Move, Put, Release, clamped
+
+_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail)
+_NAMES = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
+
+
+def fields_of(move: Move) -> tuple[Any, ...]:
+    """Return the number of the kind of *move*, and all its fields but `source`, as msgpack takes them."""
+    # Written out: each move of a crawl passes here, and to read its fields by name takes longer.
+    if isinstance(move, Put):
+        return (
+            0, move.entry_id, int(move.admission), move.token, clamped(move.priority), int(move.start),
+            move.payload, move.parent, move.partition, move.due_at, move.not_before_s, move.reason,
+            move.known_as, move.most, move.once, move.fresh,
+        )  # fmt: skip
+    if isinstance(move, Ack):
+        return (1, move.entry_id)
+    if isinstance(move, Release):
+        return (2, move.entry_id)
+    if isinstance(move, Bury):
+        return (3, move.entry_id, move.reason)
+    if isinstance(move, Fail):
+        return (4, move.entry_id, move.reason, move.label)
+    raise TypeError(f"not a move: {move!r}")
+
+
+def move_of(fields: Sequence[Any]) -> Move:
+    """Return the move that `fields_of` wrote; its `source` is lost.
+
+    Raises:
+        IndexError, ValueError: they are not those of a move.
+    """
+    kind = _KINDS[fields[0]]
+    values = dict(zip(_NAMES[kind], fields[1:], strict=True))
+    if kind is Put:
+        values["admission"] = Admission(values["admission"])
+    move: Move = kind(**values)
+    return move

@@ -1,0 +1,68 @@
+"""How moves are written and read back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import msgpack
+import pytest
+
+from scrapy_dq.frontier.model import PRIORITY_LIMIT, Ack, Admission, Bury, Fail, Move, Put, Release
+from scrapy_dq.frontier.moves import fields_of, move_of
+
+ID = b"%012d" % 1
+PUT: dict[str, Any] = {
+    "entry_id": ID, "admission": Admission.SEED, "token": b"token", "priority": -3, "start": 2,
+    "payload": b"payload", "parent": b"%012d" % 2, "partition": b"a.com", "due_at": 1000.5,
+    "not_before_s": 1.8e9, "reason": "ä", "known_as": b"k" * 20, "most": 7, "once": True, "fresh": False,
+}  # fmt: skip
+MOVES: list[Move] = [Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com")]
+# As the version before this module wrote them to disk.
+STORED: list[tuple[Any, ...]] = [
+    (
+        0, ID, 2, b"token", -3, 2, b"payload", b"%012d" % 2, b"a.com", 1000.5, 1.8e9, "ä", b"k" * 20, 7,
+        True, False,
+    ),
+    (1, ID), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move).__name__)
+def test_a_move_comes_back_with_all_its_fields(move: Move) -> None:
+    """But for `source`; also those that are left out when moves are compared."""
+    back = move_of(msgpack.unpackb(msgpack.packb(fields_of(move)), use_list=False))
+    assert type(back) is type(move)
+    for each in fields(move):
+        assert getattr(back, each.name) == getattr(move, each.name)
+
+
+def test_the_put_above_has_no_field_as_it_is_by_default() -> None:
+    """Else one that is not written would seem to come back."""
+    assert {each.name for each in fields(Put)} == {*PUT, "source"}
+    assert not [each.name for each in fields(Put) if PUT.get(each.name, ...) == each.default]
+
+
+def test_what_the_former_version_wrote_is_read() -> None:
+    """The order of the fields on disk is that of the classes, and stays."""
+    assert [move_of(stored) for stored in STORED] == MOVES
+    assert [fields_of(move) for move in MOVES] == STORED
+
+
+NO_MOVES: list[tuple[Any, ...]] = [
+    (), (5, ID), (1,), (1, ID, b""), STORED[0][:-1], (0, ID, 9, *STORED[0][3:]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", NO_MOVES)
+def test_what_is_no_move_is_refused(stored: tuple[Any, ...]) -> None:
+    """An unknown kind or admission, or another number of fields."""
+    with pytest.raises((IndexError, ValueError)):
+        move_of(stored)
+
+
+def test_a_priority_is_written_within_its_limit() -> None:
+    """A larger integer is none of msgpack's."""
+    move = Put(**{**PUT, "priority": 2**70})
+    assert move_of(fields_of(move)) == Put(**{**PUT, "priority": PRIORITY_LIMIT})
+    assert move.priority == 2**70
