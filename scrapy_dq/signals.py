@@ -1,4 +1,12 @@
 """Signals, by way of Scrapy's dispatcher, between parts of this package that do not know each other."""
 
+crawl_opening = object()
+"""A session is about to connect to its crawl. `grace_s`: DQ_SHUTDOWN_GRACE."""
+crawl_joined = object()
+"""A session has joined its crawl, before the spider is opened.
+
+`crawl`: its name; `epoch` and `run`: which run of it; `new`: nothing was crawled in this run yet; `over`: it
+was finished before this worker came.
+"""
 items_given_up = object()
 """Items are about to fail, because Redis was away until the end: their requests are not done."""

@@ -1,1 +1,1 @@
-"""A crew: `scrapy dq crawl` and its worker processes. Sessions import a part of this: it imports little."""
+"""A crew: `scrapy dq crawl` and its worker processes."""

@@ -22,7 +22,7 @@ def command_of(spider: str, options: Any, settings: Mapping[str, Any]) -> list[s
         options: of the command line.
         settings: more, as `-s`, which win over those of the command line.
     """
-    return [sys.executable, "-m", "scrapy", "crawl", spider, *_passed_on(options), *_set(settings)]
+    return [sys.executable, "-m", "scrapy_dq.crew", "crawl", spider, *_passed_on(options), *_set(settings)]
 
 
 def _passed_on(options: Any) -> Iterator[str]:

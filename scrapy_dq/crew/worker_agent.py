@@ -1,4 +1,4 @@
-"""A worker's side of a crew: it stops when its parent is gone, reports, and knows where its parts go."""
+"""A worker's side of a crew: it stops when its parent is gone, reports, and says where its parts go."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
-from scrapy.extensions.feedexport import FeedExporter
+from scrapy.exceptions import NotConfigured
 
 from scrapy_dq.crew import ipc
-from scrapy_dq.crew.feeds.parts import part_path
+from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.feeds.storage import write_parts
 from scrapy_dq.crew.handshake import Handshake
+from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
@@ -34,55 +35,51 @@ AFTER_GRACE_S = 3.0
 
 
 class WorkerAgent:
-    """This process, as one of a crew's workers."""
+    """The Scrapy extension of a crew's worker; `python -m scrapy_dq.crew` adds it."""
 
-    def __init__(self, handshake: Handshake) -> None:
+    def __init__(self, crawler: Crawler, handshake: Handshake) -> None:
         os.set_blocking(handshake.reports, False)
         self._handshake = handshake
-        self._crawler: Crawler | None = None
+        self._crawler = crawler
         self._timer: asyncio.TimerHandle | None = None
-        self._run = ("", 0)
+        self._run = Run("", 0)
         self._over = False
 
-    def enter(self, crawler: Crawler, grace_s: float) -> None:
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Scrapy's hook.
+
+        Raises:
+            NotConfigured: this process is in no crew, or another crawl of it is the crew's.
+        """
+        handshake = Handshake.take()
+        if handshake is None:
+            raise NotConfigured
+        agent = cls(crawler, handshake)
+        crawler.signals.connect(agent.enter, crawl_opening)
+        crawler.signals.connect(agent.joined, crawl_joined)
+        return agent
+
+    def enter(self, grace_s: float) -> None:
         """Begin to watch the parent and to report; on the event loop."""
-        if self._crawler is not None:
-            return  # another crawl of the same process
-        self._crawler = crawler
         self._grace_s = grace_s
         self._relay = _ErrorRelay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
-        crawler.signals.connect(self._closed, signals.spider_closed)
+        self._crawler.signals.connect(self._closed, signals.spider_closed)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()
 
-    def joined(self, crawler: Crawler, epoch: str, run: int, *, over: bool) -> None:
+    def joined(self, epoch: str, run: int, over: bool) -> None:
         """Tell which run this worker is in, and whether it came too late to take part."""
-        if crawler is self._crawler:
-            self._run, self._over = (epoch, run), over
-            self._send()
-
-    def part(self, crawler: Crawler, feed_options: Any) -> Path | None:
-        """Return where this worker's part of a feed belongs, None if the feed is not joined.
-
-        Args:
-            feed_options: the very object that Scrapy's exporter has, which is how it tells its feeds apart.
-        """
-        exporter = None
-        # As it is made, the exporter asks for each storage once, to see whether it can be had.
-        with suppress(RuntimeError):
-            exporter = crawler.get_extension(FeedExporter)
-        for uri, options in exporter.feeds.items() if exporter else ():
-            if options is feed_options and uri in self._handshake.parts:
-                return part_path(Path(self._handshake.parts[uri]), *self._run, self._handshake.number)
-        return None
+        self._run, self._over = Run(epoch, run), over
+        write_parts(self._handshake.parts, self._run, self._handshake.number)
+        self._send()
 
     def _report(self) -> None:
         self._send()
         self._timer = asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
 
     def _send(self, **more: Any) -> None:
-        assert self._crawler is not None
         assert self._crawler.stats is not None
         count = self._crawler.stats.get_value
         report = {
@@ -90,8 +87,8 @@ class WorkerAgent:
             "items": count("item_scraped_count", 0),
             "done": count(stats.ACKED, 0),
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
-            "epoch": self._run[0],
-            "run": self._run[1],
+            "epoch": self._run.epoch,
+            "run": self._run.number,
             "over": self._over,
         }
         ipc.send(self._handshake.reports, report | more)
@@ -143,10 +140,3 @@ def _first_line(text: str) -> str:
 def _named(error: BaseException) -> str:
     """Return what went wrong as the end of its traceback says it."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-@lru_cache(maxsize=1)
-def own_agent() -> WorkerAgent | None:
-    """Return this process as a crew's agent; None: it is in no crew."""
-    handshake = Handshake.take()
-    return WorkerAgent(handshake) if handshake else None

@@ -8,51 +8,87 @@ import logging
 import time
 from collections.abc import Iterable
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy import Request
 
 from scrapy_dq import scrapy_redis
-from scrapy_dq.codec import CannotEncode
+from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.codec.attributes import check_host
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
-from scrapy_dq.scheduling.admission import Admissions, Admitted
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, as_stored, due_of
-from scrapy_dq.scheduling.fingerprints import quick_fingerprint
+from scrapy_dq.scheduling.dupefilter import DupeFilter
+from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.in_progress import InProgress
-from scrapy_dq.scheduling.partitions import BadPartition
-from scrapy_dq.scheduling.session import Session
-from scrapy_dq.start_urls.hosts import OtherHost
+from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
+from scrapy_dq.settings import Config
+from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
 
 logger = logging.getLogger(__name__)
+
+
+class _Classified(NamedTuple):
+    """What decides where a request is placed."""
+
+    fingerprint: bytes | None
+    parent: Request | None
+    parent_id: bytes | None
+    partition: bytes
+    due: Due
+    reason: str
+    """Why it cannot be served as it is; "" if it can."""
+    refused: bool
+    """DQ_START_HOSTS forbids it: it is not crawled here either."""
 
 
 class Intake:
     """Takes requests into the outbox, or keeps them local. Nothing here waits."""
 
-    def __init__(self, crawler: Crawler, session: Session, work: InProgress) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        config: Config,
+        dupefilter: BaseDupeFilter,
+        admissions: Admissions,
+        codec: Codec,
+        partitions: Slots | OneSlot,
+        start_hosts: StartHosts,
+        worker: Worker,
+        settlement: Settlement,
+        work: InProgress,
+        *,
+        adopted: bool,
+    ) -> None:
+        """
+        Args:
+            adopted: a crawl of scrapy-redis was adopted: what it had seen is not crawled again.
+        """
         assert crawler.stats is not None
-        assert crawler.request_fingerprinter is not None
-        config = session.config
+        self.admissions = admissions
         self._crawler = crawler
-        self._session = session
+        self._dupefilter = dupefilter
+        self._filters_alone = not isinstance(dupefilter, DupeFilter)
+        self._codec = codec
+        self._partitions = partitions
+        self._start_hosts = start_hosts
+        self._worker = worker
+        self._settlement = settlement
         self._work = work
+        self._adopted = adopted
         self._count = crawler.stats.inc_value
+        self._debug = crawler.settings.getbool("SCHEDULER_DEBUG")
         self._retry_backoff = config.retry_backoff
         self._start_queue = config.start_queue
         self._checks_hosts = bool(config.start_hosts)
-        self.admissions = Admissions(
-            quick_fingerprint(crawler.request_fingerprinter),
-            config.seed_once,
-            config.local_seen,
-            session.shares_seen,
-        )
         self._fed_puts: list[Put] = []
         self._warned_unencodable = self._warned_dead = self._warned_over = False
 
@@ -64,57 +100,54 @@ class Intake:
             # Scrapy could not send it either, and each fingerprint of it takes seconds of this worker.
             logger.warning("%s is dropped: %s", printable(request.url, 200), error)
             return False
-        if self._session.filtered(request):
+        classified = self._classify(request)
+        if classified is None:
             self.count_duplicate(request)
             return False
+        return self._place(request, classified, self._encode(request))
+
+    def _classify(self, request: Request) -> _Classified | None:
+        """Return what *request* is; None: it is known already."""
+        # A DUPEFILTER_CLASS that is not ours drops it itself; ours asks the frontier.
+        if self._filters_alone and not request.dont_filter and self._dupefilter.request_seen(request):
+            return None
         fingerprint = self.admissions.fingerprint(request)
         if self.admissions.known(fingerprint):  # most links of most sites end here
-            self.count_duplicate(request)
-            return False
-        local = bool(request.meta.get("dq_local"))
-        parent = self._session.settlement.parent_of(request)
+            return None
+        parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
-        partition, due, reason = b"", AT_ONCE, ""
-        refused = False
+        partition, due, reason, refused = b"", AT_ONCE, "", False
         try:
-            self._session.slots.leave_inherited(request, parent)
-            partition = self._session.slots.partition_of(request)
+            self._partitions.leave_inherited(request, parent)
+            partition = self._partitions.partition_of(request)
             if self._checks_hosts and not self._work.was_fed(request):
-                self._session.start_hosts.check(request, self._followed(request))
+                self._start_hosts.check(request, self._settlement.followed(request))
             due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition, OtherHost) as error:
             reason, refused = str(error), isinstance(error, OtherHost)
-        if not local:
-            try:
-                payload = self._session.codec.encode(as_stored(request))
-            except CannotEncode as error:
-                self._warn_unencodable(request, error)
-                local = True
-        if local and refused:
-            logger.warning("%s is dropped: %s", request, reason)
-            return False
-        if local:
-            if reason:
-                logger.warning("%s stays in this worker and is crawled at once: %s", request, reason)
-            self._keep_local(request, parent, due)
-        elif reason:
-            return self._put_dead(request, parent_id, payload, partition, reason)
+        return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
+
+    def _encode(self, request: Request) -> bytes | None:
+        """Return the payload of *request*; None: it stays in this worker."""
+        if request.meta.get("dq_local"):
+            return None
+        try:
+            return self._codec.encode(as_stored(request))
+        except CannotEncode as error:
+            self._warn_unencodable(request, error)
+            return None
+
+    def _place(self, request: Request, classified: _Classified, payload: bytes | None) -> bool:
+        """Put *request* where it belongs: the outbox, the local queue, or the dead letters."""
+        if payload is None:
+            placed = self._keep_local(request, classified)
+        elif classified.reason:
+            return self._put_dead(request, classified, payload)
         else:
-            admitted = self.admissions.of(request, fingerprint, parent_id, payload, self._followed(request))
-            put = self._put_of(request, admitted, payload, parent_id)
-            put.partition, put.due_at, put.not_before_s = partition, due.at, due.not_before_s
-            if self._work.was_fed(request) and put.admission is Admission.ID:
-                self._fed_puts.append(put)
-            if self._session.adopted and put.admission is Admission.SEEN:
-                put.known_as = scrapy_redis.fingerprint(request)
-            if not self._session.worker.put(put):
-                self._warn_over(request)
-                return False
-            self._count(stats.ENQUEUED)
-            self._count(stats.SCRAPY_ENQUEUED)
-        if fingerprint is not None:
-            self.admissions.remember(fingerprint)
-        return True
+            placed = self._put(request, classified, payload)
+        if placed and classified.fingerprint is not None:
+            self.admissions.remember(classified.fingerprint)
+        return placed
 
     def store_fed(self, requests: Iterable[Request], entry_id: bytes) -> None:
         """Store the requests that were fed with a lease, by way of the engine."""
@@ -141,49 +174,76 @@ class Intake:
         due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)
         self._work.local.push(request, parents, due_at)
         if due_at:
-            asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._session.leases_arrived)
+            asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._settlement.wake)
         self._count(stats.ENQUEUED_LOCAL)
         self._count(stats.SCRAPY_ENQUEUED)
 
     def count_duplicate(self, request: Request) -> None:
         """Count *request* as known, and log it through the dupefilter."""
         self._count(stats.DUPLICATES)
-        self._session.log_duplicate(request)
+        assert self._crawler.spider is not None
+        self._dupefilter.log(request, self._crawler.spider)
 
     def warn_dead(self, what: str, reason: str) -> None:
         """Say, once, that something becomes a dead letter."""
-        if not self._warned_dead or self._session.debug:
+        if not self._warned_dead or self._debug:
             self._warned_dead = True
-            more = "" if self._session.debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
+            more = "" if self._debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
             logger.warning("%s becomes a dead letter: %s%s", printable(what), reason, more)
 
-    def _put_dead(
-        self, request: Request, parent_id: bytes | None, payload: bytes, partition: bytes, reason: str
-    ) -> bool:
-        """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
-        # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
-        admitted = self.admissions.unfiltered(request, parent_id, payload, self._followed(request))
-        put = self._put_of(request, admitted, payload, parent_id)
-        put.partition, put.reason = partition, reason
-        self._count(stats.BURIED)
-        self.warn_dead(str(request), reason)
-        return self._session.worker.put(put)
-
-    def _keep_local(self, request: Request, parent: Request | None, due: Due) -> None:
+    def _keep_local(self, request: Request, classified: _Classified) -> bool:
+        if classified.refused:
+            logger.warning("%s is dropped: %s", request, classified.reason)
+            return False
+        if classified.reason:
+            logger.warning("%s stays in this worker and is crawled at once: %s", request, classified.reason)
         for key in DUE_KEYS:
             request.meta.pop(key, None)  # as of what is stored: a retry of it is due at once
         if request.meta.get("is_start_request"):
             request.meta["dq_seeded"] = True
             parents: set[bytes] = set()
         else:
-            parents = self._work.possible_parents(request, parent)
-        self.push_local(request, parents, due)
+            parents = self._work.possible_parents(request, classified.parent)
+        self.push_local(request, parents, classified.due)
+        return True
+
+    def _put_dead(self, request: Request, classified: _Classified, payload: bytes) -> bool:
+        """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
+        # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
+        put = self._put_of(request, classified._replace(fingerprint=None), payload)
+        put.reason = classified.reason
+        self._count(stats.BURIED)
+        self.warn_dead(str(request), put.reason)
+        return self._worker.put(put)
+
+    def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
+        put = self._put_of(request, classified, payload)
+        put.due_at, put.not_before_s = classified.due.at, classified.due.not_before_s
+        if self._work.was_fed(request) and put.admission is Admission.ID:
+            self._fed_puts.append(put)
+        if self._adopted and put.admission is Admission.SEEN:
+            put.known_as = scrapy_redis.fingerprint(request)
+        if not self._worker.put(put):
+            self._warn_over(request)
+            return False
+        self._count(stats.ENQUEUED)
+        self._count(stats.SCRAPY_ENQUEUED)
+        return True
+
+    def _put_of(self, request: Request, classified: _Classified, payload: bytes) -> Put:
+        followed = self._settlement.followed(request)
+        parent_id = classified.parent_id
+        admitted = self.admissions.of(request, classified.fingerprint, parent_id, payload, followed)
+        start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
+        put = Put(*admitted, int(index(request.priority)), start, payload, parent_id, request)
+        put.partition = classified.partition
+        return put
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)
-        if not self._warned_unencodable or self._session.debug:
+        if not self._warned_unencodable or self._debug:
             self._warned_unencodable = True
-            more = "" if self._session.debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
+            more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
                 "%s cannot be stored (%s): it stays in this worker and is not shared. %s%s counts them",
                 printable(str(request)),
@@ -196,10 +256,3 @@ class Intake:
         if not self._warned_over:
             self._warned_over = True
             logger.warning("%s is dropped, and what follows it: the run is over for this worker", request)
-
-    def _put_of(self, request: Request, admitted: Admitted, payload: bytes, parent_id: bytes | None) -> Put:
-        start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
-        return Put(*admitted, int(index(request.priority)), start, payload, parent_id, request)
-
-    def _followed(self, request: Request) -> bool:
-        return self._session.settlement.followed(request)

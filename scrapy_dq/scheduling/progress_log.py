@@ -9,16 +9,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scrapy_dq.crew.feeds.storage import kept_in_process
 from scrapy_dq.environment import differing
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Census, Hold, Joined, Order, StartQueue, Status
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.partitions import delay_of_each
-from scrapy_dq.settings import Config, breadth_first_queues, queues_in_vain, start_queue_setting
+from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain, start_queue_setting
+from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
 WITHOUT_EFFECT = ("JOBDIR", "SCHEDULER_PRIORITY_QUEUE")
@@ -33,7 +36,15 @@ _HOLDS = {
 }
 
 
-def mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
+def mention_settings(crawler: Crawler, config: Config) -> None:
+    """Log which settings do not do what somebody may expect of them."""
+    _mention_settings_without_effect(crawler, config)
+    mention_feeds(crawler)
+    for level, remark in peers.remarks(crawler.settings, config.order):
+        logger.log(level, "%s", remark)
+
+
+def _mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
     """Log which of the project's settings do nothing with this scheduler, and which are orders here."""
     settings = crawler.settings
     if understood := breadth_first_queues(settings):
@@ -152,13 +163,18 @@ def mention_end(crawl: str, reason: str, census: Census) -> None:
             )  # fmt: skip
 
 
-def mention_nothing_new(crawl: str) -> None:
-    """Log that a run was over before it began: with SCHEDULER_PERSIST, filtered start requests are known."""
-    logger.warning(
-        "Crawl %r: nothing was crawled in this run: all that start() yields was seen in earlier ones "
-        "(SCHEDULER_PERSIST). Yield what each run is to fetch with dont_filter=True; SitemapSpider does not",
-        crawl,
-    )
+def mention_nothing_new(config: Config, reason: str, worker: Worker, counts: StatsCollector) -> None:
+    """Log if a run was over before it began: with SCHEDULER_PERSIST, filtered start requests are known."""
+    census = worker.census
+    if census.done or census.failed or census.dead or worker.over or not counts.get_value(stats.DUPLICATES):
+        return
+    if config.persist and reason == "finished":
+        logger.warning(
+            "Crawl %r: nothing was crawled in this run: all that start() yields was seen in earlier ones "
+            "(SCHEDULER_PERSIST). Yield what each run is to fetch with dont_filter=True; SitemapSpider does "
+            "not",
+            config.crawl,
+        )
 
 
 class Progress:

@@ -14,16 +14,18 @@ from scrapy.utils.misc import build_from_crawler
 
 from scrapy_dq.codec import CannotDecode
 from scrapy_dq.frontier.model import Admission, Lease, Put
+from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.download_hooks import DownloadHooks
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Outcome, is_one_off
+from scrapy_dq.scheduling.fingerprints import quick_fingerprint
 from scrapy_dq.scheduling.held_downloads import HeldDownloads
 from scrapy_dq.scheduling.in_progress import Ending, InProgress
 from scrapy_dq.scheduling.intake import Intake
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.signals import items_given_up
-from scrapy_dq.start_urls.hosts import OtherHost
+from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.start_urls.payloads import NoRequest, Payloads
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable
@@ -80,11 +82,20 @@ class Scheduler(BaseScheduler):
 
     async def _open(self, spider: Spider) -> None:
         # Not in from_crawler: an exception there leaves the engine half-made, and hides its cause.
-        self._session = Session.from_crawler(self._crawler)
-        self._storing = Intake(self._crawler, self._session, self._work)
-        self._fed = Payloads(spider, self._session.codec, self._session.start_hosts)
-        await self._session.open(self)
-        self._held_up = HeldDownloads(self._session.settlement, self._wait)
+        self._session = session = Session.from_crawler(self._crawler)
+        config = session.config
+        assert self._crawler.request_fingerprinter is not None
+        # Before it joins: a fingerprinter of the project's may raise.
+        fingerprint = quick_fingerprint(self._crawler.request_fingerprinter)
+        admissions = Admissions(fingerprint, config.seed_once, config.local_seen, session.shares_seen)
+        self._start_hosts = StartHosts(config.start_hosts)
+        self._fed = Payloads(spider, session.codec, self._start_hosts)
+        await session.open(self)
+        self._storing = Intake(
+            self._crawler, config, session.dupefilter, admissions, session.codec, session.slots,
+            self._start_hosts, session.worker, session.settlement, self._work, adopted=session.adopted,
+        )  # fmt: skip
+        self._held_up = HeldDownloads(session.settlement, self._wait)
         self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True
 
@@ -160,7 +171,7 @@ class Scheduler(BaseScheduler):
     def _decode(self, lease: Lease) -> Request | None:
         try:
             request = self._session.codec.decode(lease.payload)
-            self._session.start_hosts.check_served(request)
+            self._start_hosts.check_served(request)
         except (CannotDecode, OtherHost) as error:
             logger.warning("A stored request cannot be served and becomes a dead letter: %s", error)
             self._session.worker.bury(lease.entry_id, str(error))

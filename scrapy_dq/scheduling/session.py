@@ -11,9 +11,6 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.backend.health_monitor import HealthMonitor
-from scrapy_dq.crew.feeds.storage import open_none, run_begins
-from scrapy_dq.crew.worker_agent import own_agent
 from scrapy_dq.environment import data_dir, need_asyncio
 from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, options_of
 from scrapy_dq.frontier.admin.flush import flush
@@ -25,26 +22,22 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.scheduling.feeds import open_none
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import (
-    Progress,
     announce,
     counts_of,
     mention_end,
-    mention_feeds,
     mention_nothing_new,
-    mention_settings_without_effect,
+    mention_settings,
     tell_hold,
 )
-from scrapy_dq.scheduling.retry_after import RetryAfter
-from scrapy_dq.settings import Config, ConfigError, peers
-from scrapy_dq.start_urls.hosts import StartHosts
+from scrapy_dq.scheduling.side_tasks import SideTasks
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
-from scrapy_dq.start_urls.keys import patience_s, start_keys_of
-from scrapy_dq.start_urls.spiders import RedisMixin
+from scrapy_dq.start_urls.keys import feed_spider, patience_s, start_keys_of
 from scrapy_dq.stats import names as stats
-from scrapy_dq.stats.collector import SharedStats
-from scrapy_dq.stats.sharing import StatsSharing
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -93,9 +86,8 @@ class Session(Listener):
         self.opened = False
         self.left_out = False
         """The run was over when this worker came: it takes no part in it."""
-        self.debug = settings.getbool("SCHEDULER_DEBUG")
         self.shares_seen = isinstance(dupefilter, DupeFilter)
-        self._dupefilter = dupefilter
+        self.dupefilter = dupefilter
         self._crawler = crawler
         self._stats = crawler.stats
         self._start_keys = start_keys_of(crawler.spider, config)
@@ -103,11 +95,8 @@ class Session(Listener):
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
-        self._progress: Progress | None = None
-        self._watch: HealthMonitor | None = None
-        self._sharing: StatsSharing | None = None
+        self._side_tasks: SideTasks | None = None
         self.codec = codec_of(config, crawler)
-        self.start_hosts = StartHosts(config.start_hosts)
         self.adopted = False
         """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
         self.paused = False
@@ -123,10 +112,7 @@ class Session(Listener):
         try:
             need_asyncio()
             config = config_of(crawler)
-            mention_settings_without_effect(crawler, config)
-            mention_feeds(crawler)
-            for level, remark in peers.remarks(crawler.settings, config.order):
-                logger.log(level, "%s", remark)
+            mention_settings(crawler, config)
             return cls(crawler, config, dupefilter_of(crawler))
         except ConfigError as error:
             refuse(logger, crawler, "scrapy_dq cannot start", error)
@@ -140,8 +126,7 @@ class Session(Listener):
         """
         self._scheduler = scheduler
         where = ""
-        if agent := own_agent():
-            agent.enter(self._crawler, self.config.shutdown_grace_s)
+        self._crawler.signals.send_catch_log(crawl_opening, grace_s=self.config.shutdown_grace_s)
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
@@ -176,45 +161,28 @@ class Session(Listener):
         self.opened = True
         self.adopted = joined.adopted
         self.paused = joined.words.hold is Hold.PAUSED
-        if agent := own_agent():
-            agent.joined(self._crawler, joined.epoch, joined.run, over=joined.status is Status.FINISHED)
+        self.left_out = joined.status is Status.FINISHED
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
-        if joined.status is Status.FINISHED:
-            self.left_out = True
+        self._crawler.signals.send_catch_log(
+            crawl_joined, crawl=config.crawl, epoch=joined.epoch, run=joined.run, new=not joined.crawled,
+            over=self.left_out,
+        )  # fmt: skip
+        if self.left_out:
             self.settlement.skip_start()
             self.listening.stop()
             open_none(self._crawler)
-        run = f"{joined.epoch}.{joined.run}"
-        run_begins(self._crawler, config.crawl, run, new=not joined.crawled)
-        self._dupefilter.open()
+        self.dupefilter.open()
         if not self.left_out:
             self._listen()
-        if config.retry_after_max_s and config.partition_by != "none":
-            # Signals hold their receivers weakly.
-            self._retry_after = RetryAfter(self.slots, self.worker, config.retry_after_max_s, self._stats)
-            self._crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
-        if isinstance(self._stats, SharedStats):
-            self._sharing = StatsSharing(self._stats, frontier, self.worker, config.stats_interval_s)
         announce(self._crawler, config, self._connection.target, joined, crawl)
-        self._progress = Progress(
-            config.log_interval_s, lambda: self.worker.census, lambda: self.settlement.start_over
+        self._side_tasks = SideTasks(
+            self._crawler, config, frontier, self._connection.target, self.worker, self.slots, self.settlement
         )
-        self._watch = HealthMonitor(frontier.client, self._connection.target, embedded=config.embedded)
 
     def _listen(self) -> None:
         self._crawler.signals.connect(self._idle, signals.spider_idle)
-        spider = self._crawler.spider
-        if self._start_keys is not None and isinstance(spider, RedisMixin):
-            spider.server = self._connection.blocking()
-            self._crawler.signals.connect(spider.spider_idle, signals.spider_idle)
-            stay = f"closes after {spider.max_idle_time:g} s" if spider.max_idle_time else "stays open"
-            logger.info("Fed by %s; %s when nothing comes", ", ".join(self._start_keys.keys), stay)
-            if self.config.embedded:
-                logger.warning(
-                    "These keys are in the embedded Redis (%s): nobody who pushes to a server finds them. "
-                    "REDIS_URL names the one that is fed, for example redis://localhost:6379",
-                    self._connection.target,
-                )
+        if self._start_keys is not None:
+            feed_spider(self._crawler, self._start_keys, self._connection, embedded=self.config.embedded)
 
     def _idle(self) -> None:
         if self.listening.on:
@@ -228,47 +196,19 @@ class Session(Listener):
         """Leave the crawl and let go of Redis; safe at any stage of `open`."""
         if self._grace is not None:
             self._grace.cancel()
-        if self._progress is not None:
-            self._progress.stop()
-        if self._watch is not None:
-            self._watch.stop()
+        if self._side_tasks is not None:
+            self._side_tasks.stop()
         if hasattr(self, "listening"):
             self.listening.stop()
         try:
             if self.opened:
-                await self._leave()
+                leaving = self.worker.stop(self._time_left())
+                await (self._side_tasks.leave(leaving) if self._side_tasks else leaving)
                 mention_end(self.config.crawl, reason, self.worker.census)
-                if self._found_nothing_new(reason):
-                    mention_nothing_new(self.config.crawl)
-                self._dupefilter.close(reason)
+                mention_nothing_new(self.config, reason, self.worker, self._stats)
+                self.dupefilter.close(reason)
         finally:
             await self._connection.close()
-
-    def _found_nothing_new(self, reason: str) -> bool:
-        census = self.worker.census
-        nothing = not (census.done or census.failed or census.dead or self.worker.over)
-        known = self._stats.get_value(stats.DUPLICATES)
-        return bool(nothing and known and self.config.persist and reason == "finished")
-
-    async def _leave(self) -> None:
-        leaving = self.worker.stop(self._time_left())
-        if self._sharing is None:
-            await leaving
-            return
-        # What was counted is told before the next run can begin; what leaving itself counts, after it.
-        await asyncio.gather(self._sharing.end(), leaving)
-        await self._sharing.end()
-
-    # What the scheduler asks.
-
-    def filtered(self, request: Request) -> bool:
-        """Tell whether a DUPEFILTER_CLASS that is not ours drops *request*; ours asks the frontier."""
-        return not (self.shares_seen or request.dont_filter) and self._dupefilter.request_seen(request)
-
-    def log_duplicate(self, request: Request) -> None:
-        spider = self._crawler.spider
-        assert spider is not None
-        self._dupefilter.log(request, spider)
 
     # What the worker reports.
 

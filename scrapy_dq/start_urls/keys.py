@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scrapy import Spider
+from scrapy import Spider, signals
 
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import formats
 from scrapy_dq.frontier.model import StartKeys
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.spiders import RedisMixin
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
 
 
 def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
@@ -62,6 +69,22 @@ def patience_s(spider: Spider, config: Config) -> float:
         ) from None
     spider.max_idle_time = longest
     return max(longest, config.idle_before_close_s) if longest else math.inf
+
+
+def feed_spider(crawler: Crawler, start_keys: StartKeys, connection: Connection, *, embedded: bool) -> None:
+    """Give a spider that is fed its client, have it called when there is nothing to do, and log its keys."""
+    spider = crawler.spider
+    assert isinstance(spider, RedisMixin)
+    spider.server = connection.blocking()
+    crawler.signals.connect(spider.spider_idle, signals.spider_idle)
+    stay = f"closes after {spider.max_idle_time:g} s" if spider.max_idle_time else "stays open"
+    logger.info("Fed by %s; %s when nothing comes", ", ".join(start_keys.keys), stay)
+    if embedded:
+        logger.warning(
+            "These keys are in the embedded Redis (%s): nobody who pushes to a server finds them. "
+            "REDIS_URL names the one that is fed, for example redis://localhost:6379",
+            connection.target,
+        )
 
 
 def _wrong_key(given: Any, expected: str) -> ConfigError:

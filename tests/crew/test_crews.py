@@ -43,6 +43,20 @@ class ProjectSpider(TreeSpider):
         yield from super().parse(response)
 """
 
+OWN_EXTENSIONS = """
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class Own:
+    pass
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+    custom_settings = {"EXTENSIONS": {Own: 500, "scrapy.extensions.telnet.TelnetConsole": None}}
+"""
+
 
 def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
     """Return how many leases a process holds; without one, all."""
@@ -111,6 +125,23 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
     table = [line for line in crew.out.splitlines() if not line.startswith("Crawl")]
     assert max(map(len, table)) <= LONGEST_LINE
     assert re.search(r"^ +all .* 60 +60 ", crew.out, re.MULTILINE)
+
+
+def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
+    scene: Callable[..., Scene],
+) -> None:
+    """What makes a process a worker of a crew is no setting that a project has."""
+    here = scene(pages=5)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(OWN_EXTENSIONS)
+    crew = here.crew("-w", "1", "-o", "items.jsonl", "--log-dir", "logs")
+    assert crew.wait() == 0
+    assert repeats(here) == 0
+    assert_tidy(here)
+    assert re.search(r"\n +all +\S+ +5 +5 ", crew.out)
+    (log,) = here.project.folder.glob("logs/*/worker-1.log")
+    enabled = log.read_text().partition("Enabled extensions:")[2].partition("]")[0]
+    assert "Own'" in enabled
+    assert "TelnetConsole" not in enabled
 
 
 def test_a_killed_worker_is_started_again(scene: Callable[..., Scene], redis_server: RedisServer) -> None:

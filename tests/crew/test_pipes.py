@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.exceptions import NotConfigured
 
 from scrapy_dq.commands.output.crawl_summary import _words
 from scrapy_dq.crew import ipc
 from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.stop_signals import SIGNALS, StopSignals
+from scrapy_dq.crew.worker_agent import WorkerAgent
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -66,6 +70,12 @@ def test_who_has_the_variable_but_not_the_pipes_is_in_no_crew(
     os.close(end)
 
 
+def test_a_crawl_that_no_crew_has_started_has_no_agent() -> None:
+    """The same command by hand is `scrapy crawl`; of several crawls in a worker the first is the crew's."""
+    with pytest.raises(NotConfigured):
+        WorkerAgent.from_crawler(Crawler(Spider))
+
+
 def test_a_parent_that_does_not_read_holds_up_no_worker() -> None:
     """Reports that find no room are dropped; each that was sent arrives whole."""
     ours, theirs = os.pipe()
@@ -101,9 +111,9 @@ def test_the_command_line_goes_to_each_worker() -> None:
         crawl="50%", output=["items.csv"], overwrite_output=None, loglevel="INFO", nolog=True,
     )  # fmt: skip
     assert command_of("books", options, {"X": "2", "FEED_STORAGES": {"": None}})[1:] == [
-        "-m", "scrapy", "crawl", "books", "-a", "a=1 2", "-s", "X=1", "-s", "REDIS_URL=redis://:pw@there/0",
-        "-o", "items.csv", "-L", "INFO", "--nolog", "-s", "DQ_CRAWL=50%%", "-s", "X=2",
-        "-s", 'FEED_STORAGES={"": null}',
+        "-m", "scrapy_dq.crew", "crawl", "books", "-a", "a=1 2", "-s", "X=1",
+        "-s", "REDIS_URL=redis://:pw@there/0", "-o", "items.csv", "-L", "INFO", "--nolog",
+        "-s", "DQ_CRAWL=50%%", "-s", "X=2", "-s", 'FEED_STORAGES={"": null}',
     ]  # fmt: skip
     again = " ".join(_words(options))
     assert shlex.split(again) == [

@@ -11,23 +11,21 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from scrapy import Spider
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
-from scrapy.utils.misc import load_object
 
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.feeds.parts import lock_alone, write_lock
-from scrapy_dq.crew.worker_agent import own_agent
+from scrapy_dq.crew.feeds.parts import Run, lock_alone, part_path, write_lock
+from scrapy_dq.signals import crawl_joined
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
@@ -41,18 +39,16 @@ class _RunOfFeeds(NamedTuple):
     new: bool
 
 
+class _Parts(NamedTuple):
+    folders: Mapping[str, str]
+    run: Run
+    worker: int
+
+
 _runs: WeakKeyDictionary[Crawler, _RunOfFeeds] = WeakKeyDictionary()
 """Of crawlers that have joined theirs. Scrapy makes storages before that, too, to try them."""
-
-
-def open_none(crawler: Crawler) -> None:
-    """Have *crawler* leave its feeds as they are: it takes no part in its run, and scrapes nothing.
-
-    Of whatever storage: it would put an empty feed in the place of what those that did have scraped.
-    """
-    for extension in crawler.extensions.middlewares if crawler.extensions else ():
-        if isinstance(extension, FeedExporter):
-            extension.feeds = {}  # Source: scrapy/extensions/feedexport.py::FeedExporter.open_spider
+_parts: _Parts | None = None
+"""Of this process, from the time that it joins a run as a crew's worker."""
 
 
 def run_begins(crawler: Crawler, crawl: str, run: str, *, new: bool) -> None:
@@ -67,30 +63,32 @@ def run_begins(crawler: Crawler, crawl: str, run: str, *, new: bool) -> None:
     _runs[crawler] = _RunOfFeeds(crawl, run, new)
 
 
-def kept_in_process(settings: BaseSettings) -> list[str]:
-    """Return those of FEEDS whose items may be in no file before the worker closes, without any password.
+def write_parts(folders: Mapping[str, str], run: Run, worker: int) -> None:
+    """Have this process write parts of feeds, by their URI into *folders*, in place of the feeds."""
+    global _parts
+    _parts = _Parts(folders, run, worker)
 
-    A kill takes them, while their requests are acknowledged.
+
+def _note_run(sender: Crawler, crawl: str, epoch: str, run: int, new: bool) -> None:
+    run_begins(sender, crawl, f"{epoch}.{run}", new=new)
+
+
+def _part_of(crawler: Crawler, feed_options: Any) -> Path | None:
+    """Return where this worker's part of a feed belongs, None if the feed is not joined.
+
+    Args:
+        feed_options: the very object that Scrapy's exporter has, which is how it tells its feeds apart.
     """
-    storages = settings.getwithbase("FEED_STORAGES")
-    exporters = settings.getwithbase("FEED_EXPORTERS")
-    found = []
-    for uri, options in settings.getdict("FEEDS").items():
-        parts = urlsplit(str(uri))
-        scheme = parts.scheme if len(parts.scheme) > 1 else ""  # that is a drive of Windows
-        storage = storages.get("stdout" if str(uri) == "-" else scheme)
-        exporter = exporters.get(options.get("format"))
-        with suppress(ImportError, NameError, ValueError):  # Scrapy says what is wrong with it
-            storage = load_object(storage) if isinstance(storage, str) else storage
-            exporter = load_object(exporter) if isinstance(exporter, str) else exporter
-        unbuffered = isinstance(storage, type) and issubclass(storage, UnbufferedFileFeedStorage)
-        batches = options.get("batch_item_count", settings.getint("FEED_EXPORT_BATCH_ITEM_COUNT"))
-        # One of the project's own may keep all items until its end, as spreadsheets are written.
-        export = getattr(exporter, "export_item", None)
-        unbuffered = unbuffered and getattr(export, "__module__", None) in _EXPORT_AT_ONCE
-        if not unbuffered or options.get("postprocessing") or batches:
-            found.append(f"{scheme}://{parts.hostname}{parts.path}" if parts.hostname else str(uri))
-    return found
+    if _parts is None:
+        return None
+    exporter = None
+    # As it is made, the exporter asks for each storage once, to see whether it can be had.
+    with suppress(RuntimeError):
+        exporter = crawler.get_extension(FeedExporter)
+    for uri, options in exporter.feeds.items() if exporter else ():
+        if options is feed_options and uri in _parts.folders:
+            return part_path(Path(_parts.folders[uri]), *_parts.run, _parts.worker)
+    return None
 
 
 def _runs_in(mark: IO[str]) -> dict[str, str]:
@@ -119,8 +117,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
-        agent = own_agent()
-        part = agent.part(crawler, feed_options) if agent else None
+        crawler.signals.connect(_note_run, crawl_joined)  # as Scrapy tries it; again changes nothing
+        part = _part_of(crawler, feed_options)
         if part is not None:
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and nobody removes a part before.
@@ -128,6 +126,13 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         elif storage.write_mode == "wb" and crawler in _runs:
             storage._overwrite(_runs[crawler], str((feed_options or {}).get("format", "")))
         return storage
+
+    @staticmethod
+    def writes_at_once(exporter: Any) -> bool:
+        """Tell whether an item is in the file as soon as *exporter*, a class, has exported it."""
+        # One of the project's own may keep all items until its end, as spreadsheets are written.
+        export = getattr(exporter, "export_item", None)
+        return getattr(export, "__module__", None) in _EXPORT_AT_ONCE
 
     def _overwrite(self, run: _RunOfFeeds, form: str) -> None:
         """Empty the file, as `overwrite` asks for, unless somebody may have written to it in this run.

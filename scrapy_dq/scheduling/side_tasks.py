@@ -1,0 +1,66 @@
+"""What runs beside a worker while it crawls: the progress log, a look at Redis, shared stats, Retry-After."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from scrapy import signals
+
+from scrapy_dq.backend.health_monitor import HealthMonitor
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.engine_hooks import Settlement
+from scrapy_dq.scheduling.partitions import OneSlot, Slots
+from scrapy_dq.scheduling.progress_log import Progress
+from scrapy_dq.scheduling.retry_after import RetryAfter
+from scrapy_dq.settings import Config
+from scrapy_dq.stats.collector import SharedStats
+from scrapy_dq.stats.sharing import StatsSharing
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+class SideTasks:
+    """They begin with a worker's first exchange, and end with `stop` and `leave`."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        config: Config,
+        frontier: Frontier,
+        target: str,
+        worker: Worker,
+        slots: Slots | OneSlot,
+        settlement: Settlement,
+    ) -> None:
+        """
+        Args:
+            target: where Redis is, for messages.
+        """
+        assert crawler.stats is not None
+        if config.retry_after_max_s and config.partition_by != "none":
+            # Signals hold their receivers weakly.
+            self._retry_after = RetryAfter(slots, worker, config.retry_after_max_s, crawler.stats)
+            crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
+        self._sharing: StatsSharing | None = None
+        if isinstance(crawler.stats, SharedStats):
+            self._sharing = StatsSharing(crawler.stats, frontier, worker, config.stats_interval_s)
+        self._progress = Progress(config.log_interval_s, lambda: worker.census, lambda: settlement.start_over)
+        self._health = HealthMonitor(frontier.client, target, embedded=config.embedded)
+
+    def stop(self) -> None:
+        """Log no more, and look at Redis no more."""
+        self._progress.stop()
+        self._health.stop()
+
+    async def leave(self, leaving: Awaitable[None]) -> None:
+        """Share the last stats while the worker is *leaving*."""
+        if self._sharing is None:
+            await leaving
+            return
+        # What was counted is told before the next run can begin; what leaving itself counts, after it.
+        await asyncio.gather(self._sharing.end(), leaving)
+        await self._sharing.end()
