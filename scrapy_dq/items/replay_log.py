@@ -14,9 +14,11 @@ LOG_LIMIT_BYTES = 64 * 1024 * 1024
 MARK_TTL_S = 3600
 """A killed process leaves its mark behind. One that has expired counts as forgotten: what is in the log
 then, mostly nothing, is written again."""
+# A value that is not the number of a trip is somebody else's: NaN would never be replaced.
 # Not set by a Redis that has forgotten the last one: else a lost reply would hide that.
 _MARK = """
-local was = tonumber(redis.call('GET', KEYS[1]) or 0)
+local was = redis.call('GET', KEYS[1]) or '0'
+was = #was < 16 and tonumber(string.match(was, '^%d+$')) or 0
 if was >= tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
 return was
 """
