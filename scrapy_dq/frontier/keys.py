@@ -1,4 +1,4 @@
-"""Every Redis key of a crawl: name, type, lifetime. lua/lib/keys.lua makes the same names."""
+"""Every Redis key of a crawl: name, type, lifetime. lua/lib/keys.lua builds the same names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ KEYS = (
 
 
 def prefix(crawl: str) -> str:
-    """Return what all keys of *crawl* begin with.
+    """Return the common prefix of all keys of *crawl*.
 
     The name is percent-encoded, braces, colons and stars too, so that no two crawls share a key and
     the hash tag is the whole name: one crawl lies in one slot of a Redis Cluster.
@@ -73,5 +73,5 @@ def prefix(crawl: str) -> str:
 
 
 def meta(crawl: str) -> str:
-    """Return the one key that is passed to every script."""
+    """Return the key that is passed to every script."""
     return prefix(crawl) + "meta"
