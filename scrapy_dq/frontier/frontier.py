@@ -247,7 +247,7 @@ class Frontier:
         """
         reply = await self._call("adopt", epoch, run, worker_id, number, b"".join(fingerprints))
         if reply[0] != b"OK":
-            raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+            raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
         return int(reply[1]), reply[2] == 1
 
     async def fence(

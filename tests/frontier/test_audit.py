@@ -157,7 +157,7 @@ def test_seen_that_is_gone_is_noted(
     worker.exchange(*(ack(n) for n in worker.take(9)))
     receipt = worker.exchange()
     assert (receipt.status, receipt.damage, receipt.census.gone) == (Status.FINISHED, "", 1)
-    assert told(Audited(seen_gone=True)) == "what was seen is gone: pages are crawled again"
+    assert told(Audited(seen_gone=True)) == "the seen set is gone: pages are crawled again"
 
 
 @pytest.mark.parametrize("seeding", [1, 2, 3])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from support.worker import Worker
 
 # The part that all warnings of an outage share: what comes before it says what is the matter.
-WARNING = "The crawl goes on from what this worker holds"
+WARNING = "The crawl continues with the requests that this worker holds"
 NO_ANSWER = "Redis does not answer"
 
 

@@ -506,5 +506,5 @@ async def test_a_list_whose_name_is_taken_is_told_once_and_the_others_are_served
         await running
         assert crawl.done == dict.fromkeys(range(4), 1)
         [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-        for words in (name, "is a string, not a list", "cannot be crawled until this is mended"):
+        for words in (name, "is a string, not a list", "cannot be crawled until this is fixed"):
             assert words in line

@@ -156,9 +156,7 @@ class Producer(Listener):
         worker_id = self._protocol.id
         await self.patiently(lambda: self._driver.exchange(0))
         if self._protocol.lost or self._protocol.over:
-            raise FrontierRefused(
-                "the crawl was deleted meanwhile, or another has taken its place: begin again"
-            )
+            raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
         if self._protocol.id != worker_id:
             self.disturbed = True
             self._heartbeat.start(self._protocol.id, self._protocol.epoch)

@@ -161,7 +161,7 @@ def retry_records(
     reply = script.call_blocking(client, keys.meta(crawl), overview.epoch, overview.run, *args)
     refuse(reply)
     if reply[0] != b"OK":
-        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
     return reply[1], reply[2]
 
 
