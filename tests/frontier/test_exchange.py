@@ -209,7 +209,7 @@ def test_a_redis_that_stepped_back_is_noticed_before_anything_is_applied(
 
 
 def test_an_unknown_worker_is_told_to_rejoin(live: LiveFrontier, worker: HandWorker) -> None:
-    """Who is no member, because it was drained or Redis forgot it, changes nothing."""
+    """A worker that is not a member, because it was drained or Redis was rolled back, changes nothing."""
     worker.exchange(put(1), put(2), want=1)
     before = live.dump()
     assert worker.exchange(put(3), want=1, worker_id="nobody", seq=1, held=0) == RESYNC
