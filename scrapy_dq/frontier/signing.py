@@ -10,7 +10,7 @@ MARK = b"\5"
 MAC_BYTES = 16
 _MARKED = len(MARK) + MAC_BYTES
 UNSIGNED = "no"
-NOT_SIGNED = "no key of DQ_SIGNING_KEYS has signed it, as it stands here"
+NOT_SIGNED = "its signature is missing, or matches no key of DQ_SIGNING_KEYS"
 
 
 class Signer:

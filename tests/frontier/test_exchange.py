@@ -235,7 +235,7 @@ def test_a_frontier_that_is_gone_is_lost(live: LiveFrontier, worker: HandWorker)
 
 
 def test_another_frontier_of_the_same_name_is_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """A crawl that was flushed and begun anew has another epoch: an old worker's moves mean nothing there."""
+    """A crawl that was flushed and started again has another epoch: an old worker's moves are ignored."""
     live.roll_back({})
     HandWorker(live, "worker").exchange(put(1), put(2), want=1)
     before = live.dump()

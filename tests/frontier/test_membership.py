@@ -161,7 +161,7 @@ def test_a_repeated_rejoin_of_one_that_was_taken_for_dead_meanwhile(
 def test_a_fenced_worker_rejoins_with_nothing(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Who was presumed dead comes back with empty hands; its former leases are left to whoever drains."""
+    """A worker that was declared dead comes back without leases; its former leases are drained."""
     worker.exchange(put(1), put(2))
     assert worker.take(2) == [1, 2]
     other.fence("worker")
