@@ -1,6 +1,6 @@
 """The frontier: all stored state of one crawl, and the workers that share it.
 
-Knows Redis; knows nothing of Scrapy.
+Depends on Redis, not on Scrapy.
 """
 
 from scrapy_dq.frontier.admin.control import PartitionLimits, limit

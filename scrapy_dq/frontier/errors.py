@@ -1,4 +1,4 @@
-"""What an error from Redis means, and what to do about it: each is an outage, none is an end."""
+"""What an error from Redis means, and what to do about it: each is an outage, none ends the crawl."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from redis.exceptions import (
 
 from scrapy_dq.frontier.model import FrontierUnavailable
 
-# (what its text or its type's name holds, what it means). redis-py cuts the code off some texts, and
-# Redis 6.2 hides them inside "Error running script".
+# (parts of its text or of its type's name, what it means). redis-py removes the code from some texts, and
+# Redis 6.2 wraps them in "Error running script".
 _CAUSES = (
     (("OOM ", "OutOfMemory", "used memory > 'maxmemory'"),
      "Redis's memory is full: raise its maxmemory, or free some"),
     (("MISCONF",), "Redis cannot write to its disk: free some of it, and see Redis's log"),
-    (("NOREPLICAS",), "Redis has not the replicas that min-replicas-to-write demands"),
+    (("NOREPLICAS",), "Redis has fewer replicas than min-replicas-to-write requires"),
     (("READONLY", "ReadOnly"), "this Redis is a read-only replica: name its master in REDIS_URL"),
     (("LOADING", "BusyLoading"), "Redis is loading its data"),
     (("MASTERDOWN", "MasterDown"), "this Redis is a replica that has lost its master"),
     (("CLUSTERDOWN", "ClusterDown"), "the Redis Cluster is down"),
     (("TRYAGAIN", "TryAgain"), "the Redis Cluster is moving this crawl's keys"),
-    (("BUSY ", "Busy running a script"), "Redis is busy with somebody's script"),
-    (("max number of clients",), "Redis takes no more clients: raise its maxclients"),
+    (("BUSY ", "Busy running a script"), "Redis is busy running a script"),
+    (("max number of clients",), "Redis accepts no more clients: raise its maxclients"),
     (("Too many connections",),
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
@@ -37,7 +37,7 @@ _DENIED_IN_A_SCRIPT = ("NOPERM", "can't run this command", "can't access at leas
 
 
 def describe(error: BaseException) -> str:
-    """Return what to print of an error from Redis: its text, without a full stop, or its type."""
+    """Return the text of an error from Redis without its full stop; its type's name if there is no text."""
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
@@ -53,7 +53,7 @@ def explain(error: BaseException) -> str:
 
 
 def passes(error: BaseException) -> bool:
-    """Tell whether *error* is an outage, so that the same command may be served later."""
+    """Tell whether *error* is an outage, so that the same command may succeed later."""
     if isinstance(error, ResponseError):
         text = f"{type(error).__name__} {error}"
         return any(mark in text for marks, _ in _CAUSES for mark in marks)
@@ -61,16 +61,16 @@ def passes(error: BaseException) -> bool:
 
 
 def denies(error: BaseException) -> bool:
-    """Tell whether Redis refuses its user a command or a key, in a script or beside it."""
+    """Tell whether Redis denies its user a command or a key, inside or outside a script."""
     if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):
         return True
-    # Redis 6.2 says it so of a command in a script.
+    # Redis 6.2 words it this way for a command in a script.
     return isinstance(error, ResponseError) and any(mark in str(error) for mark in _DENIED_IN_A_SCRIPT)
 
 
 @contextmanager
 def as_unavailable(target: str = "") -> Iterator[None]:
-    """Raise FrontierUnavailable, which says what it means, for an error from the Redis (at *target*)."""
+    """Turn an error from Redis (at *target*) into FrontierUnavailable with an explanation."""
     try:
         yield
     except (RedisError, OSError, TimeoutError) as error:

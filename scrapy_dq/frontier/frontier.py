@@ -58,11 +58,11 @@ from scrapy_dq.frontier.wire import (
 SWEEP_STEP = 1_000
 """Keys unlinked at once: 1 ms of Redis's time."""
 SWEEP_S = 1.0
-"""Of what a worker that leaves does for those who come after it."""
+"""The longest time for which a leaving worker sweeps discarded keys."""
 FLUSH_SWEEP_S = 10.0
-"""Of what a flush deletes: some 50 million fingerprints."""
+"""How long a flush deletes: enough for some 50 million fingerprints."""
 SCHEMA = "5"
-"""What the keys mean. Workers of another schema are refused: they would misread each other."""
+"""Version of the stored format. Workers with another schema are refused: they would misread the keys."""
 
 
 @dataclass(frozen=True)
@@ -74,29 +74,30 @@ class Identity:
     spider_args: str
     run_name: str = ""
     keep_seen: bool | None = False
-    """None: as a spider's worker had it."""
+    """None: keep the value that a spider's worker has stored."""
     partition_by: str = "none"
     seen_ttl_s: float = 0.0
-    """With a kind of seen that knows it: what a new run does not know any more; 0: it knows all."""
+    """Age at which a new run ignores fingerprints, if the kind of seen has times; 0: they never expire."""
     limits: Limits | None = field(default_factory=Limits)
-    """None: as they are."""
+    """None: unchanged."""
     starts: str = ""
-    """What this worker's start() is called with: another one of that name yields the same requests, unless it
-    begins with a star; empty: it has none (lib/starts.lua)."""
+    """The name of this worker's start(), made from its arguments: workers with the same name yield the same
+    requests, unless the name begins with a star; empty: no start() (lib/starts.lua)."""
     restart_window_s: float = 0.0
-    """For so long after the end of a run that workers shared, this one counts as one of them, restarted."""
+    """For this many seconds after the end of a run that workers shared, this worker counts as one of them,
+    restarted."""
     order_given: bool = True
     seen_given: bool = True
-    """False, as an empty name above: whatever is stored will do; if nothing is, the first worker that
-    can says it."""
+    """False, like an empty name above: accept the stored value; if none is stored, the first worker that has
+    one sets it."""
 
 
 class Frontier:
     """All stored state of one crawl, behind one `redis.asyncio` client.
 
-    The client must not retry by itself: a repeated script would be a second one. Every call either
-    returns, or raises FrontierUnavailable (no usable reply: repeat it unchanged) or FrontierRefused
-    (Redis or its data cannot serve; nothing was changed).
+    The client must not retry by itself: a script could then run twice. Every call either returns, or
+    raises FrontierUnavailable (no usable reply: repeat it unchanged) or FrontierRefused (Redis cannot be
+    used, or its data is invalid; nothing was changed).
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Frontier:
     ) -> None:
         self.crawl = crawl
         self.start_keys = start_keys
-        # What others put under start keys nobody has signed.
+        # Start payloads are not signed.
         self.signer = Signer(crawl, signing_keys, start_keys.mark if start_keys else b"")
         self._keep_failed = keep_failed
         self.order = order
@@ -121,10 +122,10 @@ class Frontier:
         self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
         self._scripts = {name: Script(name, order, seen) for name in (*TRANSITIONS, "probe")}
         self._denied = False
-        """Redis has refused a command: before the next script all are tried."""
+        """Redis has refused a command: all commands are probed before the next script."""
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
-        """Register a fresh worker; create the frontier, or start its next run, where there is none open.
+        """Register a new worker; create the frontier, or start its next run, if no run is open.
 
         Args:
             new_epoch: a fresh uuid, used only if the frontier is absent.
@@ -173,12 +174,12 @@ class Frontier:
         seeding: Seeding,
         crawl: Identity,
     ) -> Rejoined:
-        """Register a live worker anew; keep those of *held* that are still in flight under *old_id*.
+        """Register a live worker again; keep those of *held* that are still in flight under *old_id*.
 
         Args:
-            parentless: puts that no lease stands for: with these it registers in a finished run, too, while
-                it is still known what was put in it; the first that is new opens it again.
-            seeding: ACTIVE, or AGAIN.
+            parentless: whether the worker has puts without a parent lease. With these it also registers in a
+                finished run, as long as the tokens of its puts are stored; the first new put reopens the run.
+            seeding: ACTIVE or AGAIN.
         Source: transitions/rejoin.lua
         """
         reply = await self._call(
@@ -210,9 +211,9 @@ class Frontier:
         """Apply *moves* in order and take up to *want* leases, in one atomic step.
 
         Args:
-            seq: one more than that of the last exchange that was answered; 1 after (re)joining.
-            want: leases, 0 to MAX_LEASES.
-            held: leases that this worker believes to own before *moves* are applied.
+            seq: one more than in the last answered exchange; 1 after (re)joining.
+            want: number of leases, 0 to MAX_LEASES.
+            held: number of leases that this worker believes it owns before *moves* are applied.
             moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
             terms: from `pack_terms`.
         Raises:
@@ -227,27 +228,27 @@ class Frontier:
             )  # fmt: skip
             if reply[0] != b"KIND":
                 return parse_receipt(reply, self.signer, time.monotonic())
-            # This frontier came without one, as a program's, or it was converted while this worker was away.
+            # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
             self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
 
     async def adopt(
         self, epoch: str, run: int, worker_id: str, number: int, fingerprints: Sequence[bytes]
     ) -> tuple[int, bool]:
-        """Note what another scheduler had seen, in its own notation.
+        """Store fingerprints that another scheduler has seen, in that scheduler's format.
 
         Args:
-            worker_id: of the member that does it.
-            number: of this call, from 1 on; a repeat has the same.
-            fingerprints: of 20 bytes each, at most 1,000.
+            worker_id: the member that makes the call.
+            number: of this call, from 1 on; a repeat has the same number.
+            fingerprints: 20 bytes each, at most 1,000.
         Returns:
-            how many of these are new; whether the calls before are remembered: if not, Redis came back older.
+            the number of new fingerprints; False if Redis was rolled back and has lost earlier calls.
         Raises:
-            FrontierRefused: the run is over, or the frontier another one.
+            FrontierRefused: the run is over, or the frontier is a different one.
         Source: transitions/adopt.lua
         """
         reply = await self._call("adopt", epoch, run, worker_id, number, b"".join(fingerprints))
         if reply[0] != b"OK":
-            raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+            raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
         return int(reply[1]), reply[2] == 1
 
     async def fence(
@@ -256,11 +257,12 @@ class Frontier:
         """Fence a worker that is dead.
 
         Args:
-            gone: its process is known to be gone; else it may come back, and what it then needs is kept.
-            by: the worker that does it before its own start() has begun: that one is later then.
+            gone: its process has ended; else it may come back, and what a rejoin needs is kept.
+            by: the worker that fences it, if its own start() has not started yet: that start() then counts as
+                the later one.
         Returns:
-            OK, ABSENT, LOST, RESYNC or FINISHED; what its start() was called with, if that was broken off and
-            nobody has done the same (`Identity.starts`), else "".
+            OK, ABSENT, LOST, RESYNC or FINISHED; the name of its start() (`Identity.starts`) if that is
+            incomplete now, else "".
         Source: transitions/fence.lua
         """
         reply = await self._call("fence", worker_id, epoch, run, int(gone), by)
@@ -277,7 +279,7 @@ class Frontier:
         return (reply[1], reply[2], reply[3]) if reply[0] == b"OK" else (0, 0, 0)
 
     async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool | None) -> tuple[int, bool]:
-        """Give all leases back and unregister; return (released, nobody is left).
+        """Release all leases and unregister; return (number of released leases, whether no member is left).
 
         Source: transitions/leave.lua
         """
@@ -285,7 +287,7 @@ class Frontier:
         if reply[0] != b"OK":
             return 0, False
         if reply[2] and reply[3]:
-            with suppress(FrontierError):  # whoever comes next goes on with it
+            with suppress(FrontierError):  # the next worker continues
                 await self.sweep(SWEEP_S)
         return reply[1], bool(reply[2])
 
@@ -298,23 +300,23 @@ class Frontier:
         last: bool = True,
         repair: bool = True,
     ) -> Audited:
-        """Make derived keys anew, as far as *lists* (rank, partition, ...) and *worker_ids* tell.
+        """Rebuild derived keys from *lists* (rank, partition, ...) and *worker_ids*.
 
         Args:
-            last: that was all: compare the counts, and note what is gone.
-            repair: False: only tell what there is to do.
+            last: no more parts follow: compare the counts, and record what is gone.
+            repair: False: only report.
         Raises:
-            FrontierRefused: the run is over, or the frontier another one.
+            FrontierRefused: the run is over, or the frontier is a different one.
         Source: transitions/audit.lua
         """
         args = audit_args(epoch, run, lists, worker_ids, last, repair)
         return parse_audit(await self._call("audit", *args))
 
     async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
-        """Delete the whole crawl; refuse, naming one, if a member is not among *dead*.
+        """Delete the whole crawl, unless a member is not among *dead*.
 
         Returns:
-            ("", what was deleted), or (a worker's id, empty census) if refused.
+            ("", what was deleted), or (id of a live worker, empty census) if refused.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
@@ -322,12 +324,12 @@ class Frontier:
         if reply[0] == b"LIVE":
             return id_text(reply[1]), Census()
         if reply[4]:
-            # Others may have written how much there is. What is left, the exchanges of the next run sweep.
+            # Untrusted data says how much there is. The exchanges of the next run sweep what is left.
             await self.sweep(FLUSH_SWEEP_S)
         return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
 
     async def sweep(self, most_s: float) -> bool:
-        """Unlink what is discarded, for *most_s*; return whether some is left.
+        """Unlink discarded keys for at most about *most_s* seconds; return whether some are left.
 
         Source: transitions/sweep.lua
         """
@@ -344,34 +346,35 @@ class Frontier:
         concurrency: int | None = None,
         block_s: float | None = None,
     ) -> tuple[float, int, float] | None:
-        """Change what one partition may have, for all workers, while the crawl runs.
+        """Change the limits of one partition, for all workers, while the crawl runs.
 
         Args:
-            delay_s, concurrency: None: as it is; negative: the crawl's own again; 0: no limit.
-            block_s: leave the partition alone for so long; 0: not any more; None: as it is.
+            delay_s, concurrency: None: unchanged; negative: the crawl's default; 0: no limit.
+            block_s: block the partition for this long; 0: lift a block; None: unchanged.
         Returns:
-            delay, concurrency and what is left of a block, as they are now; None: there is no crawl.
+            the new delay (seconds) and concurrency, and the remaining seconds of a block; None: there is no
+            crawl.
         Source: transitions/limit.lua
         """
         reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s))
         return parse_limit(reply)
 
     async def tally(self, source: str, epoch: str, run: int, number: int, deltas: bytes) -> str:
-        """Add what one worker has counted to the sums of all; OK, LOST, RESYNC or FINISHED.
+        """Add one worker's stats to the sums of all workers; return OK, LOST, RESYNC or FINISHED.
 
         Args:
-            source: whose counts these are; stays the same when the worker registers anew.
-            number: one more than that of the source's last tally that was answered.
+            source: identifies the reporter; stays the same when the worker rejoins.
+            number: one more than in the source's last answered tally.
             deltas: from `pack_tally`.
         Raises:
-            FrontierUnavailable: repeat the same arguments: they count once.
+            FrontierUnavailable: repeat the same arguments: they are counted once.
         Source: transitions/tally.lua
         """
         reply = await self._call("tally", source, epoch, run, number, deltas)
         return str(reply[0].decode())
 
     async def census(self) -> Census:
-        """Return all counts, without being a worker of the crawl. Source: transitions/overview.lua"""
+        """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""
         return Census(*(await self._call("overview"))[3])
 
     async def members(self) -> list[Member]:
@@ -380,7 +383,7 @@ class Frontier:
 
     @asynccontextmanager
     async def on_one_connection(self) -> AsyncIterator[tuple[Frontier, Any]]:
-        """Yield this frontier with a connection of its own, and the client of that."""
+        """Yield a copy of this frontier with its own connection, and the client of that connection."""
         with as_unavailable():
             client = await self.client.client().initialize()
         try:
@@ -391,14 +394,14 @@ class Frontier:
             await client.aclose()
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
-        """Count up this worker's heartbeat and return everyone's; empty if LOST.
+        """Increment this worker's heartbeat and return those of all workers; empty if LOST.
 
         Source: transitions/beat.lua
         """
         return parse_beats(await self._call("beat", worker_id, epoch))[0]
 
     def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
-        """As `beats`, on a `redis` client of the heartbeat thread; with `Words.count`."""
+        """Like `beats`, on a blocking `redis` client of the heartbeat thread; also returns `Words.count`."""
         try:
             return parse_beats(self._scripts["beat"].call_blocking(client, self._keys[0], worker_id, epoch))
         except (RedisError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Every Redis key of a crawl: name, type, lifetime. lua/lib/keys.lua makes the same names."""
+"""Every Redis key of a crawl: name, type, lifetime. lua/lib/keys.lua builds the same names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = (
     Key("meta", "hash", "from the first crawl on; after a finished run it is the tombstone"),
     Key("members", "set", "while workers are registered"),
     Key("beats", "hash", "while workers are registered; no TTL: an eviction policy would delete it"),
-    Key("absent", "hash", "from the first worker that was taken for dead until the next run begins"),
+    Key("absent", "hash", "from the first worker that was declared dead until the next run starts"),
     Key(
         "seen",
         "set",
@@ -28,22 +28,22 @@ KEYS = (
     Key(
         "converting",
         "set",
-        "while `scrapy dq seen convert` makes another kind of it; of the type that `seen` had",
+        "while `scrapy dq seen convert` converts it; of the type that `seen` had",
     ),
     Key("discarded", "hash", "while buckets of a `seen` that was dropped are not unlinked yet"),
-    Key("adopted", "set", "as `seen`; what another scheduler had seen, by its own fingerprints"),
+    Key("adopted", "set", "as `seen`; fingerprints that another scheduler has seen, in its format"),
     Key("seeds", "set", "the run; longer for a retry of what failed"),
     Key("admitted", "set", "the run; longer for a retry of what failed"),
     Key("bands", "hash", "while something waits"),
     Key("more_bands", "zset", "while something of several ranks waits in one partition"),
-    Key("returned", "zset", "while something that came back waits"),
+    Key("returned", "zset", "while entries that were released or retried wait"),
     Key("quarantine", "zset", "while a suspect waits"),
     Key("delayed", "zset", "while something is not due yet"),
     Key("rotation", "zset", "while a partition may be served"),
     Key("suspects", "zset", "while a partition with suspects alone may be served"),
     Key("resting", "zset", "while a partition with entries waits for its time"),
     Key("saturated", "zset", "while a partition with entries waits for its leases"),
-    Key("limits", "hash", "from the first partition with limits of its own until the next run begins"),
+    Key("limits", "hash", "from the first partition with its own limits until the next run starts"),
     Key("busy", "hash", "while something is in flight"),
     Key("unsent", "hash", "while a lease of a partition with a delay is not sent"),
     Key("earliest", "zset", "until the time has passed"),
@@ -54,7 +54,7 @@ KEYS = (
     Key(
         "torn",
         "set",
-        "from a script that Redis stopped half-way until the next one; of another type if SADD is refused",
+        "from a script that Redis stopped midway until the next one; of another type if SADD is denied",
     ),
     Key("backlog:<rank>:<partition>", "list", "while something of this rank waits there"),
     Key("worker:<id>", "hash", "while the worker is registered"),
@@ -64,7 +64,7 @@ KEYS = (
 
 
 def prefix(crawl: str) -> str:
-    """Return what all keys of *crawl* begin with.
+    """Return the common prefix of all keys of *crawl*.
 
     The name is percent-encoded, braces, colons and stars too, so that no two crawls share a key and
     the hash tag is the whole name: one crawl lies in one slot of a Redis Cluster.
@@ -73,5 +73,5 @@ def prefix(crawl: str) -> str:
 
 
 def meta(crawl: str) -> str:
-    """Return the one key that is passed to every script."""
+    """Return the key that is passed to every script."""
     return prefix(crawl) + "meta"

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 ENTRY_ID_BYTES = 12
 MAX_MOVES = 1_000
-"""Moves of one exchange, at most: a script holds Redis while it runs."""
+"""Most moves in one exchange: a script blocks Redis while it runs."""
 MAX_LEASES = 1_000
 MAX_PARTITION_BYTES = 512
 MAX_EXCHANGE_BYTES = 4 * 1024 * 1024
-"""Payload bytes of one exchange, at most, in each direction."""
+"""Most payload bytes of one exchange, in each direction."""
 PRIORITY_LIMIT = 2**49
 """Priorities beyond ± this are clamped: places are computed in Lua's 53-bit integers."""
 
@@ -31,11 +31,11 @@ class FrontierRefused(FrontierError):
 
 
 class SpillLost(Exception):
-    """Moves on disk cannot be read back."""
+    """Moves on disk cannot be read."""
 
 
 class FrontierLost(FrontierError):
-    """The frontier is gone, or another one has taken its place; nothing of it is there any more."""
+    """The frontier is gone, or was replaced by another one; nothing of it is left."""
 
 
 class Order(str, Enum):
@@ -52,9 +52,9 @@ class Seen(str, Enum):
 
     EXACT = "exact"
     EXPIRING = "expiring"
-    """With the time of admission: a later run forgets the older ones."""
+    """With the time of admission: a later run ignores the older ones."""
     COMPACT = "compact"
-    """Cut to 74 bits each, and packed."""
+    """Truncated to 74 bits each, and packed."""
 
 
 class Status(str, Enum):
@@ -74,43 +74,43 @@ class Admission(IntEnum):
     SEED = 2
     """By fingerprint and occurrence, once per run: what `start()` yields on every worker."""
     ID = 3
-    """By entry id: equal `dont_filter` requests stay separate, a repeated put does not double."""
+    """By entry id: equal `dont_filter` requests stay separate, and a repeated put is stored once."""
 
 
 class StartQueue(IntEnum):
-    """Where start requests stand among those of their priority, in an order that looks at priorities."""
+    """How start requests are served among requests of the same priority, in an order with priorities."""
 
     SHARED = 0
-    """Like all others; so does whatever no `start()` has yielded."""
+    """Like all others. Requests that no `start()` has yielded have this value, too."""
     FIFO = 1
-    """After them, the oldest first."""
+    """After all others, the oldest first."""
     LIFO = 2
-    """After them, the newest first."""
+    """After all others, the newest first."""
 
 
 class Seeding(IntEnum):
-    """A worker's level of seeding. Only with DONE may its exchange finish the run."""
+    """A worker's level of seeding. Its exchange may finish the run only with DONE."""
 
     DONE = 0
     """Its `start()` is exhausted, or it has none."""
     ACTIVE = 1
-    """Its `start()` is not exhausted, or something without a parent waits in its outbox."""
+    """Its `start()` is not exhausted, or puts without a parent wait in its outbox."""
     FAILED = 2
     """Its `start()` raised, and yields nothing more."""
     LISTENING = 3
-    """It waits for what is fed: this keeps the run open, and is not counted."""
+    """It listens for start payloads: this keeps the run open, but is not counted as seeding."""
     AGAIN = 4
-    """Its start requests are gone, though they were stored: `start()` has to run again."""
+    """Its start requests were stored and then lost: `start()` has to run again."""
 
 
 class Parentless(IntEnum):
-    """What a worker that rejoins has of puts that no lease stands for; they may open a finished run again."""
+    """Which puts without a parent lease a rejoining worker has; they may reopen a finished run."""
 
     NONE = 0
     WAITING = 1
-    """Not confirmed yet: known to it alone."""
+    """Not confirmed yet: only this worker has them."""
     LOGGED = 2
-    """Confirmed: a Redis that came back older may have forgotten them, and that they opened the run."""
+    """Confirmed: a Redis that was rolled back may have lost them, and that they opened the run."""
 
 
 @dataclass(slots=True)
@@ -125,31 +125,32 @@ class Put:
     """A StartQueue."""
     payload: bytes
     parent: bytes | None = None
-    """Entry id of the lease whose callback yielded it; None when nobody holds one for it; empty when that
-    does not matter any more: `once`, and confirmed."""
+    """Entry id of the lease whose callback yielded it; None: no lease; empty: not relevant any more, because
+    it is `once` and confirmed."""
     source: Any = field(default=None, repr=False, compare=False)
-    """What the caller wants back if the put is dropped as a duplicate; never sent, may be gone by then."""
+    """Returned to the caller if the put is dropped as a duplicate; never sent, and may be None by then."""
     partition: bytes = b""
-    """Where it waits: UTF-8 without control characters, at most MAX_PARTITION_BYTES."""
+    """UTF-8 without control characters, at most MAX_PARTITION_BYTES."""
     due_at: float = 0.0
-    """Not to be leased before, in seconds of this process's monotonic clock."""
+    """Earliest time of a lease, in seconds of this process's monotonic clock."""
     not_before_s: float = 0.0
-    """Not to be leased before, in seconds since 1970 by the clock of Redis."""
+    """Earliest time of a lease, in seconds since 1970 by the clock of Redis."""
     reason: str = ""
-    """Why it cannot be served: it becomes a dead letter at once."""
+    """Why it cannot be served: it becomes a dead letter at once; empty: it can."""
     known_as: bytes = b""
-    """How another scheduler, whose crawl was adopted, would call it: 20 bytes; empty: nobody would."""
+    """Its fingerprint in the scheduler whose crawl was adopted: 20 bytes; empty: none."""
     most: int = 0
-    """Refused if so many wait already, of all entries; only with Admission.ID. 0: never."""
+    """It is refused if at least this many entries wait in the crawl; only with Admission.ID. 0: no limit."""
     once: bool = field(default=False, compare=False)
-    """Nobody but this worker's own log can repeat it: its id is a random one, or the lease that it came with
-    ends with it. Its token is forgotten once the log has retired it. Only with Admission.ID."""
+    """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
+    token is forgotten once the log has retired it. Only with Admission.ID."""
     fresh: bool = field(default=True, compare=False)
-    """Never confirmed before: if it is known, it is a duplicate. A put of the log is known to itself."""
+    """Certainly not stored yet: if it was already seen, it is a duplicate. If False, the put itself may have
+    been stored before."""
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in an exchange; so of every move."""
+        """About how many bytes the move takes in an exchange."""
         return len(self.payload) + len(self.token) + len(self.partition) + ENTRY_ID_BYTES + 16
 
 
@@ -163,7 +164,7 @@ class Ack:
 
 @dataclass(slots=True)
 class Release:
-    """A lease goes back to its place in the backlog, unspent."""
+    """The entry goes back to its place in the backlog; no attempt is charged."""
 
     entry_id: bytes
     size: ClassVar[int] = ENTRY_ID_BYTES
@@ -171,7 +172,7 @@ class Release:
 
 @dataclass(slots=True)
 class Bury:
-    """A lease becomes a dead letter, with the reason."""
+    """The entry becomes a dead letter, with the reason."""
 
     entry_id: bytes
     reason: str
@@ -183,12 +184,12 @@ class Bury:
 
 @dataclass(slots=True)
 class Fail:
-    """A lease ends without success: it counts as settled, and is kept for a later retry."""
+    """The work has failed for good: the entry counts as settled, and a copy is kept for a retry."""
 
     entry_id: bytes
     reason: str
     label: str
-    """What to show of it where payloads cannot be read: the URL."""
+    """Shown where payloads cannot be read: the URL."""
 
     @property
     def size(self) -> int:
@@ -199,7 +200,7 @@ Move = Put | Ack | Release | Bury | Fail
 
 
 def fits_a_partition(name: str) -> bool:
-    """Tell whether *name* can be that of a partition."""
+    """Tell whether *name* is a valid partition name."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -221,28 +222,29 @@ class Lease:
     payload: bytes
     partition: bytes = b""
     send_at: float | None = field(default=None, compare=False)
-    """Not to be sent before, in seconds of this process's monotonic clock; `Worker.sent` tells of it. None:
-    no delay."""
+    """Earliest time for sending, in seconds of this process's monotonic clock; the sending is reported by
+    `Worker.sent`. None: no delay."""
     place: bytes = field(default=b"", compare=False)
-    """Sorts as the order of the crawl serves; empty: not known."""
+    """Sorts in the order of serving; empty: unknown."""
     genuine: bool = field(default=True, compare=False)
-    """False: nobody with a signing key has written it, and its payload is left out."""
+    """False: its signature is missing or invalid; its payload is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often, and how much at once, entries of a partition may be leased, all workers together."""
+    """Delay and concurrency of each partition, over all workers."""
 
     delay_s: float = 0.0
+    """Seconds between two requests; 0: no delay."""
     concurrency: int = 0
-    """In flight; 0: no limit."""
+    """Most entries in flight; 0: no limit."""
     own: Mapping[str, tuple[float | None, int | None]] = field(default_factory=dict)
-    """Of single partitions: delay in seconds, concurrency; None: as above."""
+    """By partition: its own delay in seconds and concurrency; None: the default above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Note: a lease that has a time of sending was sent."""
+    """Note: a lease with a time for sending was sent."""
 
     partition: bytes
     entry_id: bytes
@@ -252,7 +254,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Note: a site asked to be left alone."""
+    """Note: leave a partition alone, because its site asked for it."""
 
     partition: bytes
     until: float
@@ -264,40 +266,40 @@ Note = Sent | Block
 
 @dataclass(frozen=True, slots=True)
 class StartKeys:
-    """Where others put what a crawl starts from, while it runs: plain Redis keys full of payloads."""
+    """Plain Redis keys from which start payloads are taken while the crawl runs."""
 
     kind: str
     """list (taken from its head), set, or zset (highest score first)."""
     keys: tuple[str, ...]
     """In order of priority."""
     mark: bytes
-    """What the payload of an entry begins with that was taken from there."""
+    """First bytes of an entry's payload that was claimed from a start key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """To take from the start keys as much as leases are wanted."""
+    """Claim as many start payloads as leases are wanted."""
 
     kind: str
     mark: bytes
     id_stem: bytes
-    """8 bytes that no entry's id began with before; a number makes it the id."""
+    """The first 8 bytes of the new ids, never used before; a number completes each id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a worker tells with an exchange of what it can take."""
+    """What a worker sends with an exchange besides its moves: its capacity, notes, and what to forget."""
 
     ahead_s: float = 0.0
-    """How long before their time leases are taken, so that a trip to Redis costs no time."""
+    """How long before its time an entry may be leased, so that the round trip to Redis costs no time."""
     most: int = MAX_LEASES
-    """Of one partition of which it holds nothing."""
+    """Most leases of one partition of which the worker holds none."""
     here: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
-    """By partition: how many it holds, and how many more it could take."""
+    """By partition: how many leases the worker holds, and how many more it could take."""
     notes: Sequence[Note] = ()
     claim: Claim | None = None
     forget: bytes = b""
-    """Entry ids, joined, of puts that will never be repeated."""
+    """Joined ids of entries whose puts will never be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,50 +317,50 @@ class Census:
     failed: int = 0
     """Requests of this run that failed for good; the newest of them are kept."""
     delayed: int = 0
-    """Not due yet; not among those that wait."""
+    """Not due yet; not included in `waiting`."""
     gone: int = 0
-    """Requests of this run, and keys, that were deleted or evicted in mid-run; see `worker/audit.py`."""
+    """Requests of this run, and keys, that were deleted or evicted while it ran; see `worker/audit.py`."""
     incomplete: int = 0
-    """`start()` methods that were broken off, and that nobody else has done; counted only while nothing
-    waits. The run is not finished before somebody has."""
+    """`start()` methods that were interrupted and that no other worker has completed; counted only while
+    nothing waits. The run cannot finish while there are any."""
 
     @property
     def empty(self) -> bool:
-        """Nothing of the crawl is left, and nobody's `start()` is at work."""
+        """No entry is left, and no worker is seeding."""
         return not (self.waiting or self.in_flight or self.seeding or self.delayed)
 
     @property
     def only_delayed(self) -> bool:
-        """Nothing but what is not due yet is left."""
+        """Only entries that are not due yet are left."""
         return bool(self.delayed) and not (self.waiting or self.in_flight or self.seeding)
 
 
 class Hold(str, Enum):
-    """Why no worker of a crawl gets a lease, though something may wait."""
+    """Whether, and how, a crawl is on hold: no worker gets a lease, even if entries wait."""
 
     NONE = ""
     PAUSED = "paused"
-    """What is buffered goes back; what downloads is finished."""
+    """Buffered leases are released; running downloads are finished."""
     DRAINING = "draining"
-    """All that is leased is finished."""
+    """All leases are finished, including buffered ones."""
 
     @classmethod
     def _missing_(cls, value: object) -> Hold:
-        return cls.PAUSED  # a stranger's, or a later version's: nothing is leased, whatever it is called
+        return cls.PAUSED  # invalid, or of a later version: the Lua code leases nothing with any value
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What all workers of a crawl were told from outside: how often, and what holds now."""
+    """Counters of the words (commands) sent to all workers of a crawl, and the current hold."""
 
     count: int = 0
-    """Of everything that was ever said; a heartbeat knows it, too."""
+    """All words; a heartbeat returns it, too."""
     stops: int = 0
-    """To close; this is for those that were members then."""
+    """Words to close, for the workers that were members at the time."""
     forgets: int = 0
-    """That some fingerprints are not seen any more."""
+    """Words that fingerprints were removed from the seen set."""
     limitings: int = 0
-    """That a partition has other limits."""
+    """Words that the limits of a partition have changed."""
     hold: Hold = Hold.NONE
 
 
@@ -369,21 +371,21 @@ class Receipt:
     status: Status
     applied: bool = False
     dropped: tuple[int, ...] = ()
-    """Positions, in the prefix, of puts that were known already."""
+    """Positions, in the prefix, of puts that were already seen."""
     census: Census = Census()
     leases: tuple[Lease, ...] = ()
     next_due_s: float | None = field(default=None, compare=False)
-    """When the next entry falls due or the rest of a partition ends, from now; None: neither is there."""
+    """Seconds until the next entry is due or a partition's wait ends; None: there is neither."""
     blocked: tuple[bytes, ...] = ()
     """Those partitions of `Terms.here` that are blocked."""
     wrong_key: str = field(default="", compare=False)
-    """A key that something else has taken the name of, in words; nothing of it is served."""
+    """A message about a key of the wrong type, from which nothing is served; empty: none."""
     refused: tuple[int, ...] = ()
-    """Positions of puts for which there were too many already (`Put.most`)."""
+    """Positions of puts that were refused because too many entries wait (`Put.most`)."""
     words: Words | None = None
-    """None: nothing was read."""
+    """None: not read."""
     damage: str = ""
-    """Which keys contradict the counts: some were deleted, or evicted, and an audit is due; empty: none."""
+    """Which keys contradict the counts: some were deleted or evicted, and an audit is due; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,14 +399,14 @@ class Joined:
     census: Census
     spider_args: str
     limits_changed: bool = False
-    """Other limits than this worker's were in force until now."""
+    """This worker's limits have replaced different ones."""
     adopted: bool = False
-    """What another scheduler had seen was adopted: `Put.known_as` is looked up."""
+    """Fingerprints of another scheduler were adopted: `Put.known_as` is looked up."""
     words: Words = Words()
     ended_s: float | None = None
-    """FINISHED, for a worker that was started again: how long ago the run ended; None: by the run's name."""
+    """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched."""
     crawled: bool = False
-    """Another worker with a start() has taken part in this run: what it scraped may be somewhere."""
+    """Another worker with a start() has taken part in this run: its items may exist elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +417,7 @@ class Rejoined:
     run: int = 0
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
-    """The last exchange under the old id that Redis knows; None: it does not know the old id at all."""
+    """The last exchange under the old id that Redis has stored; None: Redis has no record of the old id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,17 +425,18 @@ class Audited:
     """What an audit has found; see lua/transitions/audit.lua."""
 
     lists: int = 0
-    """Lists that nothing led to any more."""
+    """Lists without a band, so that no worker would have served them."""
     unled: int = 0
-    """Requests in those lists, unless they were mended."""
+    """Requests in those lists, unless the lists were repaired."""
     partitions: int = 0
-    """Partitions with entries that no worker would have come to."""
+    """Partitions with entries that were in no set (rotation etc.), so that no worker would have served
+    them."""
     members: int = 0
-    """Workers that were not among the members."""
+    """Workers that were missing among the members."""
     gone: int = 0
-    """Requests that are nowhere."""
+    """Requests that were counted, but not found."""
     seen_gone: bool = False
-    """What was seen is not there any more."""
+    """The seen set is gone."""
 
     def __add__(self, other: Audited) -> Audited:
         return Audited(
@@ -453,6 +456,6 @@ class Member:
     in_flight: int
     beat: int = 0
     since: float = 0.0
-    """When it joined, in seconds since 1970 by the clock of Redis; 0: its record does not say."""
+    """When it joined, in seconds since 1970 by the clock of Redis; 0: unknown."""
     done: int = 0
-    """Requests that it has done, and that failed; as those of `Census`, of this run."""
+    """Requests of this run that it has completed, including failed ones."""

@@ -1,4 +1,4 @@
-"""How moves are written: the order of their fields, for lua/lib/moves.lua and for the disk."""
+"""The serialized form of moves: the order of their fields, for lua/lib/moves.lua and for the disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _NAMES = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in
 
 
 def fields_of(move: Move) -> tuple[Any, ...]:
-    """Return the number of the kind of *move*, and all its fields but `source`, as msgpack takes them."""
-    # Written out: each move of a crawl passes here, and to read its fields by name takes longer.
+    """Return the number of the kind of *move*, and all its fields but `source`, as msgpack values."""
+    # Spelled out: every move of a crawl passes here, and reading the fields by name is slower.
     if isinstance(move, Put):
         return (
             0, move.entry_id, int(move.admission), move.token, clamped(move.priority), int(move.start),
@@ -36,7 +36,7 @@ def move_of(fields: Sequence[Any]) -> Move:
     """Return the move that `fields_of` wrote; its `source` is lost.
 
     Raises:
-        IndexError, ValueError: they are not those of a move.
+        IndexError, ValueError: *fields* are not those of a move.
     """
     kind = _KINDS[fields[0]]
     values = dict(zip(_NAMES[kind], fields[1:], strict=True))

@@ -51,14 +51,14 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "probe": ("rights",),
 }  # fmt: skip
 LOOKS = ("sizes", "upcoming", "present")
-"""Scripts that only read, for command lines."""
+"""Read-only scripts, for the command line."""
 BY_HAND = ("steer", "retry", "forget", "convert")
-"""Scripts that change something, for command lines alone."""
+"""Scripts that write, for the command line only."""
 AFTERWARDS = ("mend", "probe")
-"""Scripts that follow one that was stopped half-way."""
+"""Scripts that run after one that was stopped midway."""
 TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS))
 _WHOLE = (*LOOKS, *AFTERWARDS, "overview", "beat", "fence", "sweep")
-"""Scripts that cannot be stopped half-way, or to do them again is enough."""
+"""Scripts that cannot be stopped midway, or for which a repeat is enough."""
 _MOST_MENDS = 5
 
 
@@ -73,7 +73,7 @@ def lua_files() -> dict[str, str]:
 
 
 def parts(transition: str, order: Order, seen: Seen = Seen.EXACT) -> list[str]:
-    """Return the names of the Lua files that *transition* is made of, in their order; see `source`."""
+    """Return the names of the Lua files that make up *transition*, in order; see `source`."""
     kinds = (seen,) if transition == "exchange" else Seen
     seen_by = [name for kind in kinds for name in _SEEN[kind]]
     base = [name.format(order=order.value.replace("-", "_")) for name in _BASE]
@@ -86,11 +86,11 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     """Return the whole script of *transition* for crawls served in *order*.
 
     Args:
-        seen: the one kind of seen that an exchange can serve; all others go by what is stored.
+        seen: the only kind of seen that an exchange supports; all other scripts use the stored kind.
     """
     texts = [lua_files()[name] for name in parts(transition, order, seen)]
-    # Of the captured locals of a function, a closure looks through all to find its own: those that every
-    # function needs stand around the others. That saves a tenth of an exchange.
+    # To create a closure, Lua searches all captured locals of the enclosing function: those that every
+    # function needs are in an outer scope. That saves a tenth of the time of an exchange.
     base, rest = "\n".join(texts[: len(_BASE)]), texts[len(_BASE) :]
     if transition in _WHOLE:
         return "\n".join((base, "return (function()", *rest, "end)()"))
@@ -100,9 +100,9 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
 
 
 class Script:
-    """One transition, called by its digest; Redis is given the source when it does not know it.
+    """One transition, called by its digest; its source is sent only if Redis does not have it yet.
 
-    If it finds what another one has left half-done (lib/salvage.lua), that is mended first.
+    If another script was stopped midway (lib/salvage.lua), mend.lua runs first.
     """
 
     def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
@@ -111,7 +111,7 @@ class Script:
         self._order = order
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
-        """Run on a `redis.asyncio` client; raises what redis-py raises."""
+        """Run on a `redis.asyncio` client; errors of redis-py are raised unchanged."""
         for _ in range(_MOST_MENDS):
             try:
                 reply = await client.evalsha(self.sha, len(keys), *keys, *args)
@@ -139,7 +139,7 @@ class Script:
         raise ResponseError(_TORN)
 
 
-_TORN = "scripts are stopped half-way again and again"
+_TORN = "scripts are repeatedly stopped midway"
 
 
 def _is_torn(reply: Any) -> bool:

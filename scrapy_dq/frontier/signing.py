@@ -1,4 +1,4 @@
-"""Signatures of entries: what nobody with a key has written is not unpacked."""
+"""Signatures of entries: payloads without a valid signature are not unpacked."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ import hmac
 from collections.abc import Sequence
 
 MARK = b"\5"
-"""The first byte of a payload that is signed: this, the signature, and what was signed."""
+"""The first byte of a signed payload; the signature and the original payload follow."""
 MAC_BYTES = 16
 _MARKED = len(MARK) + MAC_BYTES
 UNSIGNED = "no"
-NOT_SIGNED = "no key of DQ_SIGNING_KEYS has signed it, as it stands here"
+NOT_SIGNED = "its signature is missing, or matches no key of DQ_SIGNING_KEYS"
 
 
 class Signer:
-    """Signs what is put, and verifies what is leased: HMAC-SHA256 over crawl, entry id and payload."""
+    """Signs puts and verifies leases: HMAC-SHA256 over crawl, entry id and payload."""
 
     def __init__(self, crawl: str, keys: Sequence[str] = (), unsigned: bytes = b"") -> None:
         """
         Args:
-            keys: the first signs, all verify; none: nothing is signed, and everything taken as it is.
-            unsigned: the first byte of payloads that Redis itself makes entries of; empty: of none.
+            keys: the first signs, all verify; none: nothing is signed, and every payload is accepted.
+            unsigned: the first byte of payloads that are accepted unsigned, because a script has made their
+                entries (start payloads); empty: none.
         """
         self._unsigned = unsigned
         roots = [key.encode() for key in keys]
-        # One for each crawl: an entry of one is none of another.
+        # Derived for each crawl: an entry of one crawl is not valid in another.
         name = crawl.encode("utf-8", "surrogateescape")
         self._keys = [hmac.digest(root, b"scrapy_dq entry\0" + name, "sha256") for root in roots]
         self.signs = bool(roots)
         ids = [hmac.digest(root, b"scrapy_dq key", "sha256")[:4].hex() for root in roots]
         self.ids = " ".join(ids) or UNSIGNED
-        """What names the keys, the first one first, and tells nothing of them; or UNSIGNED."""
+        """Identifiers of the keys, in order, which do not reveal them; or UNSIGNED."""
 
     def signed(self, entry_id: bytes, payload: bytes) -> bytes:
-        """Return what is stored of *payload*."""
+        """Return the stored form of *payload*."""
         if not self._keys:
             return payload
         return MARK + hmac.digest(self._keys[0], entry_id + payload, "sha256")[:MAC_BYTES] + payload
 
     def verified(self, entry_id: bytes, stored: bytes) -> bytes | None:
-        """Return the payload of what is stored; None: nobody with a key has written it."""
+        """Return the payload of a *stored* one; None: no key has signed it."""
         if not self._keys:
             return without_signature(stored)
         if self._unsigned and stored.startswith(self._unsigned):
@@ -53,9 +54,9 @@ class Signer:
 
 
 def without_signature(stored: bytes) -> bytes:
-    """Return what was signed, of a payload that may be."""
+    """Return the payload of a *stored* one, whether or not it is signed; nothing is verified."""
     return stored[_MARKED:] if stored.startswith(MARK) else stored
 
 
 TRUSTING = Signer("")
-"""Signs nothing, and takes everything as it is."""
+"""Signs nothing, and accepts every payload."""

@@ -1,4 +1,4 @@
-"""How calls are written for the Lua, and its answers are read."""
+"""Encodes calls for the Lua scripts, and decodes their answers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 
 def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING, now: float = 0.0) -> bytes:
-    """Return *moves* as transitions/exchange.lua reads them; frozen bytes, so that a repeat is the same.
+    """Return *moves* as transitions/exchange.lua reads them; a repeat sends the same bytes.
 
     Args:
-        now: by the clock of `Put.due_at`. One moment for all: a pause between two of them must not change the
-            order in which they fall due.
+        now: by the clock of `Put.due_at`; the same for all moves, so that their order does not depend on
+            delays in between.
     """
     return msgpack.packb([_packed(move, signer, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
@@ -49,7 +49,7 @@ def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING, now: float = 0.
 def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
     if not isinstance(move, Put):
         return fields_of(move)
-    # In full: to collect some of them in a list takes half as long as all the rest.
+    # Unpack all fields: collecting some in a list would add half of the time of the whole function.
     (
         kind, entry_id, admission, token, priority, start, payload, _parent, partition,
         due_at, not_before_s, reason, known_as, most, _once, _fresh,
@@ -66,7 +66,7 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
 
 def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     """Return *terms* as lua/transitions/exchange.lua reads them; times become relative to *now*."""
-    # Rounded so that no pause gets shorter.
+    # Round so that no delay gets shorter.
     notes = [
         (1, note.partition, note.entry_id, floor((now - note.at) * 1000))
         if isinstance(note, Sent)
@@ -81,7 +81,7 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
 
 
 def pack_limits(limits: Limits) -> bytes:
-    """Return *limits* as lua/lib/limits.lua reads them; the same limits are the same bytes."""
+    """Return *limits* as lua/lib/limits.lua reads them; equal limits give equal bytes."""
     own = []
     for partition, (delay_s, concurrency) in sorted(limits.own.items()):
         delay_ms = False if delay_s is None else whole_ms(delay_s)
@@ -92,7 +92,7 @@ def pack_limits(limits: Limits) -> bytes:
 
 def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
     """Return *deltas* (kind, stat, number) as lua/transitions/tally.lua reads them."""
-    # As text: a Lua number has no more than 53 bits, and Redis counts in 64.
+    # As text: a Lua number has 53 bits, a Redis counter 64.
     flat = [part for kind, stat, number in deltas for part in (kind, stat, repr(number))]
     return msgpack.packb(flat, use_bin_type=False)  # type: ignore[no-any-return]
 
@@ -124,7 +124,7 @@ def audit_args(
 def parse_audit(reply: list[Any]) -> Audited:
     """Read lua/transitions/audit.lua's answer."""
     if reply[0] != b"OK":
-        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
     lists, unled, partitions, members, gone, seen_gone = reply[1:]
     return Audited(lists, unled, partitions, members, gone, bool(seen_gone))
 
@@ -134,7 +134,7 @@ def ms(seconds: float) -> int:
 
 
 def whole_ms(seconds: float) -> int:
-    """Return what is not shorter; 0.28 s, which as a float is a little more, is 280 ms."""
+    """Return *seconds* in ms, rounded up; 0.28 s, which is slightly more as a float, is 280 ms."""
     return ceil(round(seconds * 1000, 6))
 
 
@@ -142,7 +142,7 @@ NO_TERMS = pack_terms(Terms())
 
 
 def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
-    """Read lua/transitions/exchange.lua's answer, which came *now*; times become those of that clock."""
+    """Read lua/transitions/exchange.lua's answer, received at *now*; times are converted to that clock."""
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
@@ -154,7 +154,7 @@ def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
         tuple(int(i) for i in dropped if i[:1] != b"~"),
         Census(*counts),
         tuple(
-            # Redis reckons in whole ms, rounded down: what a lease follows was sent up to one later.
+            # Redis rounds ages down to whole ms: the previous lease may have been sent up to 1 ms later.
             _lease(record, signer, None if wait_ms == b"" else now + (wait_ms + 1) / 1000)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
@@ -179,12 +179,12 @@ def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
 
 
 def parse_words(packed: bytes) -> Words:
-    """Read what state.lua makes of what was told."""
+    """Read the result of lua/lib/words.lua."""
     if not packed:
         return Words()
     *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
     count, stops, forgets, limitings = (_number(text.encode()) for text in counts)
-    # With a word that nobody of ours writes there, nothing is leased either; `scrapy dq resume` removes it.
+    # With an invalid hold nothing is leased either; `scrapy dq resume` removes it.
     return Words(count, stops, forgets, limitings, Hold(hold) if hold in set(Hold) else Hold.PAUSED)
 
 
@@ -198,7 +198,7 @@ def parse_members(flat: list[Any]) -> list[Member]:
 
 
 def _identity(said: bytes) -> dict[str, Any]:
-    """Read what identity.py writes; empty: a stranger wrote it, and nothing is known of that worker."""
+    """Read an identity as identity.py writes it; empty: it is invalid, and the worker is unknown."""
     try:
         found = json.loads(said) if len(said) <= MAX_IDENTITY_BYTES else None
     except (ValueError, RecursionError):
@@ -212,22 +212,22 @@ def _identity(said: bytes) -> dict[str, Any]:
 
 
 def parse_epoch(stored: bytes) -> str:
-    """Return the epoch of a crawl, by which files are named; empty: not as transitions/join.lua writes it."""
+    """Return the epoch of a crawl, which is used in file names; empty: it is invalid."""
     return stored.decode("ascii") if _EPOCH.fullmatch(stored) else ""
 
 
 def id_text(stored: bytes) -> str:
-    """Return the id of a worker; a stranger's may be no text, and is written back as it was."""
+    """Return the id of a worker; bytes that are not UTF-8 survive a round trip."""
     return stored.decode("utf-8", "surrogateescape")
 
 
 def _number(text: bytes) -> int:
-    # A stranger may have written it, or a version of ours that did not know it.
+    # It may be untrusted, or missing in the record of an older version.
     return int(text) if text.isdigit() and len(text) < 17 else 0
 
 
 def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
-    """Read lua/transitions/beat.lua's answer: everyone's beats, and `Words.count`."""
+    """Read lua/transitions/beat.lua's answer: the heartbeats of all workers, and `Words.count`."""
     if reply[0] != b"OK":
         return {}, 0
     flat = reply[1]
@@ -238,7 +238,7 @@ _RIGHTS = "+@connection +@read +@write -@dangerous -@scripting +eval +evalsha +s
 
 
 def denied(words: str) -> str:
-    """Return what to say of a Redis that refuses a user; *words*: what it says itself."""
+    """Return the message for a Redis that denies its user something; *words*: Redis's own message."""
     return (
         f"Redis denies access: {words}. The user in REDIS_URL needs what docs/settings.md lists, for "
         f"example: ACL SETUSER name ~{keys.PREFIX}* {_RIGHTS}"
@@ -246,7 +246,7 @@ def denied(words: str) -> str:
 
 
 def refused_commands(reply: list[Any]) -> str:
-    """Read lua/transitions/probe.lua's answer: which commands are refused, in words; empty: none."""
+    """Read lua/transitions/probe.lua's answer: the denied commands and Redis's message; empty: none."""
     if reply[0] != b"DENIED":
         return ""
     _, words, *names = (part.decode("utf-8", "replace") for part in reply)
@@ -263,19 +263,19 @@ def refuse(reply: Any) -> None:
         name = reply[1].decode("utf-8", "replace")
         raise FrontierRefused(
             f"the key {name!r} names {reply[2]:,} workers: at most 10,000 can share a crawl. If they are not "
-            f"yours, look who else writes to this Redis, and delete that key (DEL): workers that live "
+            f"yours, find out who else writes to this Redis, and delete that key (DEL): live workers "
             f"register again, and an audit finds what others had in flight"
         )
     if reply[0] == b"STRANGE":
         raise FrontierRefused(
-            f"the stored crawl has an epoch that no worker wrote ({reply[1][:40]!r}). Look who else writes "
-            f"to this Redis; `scrapy dq clear` deletes the crawl, DQ_CRAWL names another one"
+            f"the stored crawl has an epoch that no worker wrote ({reply[1][:40]!r}). Find out who else "
+            f"writes to this Redis; `scrapy dq clear` deletes the crawl, DQ_CRAWL selects another one"
         )
     if reply[0] == b"CONVERTING":
         from_, _, to = reply[1].decode("utf-8", "replace").partition(">")
         raise FrontierRefused(
-            f"what this crawl has seen is half converted from {from_} to {to}: `scrapy dq seen convert "
-            f"<spider> --to {to}` goes on with it"
+            f"the seen set of this crawl is half converted from {from_} to {to}: `scrapy dq seen convert "
+            f"<spider> --to {to}` completes the conversion"
         )
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
@@ -288,7 +288,7 @@ def refuse(reply: Any) -> None:
                 way += f"convert it with `scrapy dq seen convert <spider> --to {ours}`, "
         raise FrontierRefused(
             f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. {way}"
-            f"choose another crawl name with DQ_CRAWL, or start afresh with SCHEDULER_FLUSH_ON_START"
+            f"choose another crawl name with DQ_CRAWL, or start from scratch with SCHEDULER_FLUSH_ON_START"
         )
 
 
@@ -297,7 +297,7 @@ def _wrong_type(reply: Any) -> str:
     if not key.startswith(keys.PREFIX):
         return (
             f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET and "
-            f"REDIS_START_URLS_AS_ZSET say of which type start keys are. Correct these, or the key"
+            f"REDIS_START_URLS_AS_ZSET set the type of start keys. Correct these, or the key"
         )
     return (
         f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "
@@ -310,7 +310,7 @@ SETTING_OF_SEEN: dict[str, str] = {
     Seen.EXPIRING: "DQ_SEEN_TTL",
     Seen.COMPACT: "DQ_SEEN = 'compact'",
 }
-"""What to set for each kind."""
+"""The settings for each kind of seen."""
 _FIELDS = {
     "schema": "schema version",
     "fingerprinter": "REQUEST_FINGERPRINTER_CLASS",

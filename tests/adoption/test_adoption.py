@@ -411,7 +411,7 @@ def test_a_crawl_that_is_deleted_meanwhile_ends_the_adoption(case: Case) -> None
             case.client.unlink(key)
 
     case.progress.while_under_way = delete
-    with pytest.raises(FrontierRefused, match="begin again"):
+    with pytest.raises(FrontierRefused, match="start again"):
         case.adopt()
     assert case.client.zcard(case.queue_key) == 700
 

@@ -99,7 +99,7 @@ def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker)
     live.redis.delete(live.key("bands"), live.key("backlog:0:b"))
     finding = dq.found("doctor", "--audit")["findings"][-1]
     assert (finding["level"], dq.status) == ("bad", 1)
-    assert "2 requests are gone, nothing led to 1 lists of requests" in finding["text"]
+    assert "2 requests are gone, 1 lists of requests were in no index" in finding["text"]
     assert "doctor --repair" in finding["text"]
     finding = dq.found("doctor", "--repair")["findings"][-1]
     assert (finding["level"], dq.status) == ("bad", 1)

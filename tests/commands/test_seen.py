@@ -45,7 +45,7 @@ def test_it_makes_what_the_settings_say(dq: Any, live: LiveFrontier, worker: Han
     assert dq.text("seen", "convert", **COMPACT).endswith("It is compact already.\n")
     assert kind(live) == "compact"
     assert (dq.found("status", "--no-rate")["seen"], dq.status) == (3, 0)
-    with pytest.raises(FrontierRefused, match="it is compact, and nothing else can be made of that"):
+    with pytest.raises(FrontierRefused, match="it is compact, and cannot be converted"):
         dq.text("seen", "convert")
 
 

@@ -37,7 +37,7 @@ class Losses:
         self._redis.roll_back(snapshot)
         self.count += 1
         for worker in self._crawl.live:
-            wait_until(lambda w=worker: w.text.count(" goes on as ") >= self.count, "it has rejoined")
+            wait_until(lambda w=worker: w.text.count(" continues as ") >= self.count, "it has rejoined")
         self.may_repeat += leases + self._done() - done
 
     def _leases(self) -> int:

@@ -73,7 +73,7 @@ def wait_for_pages_of(crawl: FaultCrawl, worker: Worker, more: int = 10) -> None
 
 def assert_reclaimed_and_back(crawl: FaultCrawl, worker: Worker, times: int) -> None:
     """Assert that *worker* was fenced and rejoined so often, and that one other log tells of each time."""
-    rejoined = re.findall(r"Worker (\S+) goes on as (\S+) with 0 leases", worker.text)
+    rejoined = re.findall(r"Worker (\S+) continues as (\S+) with 0 leases", worker.text)
     assert len(rejoined) == times == worker.stats.get("dq/rejoins", 0)
     for old_id, _ in rejoined:
         told = [w for w in crawl.project.workers if f"Worker {old_id} is dead (its heartbeat" in w.text]
@@ -117,10 +117,10 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
         zombie.suspend()
         frozen_at = time.monotonic()
         frozen_times[zombie] += 1
-        other.wait_for_log("is dead (its heartbeat stands still)", 2 * TTL_S)
+        other.wait_for_log("is dead (its heartbeat has stopped)", 2 * TTL_S)
         time.sleep(max(0.0, frozen_at + 2 * TTL_S - time.monotonic()))
         zombie.resume()
-        wait_until(lambda z=zombie: z.text.count(" goes on as ") == frozen_times[z], "the zombie rejoins", 5)
+        wait_until(lambda z=zombie: z.text.count(" continues as ") == frozen_times[z], "it rejoins", 5)
         wait_for_pages_of(crawl, zombie)
         # Nobody has finished meanwhile: it is the same run that it goes on with.
         assert len(crawl.done) < crawl.pages
@@ -130,7 +130,7 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
         assert_reclaimed_and_back(crawl, worker, frozen_times[worker])
         warnings = lines(worker, "WARNING")
         assert len(warnings) == frozen_times[worker]
-        assert all("is out of step" in warning for warning in warnings)
+        assert all("is out of sync" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
@@ -190,7 +190,7 @@ def test_a_callback_that_blocks_for_ever_loses_its_leases(
 
     assert_finished(crawl, workers, figures, blocks=times)
     assert crawl.project.count("unblocked") == {"-": times}
-    stalled, rejoins = "longer than DQ_STALL_TIMEOUT", "is out of step"
+    stalled, rejoins = "longer than DQ_STALL_TIMEOUT", "is out of sync"
     for warning, says in zip(lines(blocking, "WARNING"), [stalled, rejoins] * times, strict=True):
         assert says in warning
     assert lines(workers[1], "WARNING") == []

@@ -1,4 +1,4 @@
-"""Keys are deleted in mid-crawl: what was derived is made anew, and what is gone is noted."""
+"""Keys are deleted during a crawl: derived keys are rebuilt, and what is gone is recorded."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None
 
 
 def test_a_damaged_run_of_a_name_is_not_taken_for_done(live: LiveFrontier) -> None:
-    """The same command begins the next run, as it does without a name: the pages are missing."""
+    """The same command starts the next run, as it does without a name: the pages are missing."""
     named = replace(IDENTITY, run_name="monday")
     worker = HandWorker(live, "worker", named)
     worker.exchange(*puts(b"a", 3))
@@ -157,7 +157,7 @@ def test_seen_that_is_gone_is_noted(
     worker.exchange(*(ack(n) for n in worker.take(9)))
     receipt = worker.exchange()
     assert (receipt.status, receipt.damage, receipt.census.gone) == (Status.FINISHED, "", 1)
-    assert told(Audited(seen_gone=True)) == "what was seen is gone: pages are crawled again"
+    assert told(Audited(seen_gone=True)) == "the seen set is gone: pages are crawled again"
 
 
 @pytest.mark.parametrize("seeding", [1, 2, 3])
@@ -179,7 +179,7 @@ def test_who_listens_does_not_wait_for_what_is_gone(
 
 @pytest.mark.parametrize("limits", [{"concurrency": 1}, {"delay_s": 0.1}], ids=str)
 def test_leases_that_are_gone_hold_up_no_partition(live: LiveFrontier, limits: dict[str, float]) -> None:
-    """They are counted where a limit holds, and nobody would ever settle them: what waits there goes on."""
+    """They count against a limit, and would never be settled: waiting entries are served nevertheless."""
     worker, other = (HandWorker(live, name, limited(**limits)) for name in ("worker", "other"))
     worker.exchange(*(put(n, partition=b"slot") for n in range(3)), want=1)
     live.redis.delete(live.key("in-flight:worker"))
@@ -241,7 +241,7 @@ def test_a_worker_whose_record_is_gone(live: LiveFrontier, worker: HandWorker, o
         taken = other.take(4)
         other.exchange(*(ack(n) for n in taken))
         done |= set(taken)
-    # Nobody knows whether its start() was complete: only one that begins later makes up for that.
+    # Nobody knows whether its start() was complete: only one that starts later completes it.
     receipt = other.exchange()
     assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
     later = HandWorker(live, "later", replace(IDENTITY, starts="args"))
@@ -280,7 +280,7 @@ def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
 
 
 def test_an_audit_is_of_its_own_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Of a crawl that has begun anew it changes nothing."""
+    """It changes nothing in a crawl that has started again."""
     before = live.dump()
     for epoch, run in (("another", 0), (worker.epoch, 1), (worker.epoch, -1)):
         with pytest.raises(FrontierRefused, match="changed meanwhile"):
@@ -289,7 +289,7 @@ def test_an_audit_is_of_its_own_run(live: LiveFrontier, worker: HandWorker) -> N
 
 
 def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: HandWorker) -> None:
-    """Nor of one whose name begins alike."""
+    """Nor in one whose name has the same prefix."""
     live.redis.rpush(keys.prefix(live.crawl + "*") + "backlog:0:a", "x" * 30)
     live.redis.rpush(keys.prefix(live.crawl + "x") + "backlog:0:a", "x" * 30)
     assert mend(live, worker) == Audited()
@@ -299,7 +299,7 @@ def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: Hand
 def test_who_seeds_is_not_forgotten_with_the_members(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Nobody knows any more that its start() goes on: that is damage, and no end of the run."""
+    """It is unknown whether its start() is still running: that is damage, and the run does not finish."""
     other.exchange(seeding=1)
     live.redis.delete(live.key("members"))
     receipt = worker.exchange()
@@ -314,7 +314,7 @@ def test_who_seeds_is_not_forgotten_with_the_members(
 def test_a_script_that_was_stopped_half_way_hides_nothing(
     live: LiveFrontier, worker: HandWorker, names: list[str]
 ) -> None:
-    """What is mended is counted anew; keys that were deleted meanwhile are missed all the same."""
+    """Mending recomputes the counts; keys that were deleted meanwhile are detected nevertheless."""
     worker.exchange(*puts(b"a", 4))
     live.redis.delete(*(live.key(name) for name in names))
     live.redis.sadd(live.key("torn"), "what nobody can read")

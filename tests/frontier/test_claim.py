@@ -147,7 +147,7 @@ def test_claims_that_are_given_back_keep_their_order(fed: Fed, claimer: HandWork
 
 @pytest.mark.parametrize("crawl", [limited(delay_s=1000.0), limited(concurrency=1)])
 def test_no_limit_of_a_site_holds_for_claims(fed: Fed, crawl: object) -> None:
-    """A delay counts between requests to a site: what was fed is none yet."""
+    """A delay counts between requests to a site: a start payload is not a request yet."""
     worker = HandWorker(fed, "worker", crawl)  # type: ignore[arg-type]
     fed.feed(b"a", b"b", b"c")
     claimed = claim(worker, 3).leases
@@ -159,7 +159,7 @@ def test_no_limit_of_a_site_holds_for_claims(fed: Fed, crawl: object) -> None:
 
 
 def test_a_key_of_another_type_stops_nothing(fed: Fed, claimer: HandWorker) -> None:
-    """The answer names it, what it is and what it should be; the other key and the crawl go on."""
+    """The answer has its name, its type and the right type; the other key and the crawl continue."""
     fed.redis.set(fed.names[0], "mine")
     fed.feed(b"a", key=1)
     claimer.exchange(put(1), seeding=3)

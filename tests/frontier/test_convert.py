@@ -34,7 +34,7 @@ def seen(page: int, n: int = 0) -> Put:
 
 
 def begun(open_frontier: OpenFrontier, kind: Seen, pages: int = PAGES) -> LiveFrontier:
-    """Return a crawl that has seen so many pages; its run is open, its one worker has left."""
+    """Return a crawl that has seen the given number of pages; its run is open, its only worker has left."""
     live = open_frontier(Order.FIFO, seen=kind)
     worker = HandWorker(live, "worker", identity(kind))
     for start in range(0, pages, 500):
@@ -94,7 +94,7 @@ def test_a_compact_one_is_as_large_as_it_has_to_be(open_frontier: OpenFrontier) 
 
 
 def test_of_a_finished_run_too(open_frontier: OpenFrontier) -> None:
-    """What it has kept is known to the next run, in its new kind."""
+    """The next run has what was kept, in the new kind."""
     live = begun(open_frontier, Seen.EXACT, 500)
     worker = HandWorker(live, "worker", identity(Seen.EXACT))
     while taken := worker.take(500):
@@ -142,7 +142,7 @@ def test_if_nothing_was_seen_there_is_nothing_to_convert(open_frontier: OpenFron
 
 
 class Half(NamedTuple):
-    """A crawl that is half converted, from exact to compact, and a worker that was taken for dead."""
+    """A crawl that is half converted, from exact to compact, and a worker that was declared dead."""
 
     live: LiveFrontier
     away: HandWorker
@@ -188,7 +188,7 @@ def test_who_was_away_goes_on_with_the_new_kind(half: Half) -> None:
 
 
 def test_the_same_command_goes_on_and_no_other(half: Half, open_frontier: OpenFrontier) -> None:
-    """From wherever it broke off; one to another kind is refused."""
+    """From where it was interrupted; a conversion to another kind is refused."""
     before = half.live.dump()
     for to in (Seen.EXACT, Seen.EXPIRING):
         with pytest.raises(FrontierRefused, match="half converted from exact to compact: finish that first"):
@@ -253,7 +253,7 @@ def test_a_crawl_that_is_not_there_is_not_made(live: LiveFrontier) -> None:
 
 @pytest.mark.parametrize("begun_already", [False, True])
 def test_a_key_of_this_name_that_is_not_ours(open_frontier: OpenFrontier, begun_already: bool) -> None:
-    """It is not overwritten; one that takes the place of ours is told."""
+    """It is not overwritten; one that has replaced ours is reported."""
     live = begun(open_frontier, Seen.EXACT)
     if begun_already:
         convert_some(live.redis, live.crawl, Seen.COMPACT, [])

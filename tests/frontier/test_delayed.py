@@ -129,7 +129,7 @@ def test_it_keeps_the_run_from_finishing(live: LiveFrontier, worker: HandWorker)
 
 
 def test_a_finished_run_is_opened_by_one(worker: HandWorker) -> None:
-    """`spider_idle` adds what is to be crawled in an hour: the crawl goes on until then."""
+    """`spider_idle` adds what is to be crawled in an hour: the crawl continues until then."""
     assert worker.exchange().status is Status.FINISHED
     assert worker.exchange(put(1, due_in=100.0)).status is Status.OK
 
@@ -196,7 +196,7 @@ def test_it_keeps_its_priority(open_frontier: Callable[..., LiveFrontier]) -> No
 
 
 def test_many_that_are_due_come_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
-    """One exchange moves no more than it may take time for; the next go on, in order."""
+    """One exchange moves a bounded number; the next ones continue, in order."""
     for begin in (0, 500, 1000):
         worker.exchange(*(put(n, due_in=100.0 + 10 * n) for n in range(begin, begin + 500)))
     live.advance(16_000)

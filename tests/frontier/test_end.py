@@ -83,12 +83,12 @@ def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWork
 
 
 def test_a_worker_is_seeding_from_the_start(worker: HandWorker, other: HandWorker) -> None:
-    """Who has just joined has not said yet that its start() is exhausted."""
+    """A worker that has just joined has not reported yet that its start() is exhausted."""
     assert other.exchange().status is Status.OK
 
 
 def test_a_leaver_no_longer_seeds(worker: HandWorker, other: HandWorker) -> None:
-    """A worker that stopped in the middle of its start() does not keep the others for ever."""
+    """A worker that stopped in the middle of its start() does not keep the others waiting forever."""
     worker.exchange(seeding=1)
     worker.leave()
     assert other.exchange().status is FINISHED
@@ -102,7 +102,7 @@ def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other
     assert live.key_names() == {"meta", "members", "beats", "seen", "worker:worker", "worker:other"}
 
 
-# Who learns it, and how
+# Which workers are notified, and how
 
 
 def test_each_worker_learns_it_by_its_own_exchange(worker: HandWorker, other: HandWorker) -> None:
@@ -243,7 +243,7 @@ def test_what_failed_stays_with_all_that_a_retry_needs(live: LiveFrontier) -> No
 def test_others_that_are_there_keep_the_finished_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Who leaves first wipes nothing: the others may open the run again."""
+    """The first worker to leave deletes nothing: the others may open the run again."""
     other.exchange(put(1, admission=Admission.SEEN))
     worker.take(1)
     worker.exchange(ack(1))
@@ -289,7 +289,7 @@ def test_a_worker_is_told_whether_others_have_crawled_in_its_run(live: LiveFront
 
 
 def test_a_run_without_a_name_takes_the_first_that_comes(live: LiveFrontier, worker: HandWorker) -> None:
-    """Who joins with it finds the run finished later; a second name changes nothing."""
+    """A worker that joins with it finds the run finished later; a second name changes nothing."""
     named = HandWorker(live, "named", replace(IDENTITY, run_name="job"))
     other = HandWorker(live, "other", replace(IDENTITY, run_name="another"))
     for each in (worker, named, other):
@@ -400,7 +400,7 @@ def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
 
 
 def test_a_run_of_one_worker_has_no_window(live: LiveFrontier) -> None:
-    """Whoever crawled alone and begins again means it."""
+    """A single worker that starts again does so on purpose."""
     alone = HandWorker(live, "alone", ARGS)
     alone.exchange()
     alone.leave()
@@ -454,7 +454,7 @@ def test_the_next_run_is_shared_or_not_by_itself(live: LiveFrontier) -> None:
     assert HandWorker(live, "again", ARGS).run == 2
 
 
-# Who comes back when the run is over
+# Workers that come back when the run is over
 
 
 def test_who_was_taken_for_dead_finds_what_was_seen(live: LiveFrontier) -> None:

@@ -209,7 +209,7 @@ def test_a_redis_that_stepped_back_is_noticed_before_anything_is_applied(
 
 
 def test_an_unknown_worker_is_told_to_rejoin(live: LiveFrontier, worker: HandWorker) -> None:
-    """Who is no member, because it was drained or Redis forgot it, changes nothing."""
+    """A worker that is not a member, because it was drained or Redis was rolled back, changes nothing."""
     worker.exchange(put(1), put(2), want=1)
     before = live.dump()
     assert worker.exchange(put(3), want=1, worker_id="nobody", seq=1, held=0) == RESYNC
@@ -235,7 +235,7 @@ def test_a_frontier_that_is_gone_is_lost(live: LiveFrontier, worker: HandWorker)
 
 
 def test_another_frontier_of_the_same_name_is_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """A crawl that was flushed and begun anew has another epoch: an old worker's moves mean nothing there."""
+    """A crawl that was flushed and started again has another epoch: an old worker's moves are ignored."""
     live.roll_back({})
     HandWorker(live, "worker").exchange(put(1), put(2), want=1)
     before = live.dump()

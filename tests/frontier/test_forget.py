@@ -47,7 +47,7 @@ def test_workers_are_told(live: LiveFrontier, worker: HandWorker) -> None:
 
 
 def test_nothing_else_is_touched(live: LiveFrontier, worker: HandWorker) -> None:
-    """What waits is served still, and the run goes on."""
+    """Waiting entries are still served, and the run continues."""
     worker.exchange(seen(1, b"one"))
     forget(live.redis, live.crawl, [(b"one", b"-")])
     assert numbers(worker.exchange(want=1)) == [1]

@@ -22,7 +22,7 @@ NAMES = st.text(st.sampled_from(NASTY + "ab%7B") | st.characters(exclude_categor
 @example("}", "%7D")
 @example("a" * 300, "a" * 299)
 def test_two_crawls_share_no_key(one: str, other: str) -> None:
-    """No key of a crawl begins like those of another."""
+    """No key of a crawl has the prefix of another crawl."""
     if one != other:
         assert not prefix(one).startswith(prefix(other))
         assert not prefix(other).startswith(prefix(one))

@@ -85,7 +85,7 @@ def test_one_that_has_nothing_to_hand_in_is_told_that_it_is_over(live: LiveFront
 
 
 def test_a_start_that_has_to_run_again_is_not_over(live: LiveFrontier) -> None:
-    """Redis came back older than its log, and others finished the run: the same command goes on."""
+    """Redis was rolled back further than its log, and others finished the run: the same command continues."""
     other = HandWorker(live, "other", ARGS)
     other.exchange(start(8), seeding=1)
     snapshot = live.dump()

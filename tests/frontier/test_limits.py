@@ -85,7 +85,7 @@ def test_a_delay_that_is_taken_back_is_reported_still(live: LiveFrontier, slow: 
 
 
 def test_a_shorter_delay_ends_the_rest_under_way(live: LiveFrontier) -> None:
-    """Whoever sets a second where an hour was does not wait for the hour."""
+    """If a delay of an hour is reduced to a second, nobody waits for the hour."""
     worker = HandWorker(live, "worker", limited(3600.0))
     worker.exchange(*puts(A, 10), want=1)
     worker.exchange(ack(0))

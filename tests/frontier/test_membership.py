@@ -161,7 +161,7 @@ def test_a_repeated_rejoin_of_one_that_was_taken_for_dead_meanwhile(
 def test_a_fenced_worker_rejoins_with_nothing(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Who was presumed dead comes back with empty hands; its former leases are left to whoever drains."""
+    """A worker that was declared dead comes back without leases; its former leases are drained."""
     worker.exchange(put(1), put(2))
     assert worker.take(2) == [1, 2]
     other.fence("worker")
@@ -198,7 +198,7 @@ def test_rejoin_does_not_create_a_frontier(live: LiveFrontier, worker: HandWorke
 
 
 def test_rejoin_of_a_finished_run(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """The run of one that was taken for dead is over, and it has nothing new: it learns so."""
+    """The run of a worker that was declared dead is over, and it has nothing new: it learns so."""
     worker.exchange()
     other.exchange()
     other.fence("worker")
@@ -523,7 +523,7 @@ def test_since_is_when_a_worker_joined(live: LiveFrontier, worker: HandWorker) -
 def test_who_rejoins_keeps_since_and_done(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
-    """Also one that was taken for dead; once its old record is gone, both begin anew."""
+    """Also one that was declared dead; once its old record is gone, both start again."""
     live.redis.hset(live.key("worker:worker"), mapping={"since": 5000, "done": 7})
     if fenced:
         other.fence("worker")

@@ -383,7 +383,7 @@ class FrontierMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def roll_back(self, which: int) -> None:
-        """Redis comes back as it was at a snapshot; the workers do not."""
+        """Redis is rolled back to a snapshot; the workers are not."""
         if snapshot := self.pick(self.snapshots, which):
             self.live.roll_back(snapshot[0])
             self.reference = deepcopy(snapshot[1])

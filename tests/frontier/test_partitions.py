@@ -47,7 +47,7 @@ def test_a_big_partition_does_not_hold_up_small_ones(worker: HandWorker) -> None
 
 
 def test_leases_are_shared_evenly(crowd: HandWorker) -> None:
-    """Who wants twelve gets three of each of four partitions, in the order of each."""
+    """A worker that wants twelve gets three of each of four partitions, in the order of each."""
     assert sorted(numbers(crowd.exchange(want=12))) == [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32]
 
 
@@ -86,7 +86,7 @@ def test_a_newcomer_does_not_move_its_partition(worker: HandWorker) -> None:
 
 
 def test_no_more_of_one_partition_than_most(crowd: HandWorker) -> None:
-    """Who could start two of a site at once takes two, though it wants many."""
+    """A worker that can start two of a site at once takes two, though it wants many."""
     assert numbers(crowd.exchange(want=20, terms=Terms(most=2))) == [0, 1, 10, 11, 20, 21, 30, 31]
 
 

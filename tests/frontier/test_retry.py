@@ -155,7 +155,7 @@ def test_only_what_is_chosen_is_moved(live: LiveFrontier, worker: HandWorker) ->
 
 
 def test_what_fails_again_meanwhile_is_not_moved_again(live: LiveFrontier, worker: HandWorker) -> None:
-    """Else a page that fails at once would keep the command busy for ever."""
+    """Else a page that fails at once would keep the command busy forever."""
     worker.exchange(put(1), want=1)
     worker.exchange(fail(1))
     rounds = 0
@@ -336,7 +336,7 @@ def finished_run(live: LiveFrontier) -> HandWorker:
 
 
 def test_a_finished_run_that_has_members_is_open_again(live: LiveFrontier) -> None:
-    """Who has not left yet goes on."""
+    """A worker that has not left yet continues."""
     worker = finished_run(live)
     assert retry_all(live) == Retried(1, 1)
     assert look(live).phase == "open"
@@ -347,7 +347,7 @@ def test_a_finished_run_that_has_members_is_open_again(live: LiveFrontier) -> No
 
 @pytest.mark.parametrize("keep_seen", [False, True])
 def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, keep_seen: bool) -> None:
-    """The next worker goes on with it, and what the run had admitted is known to it."""
+    """The next worker continues it, and requests that the run had admitted are duplicates."""
     worker = finished_run(live)
     known = [put(n, admission=by) for n, by in enumerate(Admission, 3)]
     worker.exchange(*known, want=9)

@@ -1,4 +1,4 @@
-"""Fingerprints that are cut and packed: all are known for ever, growth and deletion go in bounded steps."""
+"""Truncated and packed fingerprints: none is lost; growth and deletion take bounded steps."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ def test_numbers_that_a_stranger_has_written_end(
 
 @pytest.mark.parametrize("generation", [{}, {"generation": "a stranger's"}])
 def test_a_directory_that_is_none_is_a_new_one(live: LiveFrontier, generation: dict[str, str]) -> None:
-    """What a stranger has written into it is no number."""
+    """Untrusted data in it is not a number."""
     worker = HandWorker(live, "worker")
     live.redis.hset(live.key("seen"), mapping={"buckets": "x", "count": "y", "z": ""} | generation)
     assert worker.exchange(seen(1, 1), seen(2, 1)).dropped == (1,)

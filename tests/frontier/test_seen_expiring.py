@@ -1,4 +1,4 @@
-"""Fingerprints that expire: a new run forgets the older ones, a run that goes on forgets none."""
+"""Fingerprints that expire: a new run ignores the older ones, a run that continues ignores none."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_long_run_forgets_by_when_it_began(live: LiveFrontier) -> None:
 
 
 def test_without_a_time_to_live_nothing_is_forgotten(live: LiveFrontier) -> None:
-    """0: for ever."""
+    """0: forever."""
     crawl = replace(CRAWL, seen_ttl_s=0.0)
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(seen(1, 1))

@@ -1,4 +1,4 @@
-"""A start() that was broken off keeps the run open, until one with the same arguments is complete."""
+"""A start() that was interrupted keeps the run open, until one with the same arguments is complete."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) 
 
 @pytest.mark.parametrize("drained", [False, True])
 def test_one_that_was_taken_for_dead_goes_on_with_its_own(live: LiveFrontier, drained: bool) -> None:
-    """DQ_SEED_ONCE = False: it is back, and completes what was taken for broken off."""
+    """DQ_SEED_ONCE = False: it is back, and completes the start() that counted as interrupted."""
     worker, by = HandWorker(live, "worker", OWN), HandWorker(live, "by", replace(IDENTITY, starts=""))
     worker.exchange(put(1), seeding=1)
     by.fence("worker")
@@ -96,7 +96,7 @@ def test_one_that_was_taken_for_dead_goes_on_with_its_own(live: LiveFrontier, dr
 
 
 def test_one_whose_record_is_gone_did_not_begin_later(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: it was fenced and drained, and is back after another one was broken off."""
+    """DQ_SEED_ONCE = False: it was fenced and drained, and is back after another one was interrupted."""
     worker = HandWorker(live, "worker", OWN)
     by = HandWorker(live, "by", replace(IDENTITY, starts=""))
     by.fence("worker", gone=True)
@@ -108,7 +108,7 @@ def test_one_whose_record_is_gone_did_not_begin_later(live: LiveFrontier) -> Non
 
 
 def test_one_that_goes_on_does_not_make_up_for_another(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: two were broken off, and one of them is back."""
+    """DQ_SEED_ONCE = False: two were interrupted, and one of them is back."""
     frozen = HandWorker(live, "frozen", OWN)
     frozen.exchange(put(2), seeding=1)
     broken(live, "killed", OWN)
@@ -122,7 +122,7 @@ def test_one_that_goes_on_does_not_make_up_for_another(live: LiveFrontier) -> No
 
 
 def test_that_a_start_has_to_run_again_is_not_forgotten(live: LiveFrontier) -> None:
-    """Another one with the same arguments is broken off after that."""
+    """Another one with the same arguments is interrupted after that."""
     early = HandWorker(live, "early", ARGS)
     early.exchange(seeding=1)
     broken(live, "leave", seeding=4)
@@ -131,7 +131,7 @@ def test_that_a_start_has_to_run_again_is_not_forgotten(live: LiveFrontier) -> N
 
 
 def test_a_complete_start_is_not_broken_off_any_more(live: LiveFrontier) -> None:
-    """Who dies, or leaves, after it had yielded everything leaves nothing open."""
+    """A worker that dies, or leaves, after its start() is complete leaves nothing incomplete."""
     worker = HandWorker(live, "worker", ARGS)
     worker.exchange(seeding=0)
     worker.fence("worker", gone=True)
@@ -181,7 +181,7 @@ def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFr
 
 
 def test_one_that_dies_after_its_rejoin_has_said_that_its_start_has_to_run_again(live: LiveFrontier) -> None:
-    """Redis came back older than its log: it found that out by one rejoin, and says so with the next."""
+    """Redis was rolled back further than its log: one rejoin shows this, and the next reports it."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
     worker = HandWorker(live, "worker", ARGS)
@@ -206,7 +206,7 @@ def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFr
 
 
 def test_who_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
-    """Its record was deleted, or evicted: the run is open until one that begins later is complete."""
+    """Its record was deleted, or evicted: the run is open until one that starts later is complete."""
     lost = HandWorker(live, "lost", OTHER)
     lost.exchange(put(1), seeding=1)
     worker = HandWorker(live, "worker", ARGS)

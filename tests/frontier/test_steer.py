@@ -1,4 +1,4 @@
-"""What all workers are told from outside: who hears it, and what is leased meanwhile."""
+"""Commands for all workers: which workers get them, and what is leased meanwhile."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_bands_that_are_none(live: LiveFrontier, worker: HandWorker) -> None:
 
 @pytest.mark.parametrize("element", [b"", b"short", b"longer than a turn"])
 def test_an_element_that_is_too_short(live: LiveFrontier, worker: HandWorker, element: bytes) -> None:
-    """It is leased as an entry that nobody can read, comes back as one, and holds up no other."""
+    """It is leased as an unreadable entry, returned as one, and delays no other."""
     worker.exchange(*puts(b"a", 1))
     live.redis.rpush(live.key("backlog:0:a"), element)
     worker.exchange(*puts(b"a", 1, begin=5))
@@ -94,7 +94,7 @@ def test_an_entry_of_the_largest_size_is_leased_whole(live: LiveFrontier, worker
 
 
 def test_of_an_endless_entry_the_beginning_is_leased(live: LiveFrontier, worker: HandWorker) -> None:
-    """The whole might get through within no time-out, and be repeated for ever; also after a reclaim."""
+    """Sending it might exceed every timeout, and be repeated forever; also after a reclaim."""
     worker.exchange(*puts(b"a", 1))
     live.redis.rpush(live.key("backlog:0:a"), b"t" * 8 + entry_id(7) + b"x" * 16 * MIB)
     assert max(len(entry.payload) for entry in upcoming(live.redis, live.crawl, 9)) < 5 * MIB
@@ -149,7 +149,7 @@ def test_a_member_that_is_too_short(
 def test_a_lease_that_was_spoilt_holds_up_no_rejoin(
     live: LiveFrontier, worker: HandWorker, record: bytes
 ) -> None:
-    """It is lost to whoever wrote there; its worker goes on with the others."""
+    """It is lost; its worker continues with the others."""
     worker.exchange(*puts(b"a", 3))
     worker.take(3)
     live.redis.hset(live.key("in-flight:worker"), entry_id(1), record)
@@ -176,7 +176,7 @@ def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
     for _ in range(4):
         try:
             taken = worker.take(2)
-        except FrontierUnavailable:  # what it left half-done is mended, and the counts with it
+        except FrontierUnavailable:  # its incomplete moves are mended, and the counts, too
             taken = worker.take(2)
         found += taken
         worker.exchange(*(ack(n) for n in taken))
@@ -186,7 +186,7 @@ def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
 @pytest.mark.parametrize("how", ["drain", "rejoin", "leave"])
 @pytest.mark.parametrize("name", [b"short", b"x" * 12])
 def test_a_lease_that_is_none(live: LiveFrontier, worker: HandWorker, how: str, name: bytes) -> None:
-    """It is deleted with its worker; what this held comes back, and is served."""
+    """It is deleted with its worker, whose leases are reclaimed and served."""
     worker.exchange(*puts(b"a", 3))
     worker.take(3)
     live.redis.hset(live.key("in-flight:worker"), name, "no record")

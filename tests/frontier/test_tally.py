@@ -1,4 +1,4 @@
-"""What workers count is summed once, whatever is said twice; a stranger's bytes spoil one stat at most."""
+"""Stats are summed once, even if a report is repeated; untrusted bytes affect one stat at most."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_strangers_bytes_are_left_out(live: LiveFrontier, teller: Teller, valu
 
 
 def test_a_number_of_a_tally_that_is_none_is_as_none(live: LiveFrontier, teller: Teller) -> None:
-    """A stranger may write there, too: then that worker's numbers begin anew."""
+    """Untrusted data may be there, too: then that worker's numbers start again."""
     live.redis.hset(live.key("stats"), "told:source", b"soon")
     assert teller.tell(("sum", "a", 1)) == "OK"
     assert read(live) == {"a": 1}
@@ -184,7 +184,7 @@ def test_a_foreign_key_is_refused_and_named(live: LiveFrontier, teller: Teller) 
 
 
 def test_a_tally_moves_no_entry(open_frontier: Callable[..., LiveFrontier]) -> None:
-    """Its worker's exchanges go on in their sequence."""
+    """Its worker's exchanges continue their sequence."""
     live = open_frontier(Order.FIFO)
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)

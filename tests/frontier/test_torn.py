@@ -242,7 +242,7 @@ def peek_dead(live: LiveFrontier) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", ["list", "set", "zset"])
 def test_what_others_fed_is_not_lost(each_stop: Callable[..., Any], crawl_name: str, kind: str) -> None:
-    """A payload is popped and cannot be written: it comes back as a claim does."""
+    """A payload is popped and cannot be written: it is returned like a claim."""
     name = keys.prefix(crawl_name) + "fed"
     for live, stop in each_stop("exchange", start_keys=StartKeys(kind, (name,), b"m"), least=4):
         payloads = {b"a", b"b", b"c"}
@@ -471,7 +471,7 @@ def test_what_is_done_by_hand_can_be_done_again(each_stop: Callable[..., Any], s
 
 
 def test_a_mend_stopped_at_any_write_is_done_again(each_stop: Callable[..., Any], monkeypatch: Any) -> None:
-    """What is torn stays noted until all of it is mended."""
+    """`torn` stays until everything is mended."""
     for live, stop in each_stop("mend", least=5):
         worker, held = filled(live, identity=limited(0.0, 10))
         moves = [put(40, partition=b"new"), ack(held[0]), release(held[1])]
@@ -518,7 +518,7 @@ def commands_in_lua() -> set[str]:
 
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
-    """A command that the probe does not know could stop a script half-way."""
+    """A command that the probe does not know could stop a script midway."""
     rights = scripts.lua_files()["rights"]
     assert commands_in_lua() - {"WRONG_TYPE", "NOT_FENCED", "ONE_WAY", "UNDER_WAY"} == set(
         re.findall(r"'([A-Z]{3,})'", rights)

@@ -21,7 +21,7 @@ def stored_as(token: bytes) -> tuple[int, int]:
 
 
 def bucket_of(first: int, number: int, buckets: int) -> int:
-    """Return where *number* is, if there are so many buckets: textbook linear hashing."""
+    """Return the bucket of *number*, given the number of buckets: textbook linear hashing."""
     level = int(log2(buckets // FIRST))
     digits = abs(number) % LOW
     n = first + FIRST * (digits % 2 ** (level + 1))

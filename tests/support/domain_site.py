@@ -101,7 +101,7 @@ class DomainSite(SiteProcess):
         self.get(f"/__throttle/{host}/{seconds}/{times}?{urlencode(how)}")
 
     def wait_for(self, requests: int, host: str = "", timeout_s: float = 10.0) -> None:
-        """Wait until *host*, or all hosts together, had so many requests."""
+        """Wait until *host*, or all hosts together, had this many requests."""
 
         def asked() -> bool:
             counts = self.counts()

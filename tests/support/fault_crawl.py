@@ -79,7 +79,7 @@ class FaultCrawl:
         return self.project.start_workers(count, **options)
 
     def wait_for(self, pages: int, timeout_s: float = 60.0) -> None:
-        """Wait until so many different pages are done."""
+        """Wait until this many different pages are done."""
         wait_until(lambda: len(self.done) >= pages, f"{pages} pages are done", timeout_s)
 
     def wait_for_part(self, part: float, timeout_s: float = 60.0) -> None:

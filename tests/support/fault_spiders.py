@@ -1,4 +1,4 @@
-"""Spiders of the fault tests: all workers begin together, or `start()` takes its time."""
+"""Spiders of the fault tests: all workers start together, or `start()` takes its time."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class ForkServer:
         return None
 
     def close(self) -> None:
-        """End the server; what it has started goes on."""
+        """End the server; processes that it has started continue."""
         self._socket.close()
         self._process.wait(60)
 

@@ -1,4 +1,4 @@
-"""Entries that a stranger may write: good ones, spoiled ones, made-up ones; and what became of them."""
+"""Untrusted entries: valid ones, damaged ones, invented ones; and what happened to them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def anything(rng: random.Random, depth: int) -> Any:
 
 
 def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
-    """Put *payloads* into the backlog, as anybody can who reaches Redis."""
+    """Put *payloads* into the backlog, as anybody with access to Redis can."""
     identity = Identity(
         "scrapy.utils.request.RequestFingerprinter", "tree_project.spiders.spider.ProjectSpider", "{}",
         partition_by="slot",

@@ -93,7 +93,7 @@ class Link:
         self.holding = False
 
     async def run(self, connect: Callable[[], Awaitable[Streams]]) -> None:
-        """Carry bytes until both sides have closed; OSError if one of them broke off."""
+        """Carry bytes until both sides have closed; OSError if one of them was interrupted."""
         replies, writer = await connect()
         self._to_redis = DelayLine(writer, self._behaviour)
         await asyncio.gather(self._carry_commands(self._to_redis), self._carry_replies(replies))

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from support.worker import Worker
 
 # The part that all warnings of an outage share: what comes before it says what is the matter.
-WARNING = "The crawl goes on from what this worker holds"
+WARNING = "The crawl continues with the requests that this worker holds"
 NO_ANSWER = "Redis does not answer"
 
 
 class Outage(NamedTuple):
-    """One outage as a worker told it."""
+    """One outage as a worker has logged it."""
 
     warning: str
     lasted_s: float
@@ -65,7 +65,7 @@ def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) ->
 
 
 def assert_quiet(worker: Worker) -> None:
-    """Assert that no error and no traceback is in the log, and nobody was taken for dead."""
+    """Assert that no error and no traceback is in the log, and no worker was declared dead."""
     assert not lines(worker, "ERROR", "CRITICAL")
     assert "Traceback" not in worker.text
     assert " is dead (" not in worker.text

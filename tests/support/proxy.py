@@ -1,4 +1,4 @@
-"""A TCP proxy in front of one Redis: slow, lossy, silent or absent, as told."""
+"""A TCP proxy in front of one Redis: slow, lossy, silent or absent, as configured."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RedisProxy:
         return self._call(lambda: sum(not link.holding for link in self._links))
 
     def set_delay(self, each_way_s: float) -> None:
-        """Delay what arrives from now on; a round trip takes twice that. Throughput stays as it is."""
+        """Delay what arrives from now on; a round trip takes twice that. Throughput does not change."""
         self._call(lambda: setattr(self._behaviour, "delay_s", each_way_s))
 
     def set_loss(self, probability: float, *, seed: int = 0, spare: Collection[str] = ()) -> None:

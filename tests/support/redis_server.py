@@ -160,7 +160,7 @@ class RedisServer:
             self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a suspended process go on; what was sent meanwhile is applied now."""
+        """Resume a suspended process; commands that were sent meanwhile are applied now."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 

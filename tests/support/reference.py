@@ -63,12 +63,12 @@ class ReferenceFrontier(Partitions):
         self.crawl = Identity("", "", "")
         self.words = Words()
         self.seen_for_retry = False
-        """What was seen stays for a retry of what failed, or for who comes back, not for the next run."""
+        """The seen set stays for a retry or for a returning worker, not for the next run."""
         self.cleared = False
         self.crawled = ""
         """The last worker has left the finished run, and what makes a put known is gone."""
         self.starts: dict[str, bool] = {}
-        """By name, whether a start() is done; else one was broken off."""
+        """By name, whether a start() is complete; else one was interrupted."""
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)

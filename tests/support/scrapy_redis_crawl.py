@@ -1,4 +1,4 @@
-"""A crawl that begins under scrapy-redis, is adopted, and ends under scrapy_dq."""
+"""A crawl that starts under scrapy-redis, is adopted, and ends under scrapy_dq."""
 
 from __future__ import annotations
 

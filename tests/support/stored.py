@@ -48,7 +48,7 @@ def dump(client: redis.Redis, crawl: str) -> Dump:
 
 
 def roll_back(client: redis.Redis, crawl: str, snapshot: Dump) -> None:
-    """Make the keys of *crawl* what they were at *snapshot*: a Redis that came back older."""
+    """Restore the keys of *crawl* from *snapshot*: a Redis that was rolled back."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
         for name in names:

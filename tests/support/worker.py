@@ -131,7 +131,7 @@ class Worker:
             return False
 
     def resume(self) -> None:
-        """Let a suspended process go on."""
+        """Resume a suspended process."""
         self._process.send_signal(signal.SIGCONT)
 
 

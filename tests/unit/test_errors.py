@@ -31,7 +31,7 @@ ERRORS = [
     (MasterDownError("Link with MASTER is down and replica-serve-stale-data is 'no'."), "lost its master"),
     (ClusterDownError("CLUSTERDOWN Hash slot not served"), "Cluster is down"),
     (TryAgainError("TRYAGAIN Multiple keys request during rehashing of slot"), "moving this crawl's keys"),
-    (ResponseError("BUSY Redis is busy running a script."), "busy with somebody's script"),
+    (ResponseError("BUSY Redis is busy running a script."), "Redis is busy running a script ("),
     (ConnectionError("max number of clients reached"), "raise its maxclients"),
     (ConnectionError("Too many connections"), "max_connections in REDIS_PARAMS"),
     (ResponseError("WRONGTYPE Operation against a key"), "answers with an error"),

@@ -1,4 +1,4 @@
-"""Fixtures of the worker's tests: test functions may be coroutines here, and none runs for ever."""
+"""Fixtures of the worker's tests: test functions may be coroutines here, and none runs forever."""
 
 from __future__ import annotations
 

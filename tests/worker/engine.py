@@ -225,7 +225,7 @@ class Engine(Listener):
         self._wake.set()
 
     def downloaded(self, entry_id: bytes) -> None:
-        """Have a download end; its callback goes on."""
+        """End a download; its callback continues."""
         self.downloading.discard(entry_id)
         self.worker.downloaded(entry_id)
         self._wake.set()

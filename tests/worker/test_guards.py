@@ -51,7 +51,7 @@ class Talk:
         self.told: list[Any] = []
         """The notes that each exchange carried."""
         self.parentless: list[Parentless] = []
-        """What each rejoin told of puts that no lease stands for."""
+        """What each rejoin reported about puts without a parent lease."""
         self.driver = Driver(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
         self.protocol = self.driver.protocol
 
@@ -60,7 +60,7 @@ class Talk:
         await self.driver.exchange(0)
 
     async def stored_again(self) -> list[Move]:
-        """Be out of step with Redis, and return what is handed in after the rejoin."""
+        """Get out of sync with Redis, and return what is handed in after the rejoin."""
         await self.speak(Receipt(Status.RESYNC))
         await self.speak()
         return self.protocol.outbox.prefix()
@@ -115,7 +115,7 @@ async def test_the_clock_alone_retires_nothing(talk: Talk) -> None:
 
 
 async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk: Talk) -> None:
-    """The log does not grow for ever."""
+    """The log does not grow forever."""
     talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += HORIZON_S
@@ -265,7 +265,7 @@ async def test_a_note_that_comes_while_an_exchange_is_under_way_goes_with_the_ne
 
 
 async def test_what_is_buffered_of_a_blocked_partition_is_given_back(talk: Talk) -> None:
-    """Another worker saw the Retry-After; what is at work goes on."""
+    """Another worker saw the Retry-After; running leases continue."""
     leases = tuple(Lease(b"%012d" % n, 0, b"", partition) for n, partition in enumerate([b"a", b"a", b"b"]))
     await talk.speak(Receipt(Status.OK, applied=True, leases=leases))
     assert talk.protocol.leases.take(talk.now) == leases[0]

@@ -49,7 +49,7 @@ def test_a_replay_reaches_what_has_not_gone_to_disk_yet(monkeypatch: pytest.Monk
 def test_a_folder_that_may_be_in_use_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    """Its owner may be about to lock it; what is another user's is none of our business."""
+    """Its owner may be about to lock it; folders of other users are left alone."""
     folder = tmp_path / (spill.PREFIX + "other")
     folder.mkdir()
     if whose == "another user's":

@@ -52,7 +52,7 @@ def test_one_beat_begins_the_span_anew() -> None:
 
 
 def test_a_counter_that_went_back_has_moved() -> None:
-    """A Redis that came back older: the worker is judged from there."""
+    """Redis was rolled back: the observation starts again from there."""
     watch = Watch()
     for _ in range(6):
         watch.look(a=9)
@@ -86,7 +86,7 @@ def test_a_look_that_failed_gives_everyone_a_full_span_of_grace() -> None:
 
 
 def test_a_worker_that_left_is_forgotten() -> None:
-    """It is not silent, and if its counter comes back it is judged anew."""
+    """It is not silent, and if its counter comes back, the observation starts again."""
     watch = Watch()
     for _ in range(5):
         watch.look(a=1, b=1)
@@ -141,7 +141,7 @@ def beats_of(client: object, crawl: Crawl) -> Callable[[str], int]:
 
 
 async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callable[[str], int]) -> None:
-    """A slow callback is not taken for death: the thread has a connection of its own."""
+    """A worker with a slow callback does not count as dead: the thread has its own connection."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:

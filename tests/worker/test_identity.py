@@ -1,4 +1,4 @@
-"""Who a worker is, and which worker of this machine is certainly dead."""
+"""The identity of a worker, and which worker on this machine is certainly dead."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_it_ends_when_nothing_came_for_long_enough(run: Any) -> None:
 
 @pytest.mark.parametrize("patience_s", [0.0, float("inf")])
 def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience_s: float, run: Any) -> None:
-    """0: closes at once, as plain Scrapy. inf: stays open for ever."""
+    """0: closes at once, as plain Scrapy. inf: stays open forever."""
 
     async def scenario() -> None:
         worker: Any = Worker()
@@ -89,7 +89,7 @@ def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience
 
 
 def test_what_others_did_meanwhile_counts(run: Any) -> None:
-    """Between two looks a page came and went, on another worker: the wait begins anew."""
+    """Between two looks a page came and went, on another worker: the wait starts again."""
 
     async def scenario() -> None:
         worker: Any = Worker()

@@ -41,7 +41,7 @@ class Writer(ItemWriter):
         )
 
     async def until_tried(self, times: int) -> None:
-        """Wait until so many tries of this outage have failed."""
+        """Wait until this many tries of this outage have failed."""
         await until(lambda: self._outage._tries >= times, f"{times} tries have failed")
 
     def _note_given_up(self) -> str:
@@ -172,7 +172,7 @@ async def test_a_lost_reply_may_double_a_batch_and_loses_nothing(
 
 
 async def test_a_redis_that_is_full_is_an_outage(start_redis: Callable[..., RedisServer]) -> None:
-    """Nothing is lost, nothing fails; with memory again it goes on."""
+    """Nothing is lost, nothing fails; with memory again it continues."""
     server = start_redis()
     with server.client() as client:
         client.config_set("maxmemory", "1")
@@ -305,7 +305,7 @@ async def test_nothing_waits_for_redis_but_the_item(proxy: RedisProxy, key: str)
 async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
     proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the coroutine every page with an item would hang for ever."""
+    """Without the coroutine every page with an item would hang forever."""
     async with writing(proxy.url) as writer:
         with monkeypatch.context() as patch:
             patch.setattr(writer, "_add", lambda *args: 1 / 0)

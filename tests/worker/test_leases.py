@@ -221,7 +221,7 @@ def test_one_that_ends_without_being_sent_holds_up_nobody(held: Held) -> None:
 
 
 def test_a_partition_is_withdrawn_from_the_buffer_alone(held: Held) -> None:
-    """What is at work goes on; the ids are those to give back."""
+    """Running leases continue; the ids are those to release."""
     one, two, three, other = held.fill(A, A, A, B)
     assert held.ids(1) == [one]
     assert held.withdraw(A) == [two, three]

@@ -171,7 +171,7 @@ def test_moves_on_disk_are_counted(tight: Outbox) -> None:
 def test_a_replay_reaches_what_is_on_disk(tight: Outbox) -> None:
     """The log stands first; of older moves, on disk too, those that settle lost leases are gone.
 
-    What is put or settled after the replay is none of its business.
+    Moves that are made after the replay are not affected.
     """
     kept, gone = entry_id(1), entry_id(2)
     old: list[Move] = [m for n in range(10, 30) for m in (put(n), Ack(gone), Ack(kept))]

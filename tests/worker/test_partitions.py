@@ -486,7 +486,7 @@ async def test_delayed_entries_come_when_they_are_due_and_not_before(crawl: Craw
 async def test_a_list_whose_name_is_taken_is_told_once_and_the_others_are_served(
     crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One ERROR line, however many exchanges meet it; once it is mended, the crawl goes on to its end."""
+    """One ERROR line, however many exchanges find it; once it is fixed, the crawl continues to its end."""
     crawl.size = 0
     async with Engine(crawl, concurrency=0) as engine:
         for number in range(4):
@@ -506,5 +506,5 @@ async def test_a_list_whose_name_is_taken_is_told_once_and_the_others_are_served
         await running
         assert crawl.done == dict.fromkeys(range(4), 1)
         [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-        for words in (name, "is a string, not a list", "cannot be crawled until this is mended"):
+        for words in (name, "is a string, not a list", "cannot be crawled until this is fixed"):
             assert words in line

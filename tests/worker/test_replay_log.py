@@ -66,7 +66,7 @@ def test_a_logged_put_outlives_its_parents_lease_however_often_it_is_replayed() 
     fed = put(1)
     fed.once, fed.parent = True, b"lease of it."
     log.add(fed, 0.0, 1)
-    outbox.replay(log.take(), ())  # a Redis that came back older
+    outbox.replay(log.take(), ())  # Redis was rolled back
     outbox.replay(log.take(), ())  # and older once more, before the first exchange
     assert outbox.prefix() == [fed]
 

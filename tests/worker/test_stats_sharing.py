@@ -64,7 +64,7 @@ async def test_a_lost_reply_counts_once(crawl: Crawl, proxy: RedisProxy, read: R
 
 
 async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
-    """The worker is fenced and drained, and registers anew, before it can repeat what got no answer."""
+    """The worker is fenced and drained, and registers again, before it can repeat what got no answer."""
     async with Engine(crawl, url=proxy.url) as engine, sharing(engine) as (stats, shared):
         proxy.cut_next_reply(containing=b"a counted stat")
         stats.inc_value("a counted stat", 5)
@@ -81,7 +81,7 @@ async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisPr
 async def test_an_outage_costs_nothing_but_time(
     crawl: Crawl, proxy: RedisProxy, read: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is counted while Redis is away is told when it is back, and nothing is logged of it."""
+    """Stats of an outage are reported when Redis is back, and nothing is logged about it."""
     async with Engine(crawl, url=proxy.url, timeout_s=0.2) as engine, sharing(engine, 0.05) as (stats, _):
         stats.inc_value("a", 1)
         await until(lambda: read().get("a") == 1, "it is told")
@@ -123,7 +123,7 @@ async def test_the_end_does_not_wait_for_a_redis_that_is_away(crawl: Crawl, prox
 async def test_a_redis_that_comes_back_older_costs_what_it_has_forgotten(
     crawl: Crawl, client: redis.Redis, read: Read
 ) -> None:
-    """And no more: what is told later is counted."""
+    """And no more: later reports are counted."""
     async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
         stats.inc_value("a", 1)
         await shared.tell()

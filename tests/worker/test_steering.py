@@ -1,4 +1,4 @@
-"""What a worker does when all are told something: within two seconds, by exchanges that it makes anyway."""
+"""How a worker obeys commands to all workers: within two seconds, by exchanges that it makes anyway."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def cut_in_half(spill_dir: Path) -> None:
 
 
 def put_out_of_step(engine: Engine, client: redis.Redis) -> None:
-    """Let Redis await another exchange than the worker's next: as one that came back older does."""
+    """Let Redis await another exchange than the worker's next: as after a rollback."""
     client.hset(keys.prefix(engine.crawl.name) + f"worker:{engine.worker.id}", "last_seq", 1_000_000)
 
 
@@ -92,7 +92,7 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
 
 
 async def test_a_parentless_put_after_the_end_opens_the_run_again(crawl: Crawl, state: State) -> None:
-    """`engine.crawl()` from a timer or from spider_idle: the worker goes on, in the same run."""
+    """`engine.crawl()` from a timer or from spider_idle: the worker continues, in the same run."""
     async with Engine(crawl) as engine:
         engine.seed()
         await engine.run()
@@ -366,7 +366,7 @@ async def test_a_fenced_worker_in_the_middle_of_a_crawl_loses_no_entry(crawl: Cr
 
 
 async def test_a_fenced_workers_buffer_is_not_started(crawl: Crawl, state: State) -> None:
-    """Leases that it has not begun with are others' now: to start them would be a repeat for nothing."""
+    """Leases that it has not started belong to others now: starting them would be a useless repeat."""
     crawl.fan_out = crawl.size
     async with Engine(crawl, concurrency=1) as frozen, Engine(crawl, concurrency=0) as other:
         frozen.may_end.clear()
@@ -394,7 +394,7 @@ async def test_a_fenced_workers_buffer_is_not_started(crawl: Crawl, state: State
 async def test_a_worker_that_was_away_until_the_next_run_began_ends(
     crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, start: str, late: str
 ) -> None:
-    """It was taken for dead and others did its work: it stores nothing any more, says so, and ends.
+    """It was declared dead and others did its work: it stores nothing any more, logs this, and ends.
 
     What a page yielded was found again by others; what had no parent is lost, and never called `finished`.
     """
@@ -457,7 +457,7 @@ async def test_a_worker_that_nobody_knows_any_more_does_not_say_finished(
 async def test_a_worker_that_was_away_while_the_run_ended_stores_what_is_new(
     crawl: Crawl, proxy: RedisProxy, state: State
 ) -> None:
-    """It was taken for dead, others did its work and left: only what it alone knows is crawled now."""
+    """It was declared dead, others did its work and left: only what it alone has is crawled now."""
     crawl.size = 2
     async with Engine(crawl, url=proxy.url) as away:
         away.may_end.clear()
@@ -652,7 +652,7 @@ async def test_what_redis_forgets_is_stored_again_by_who_put_it(
 async def test_a_put_after_the_end_that_redis_forgets_is_stored_again(
     crawl: Crawl, client: redis.Redis, state: State
 ) -> None:
-    """Redis comes back as it was when the run was finished: the run is opened once more."""
+    """Redis is rolled back to the end of the run: the run is opened once more."""
     async with Engine(crawl) as engine:
         engine.seed()
         await engine.run()
@@ -700,7 +700,7 @@ async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
 async def test_another_frontier_in_the_place_of_ours_is_not_touched(
     crawl: Crawl, client: redis.Redis, state: State
 ) -> None:
-    """An empty replica was promoted and somebody began anew: the old worker is lost and harmless."""
+    """An empty replica was promoted and a new crawl was started: the old worker is lost and harmless."""
     async with Engine(crawl) as old:
         old.may_end.clear()
         old.seed()
@@ -722,7 +722,7 @@ async def test_another_frontier_in_the_place_of_ours_is_not_touched(
 async def test_an_outage_is_said_once_and_its_end_once(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Meanwhile the worker hands out what it holds and keeps what is put; then the exchange goes on."""
+    """Meanwhile the worker serves its leases and keeps new puts; then exchanges continue."""
     caplog.set_level(logging.INFO, "scrapy_dq")
     async with Engine(crawl, url=proxy.url, concurrency=1) as engine:
         engine.may_end.clear()

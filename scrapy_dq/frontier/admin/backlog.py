@@ -1,4 +1,4 @@
-"""Looks at what waits in a crawl, from outside: bounded, read-only, and no key is read as a whole."""
+"""Bounded, read-only queries about the entries that wait in a crawl; no key is read as a whole."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import refused_commands
 
 PART = 500
-"""Partitions that one call looks at: Redis serves nobody else meanwhile."""
+"""Partitions that one call examines: a script blocks Redis while it runs."""
 MAX_UPCOMING = 1000
 MAX_BYTES = 4_194_304
 _COUNT_ONLY = Order.FIFO
-"""How the entries of a list are served makes no difference to how many they are."""
+"""Any order will do: the number of entries does not depend on it."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a partition waits, and what holds it up."""
+    """How many entries of a partition wait, and what delays them."""
 
     partition: str
     waiting: int
@@ -33,22 +33,23 @@ class Size:
     concurrency: int
     """In flight; 0: no limit."""
     blocked_s: float
-    """From now on."""
+    """Remaining seconds of a block; 0: none."""
     takes_s: float
-    """What waits times the delay, and the rest of a block: not sooner is it done. 0: nothing holds it up."""
+    """The least time that the entries take: their number times the delay, plus `blocked_s`. 0: no limit."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much waits where."""
+    """The partitions with the most entries, and the slowest ones."""
 
     partitions: int
-    """How many have something waiting in lists."""
+    """Number of partitions with lists."""
     looked_at: int
+    """Number of partitions that were examined."""
     largest: list[Size]
-    """Of those that were looked at, the ones with most entries; the largest first."""
+    """Of those examined, the ones with the most entries; the largest first."""
     slowest: list[Size]
-    """Those that take longest; the slowest first. Of a crawl without limits: none."""
+    """Of those examined, the ones that take longest; the slowest first. Empty without limits."""
 
     @property
     def complete(self) -> bool:
@@ -57,28 +58,28 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Upcoming:
-    """An entry that waits, and how soon it may be leased."""
+    """A waiting entry, and when it may be leased."""
 
     entry_id: bytes
     where: str
     """rotation, suspects, resting, saturated or delayed."""
     wait_s: float | None
-    """Until it may be leased; None: nobody knows."""
+    """Seconds until it may be leased; None: unknown."""
     partition: str
     attempts: int
     payload: bytes
 
 
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = 0.06) -> Sizes:
-    """Return the partitions in which most waits, and those that limits and blocks hold up longest; blocking.
+    """Return the partitions with the most entries, and those that limits and blocks delay longest; blocking.
 
-    The 250 that are blocked longest, and about as many with limits of their own, are looked at in any case.
+    The 250 that are blocked longest, and about as many with their own limits, are always examined.
 
     Args:
         client: a `redis` client that decodes nothing.
         top: how many of each.
-        most: look at no more partitions than about this.
-        budget_s: begin no further part after this.
+        most: examine at most about this many partitions.
+        budget_s: start no further part after this many seconds.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
@@ -87,7 +88,7 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
     while True:
         cursor, partitions, looked, flat = script.call_blocking(client, keys.meta(crawl), cursor, PART, top)
         looked_at += looked
-        # A part that is read while the hash is rebuilt may tell of a partition twice.
+        # HSCAN may return a partition twice while Redis rehashes.
         for name, waiting, delay_ms, concurrency, *times_ms in zip(*[iter(flat)] * 6, strict=True):
             blocked_s, takes_s = (ms / 1000 for ms in times_ms)
             found[name] = Size(_text(name), waiting, delay_ms / 1000, concurrency, blocked_s, takes_s)
@@ -102,14 +103,14 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
 def names_beside(
     client: Any, crawl: str, partition: str, *, most: int = 20_000, budget_s: float = 0.06
 ) -> list[str] | None:
-    """Return names of partitions that have something, if *partition* has nothing, else None; blocking.
+    """Return names of partitions in use, if *partition* is not in use, else None; blocking.
 
-    Something waits in it, is in flight, or it has limits or a block of its own. Of what is not due yet the
-    next 500 are looked at.
+    A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. Of the
+    delayed entries, the next 500 are examined.
 
     Args:
-        most: return no more names than about this.
-        budget_s: begin no further part after this.
+        most: return at most about this many names.
+        budget_s: start no further part after this many seconds.
     Raises:
         redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
     """
@@ -125,10 +126,10 @@ def names_beside(
 
 
 def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
-    """Return the next *count* entries, about as a worker that holds nothing would lease them; blocking.
+    """Return the next *count* entries, roughly as a worker without leases would lease them; blocking.
 
-    Nothing is leased. Those that may be leased now come first, then those that wait for their partition, then
-    those that are not due. 4 MiB are the most.
+    Nothing is leased. Entries that may be leased now come first, then those that wait for their partition,
+    then those that are not due. At most MAX_UPCOMING entries and MAX_BYTES.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -146,7 +147,7 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
 
 
 def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
-    """Return what INFO says, None if it is not allowed; blocking.
+    """Return the result of INFO, None if it is not allowed; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -158,7 +159,7 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
 
 
 def refused_scripts(client: Any, order: Order, seen: Seen) -> tuple[str, bool]:
-    """Return why scripts do not run (empty: they do), and whether that of an exchange is cached; blocking.
+    """Return why scripts do not run (empty: they do), and whether the exchange script is cached; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.

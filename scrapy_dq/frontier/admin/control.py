@@ -1,4 +1,4 @@
-"""Steer a crawl from outside while it runs, for command lines and programs."""
+"""Control a running crawl, for the command line and programs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from scrapy_dq.frontier.wire import limit_args, parse_limit, refuse
 
 @dataclass(frozen=True)
 class PartitionLimits:
-    """What one partition may have now, all workers together."""
+    """The current limits of one partition, over all workers."""
 
     delay_s: float
+    """Seconds between two requests; 0: no delay."""
     concurrency: int
-    """In flight; 0: no limit."""
+    """Most requests in flight; 0: no limit."""
     blocked_s: float
-    """For how long it is left alone."""
+    """Remaining seconds of a block; 0: none."""
 
 
 def limit(
@@ -32,21 +33,21 @@ def limit(
     concurrency: int | None = None,
     block_s: float | None = None,
 ) -> PartitionLimits | None:
-    """Change what one partition may have; all workers go by it from their next exchange on. Blocking.
+    """Change the limits of one partition; all workers obey from their next exchange on. Blocking.
 
-    It holds until the run is finished, or until a worker joins whose settings differ from those in force.
-    With no limit given, nothing is changed.
+    The change lasts until the run is finished, or until a worker joins whose settings differ from those in
+    force. Without a limit given, nothing is changed.
 
     Args:
-        client: a `redis` client that decodes nothing, say from `scrapy_dq.backend.connection.connect_url`.
-        partition: as a rule a host name; one that has nothing yet is fine.
-        delay_s: seconds between two requests; 0: none; negative: as the settings say for the whole crawl.
-        concurrency: requests in flight; 0: no limit; negative: as the settings say.
-        block_s: leave the partition alone for so long; 0: not any more.
+        client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
+        partition: usually a host name; it may have no entries yet.
+        delay_s: seconds between two requests; 0: none; negative: the crawl's setting.
+        concurrency: requests in flight; 0: no limit; negative: the crawl's setting.
+        block_s: block the partition for this many seconds; 0: lift a block.
     Returns:
-        What holds now; None: there is no such crawl.
+        The limits in force now; None: there is no such crawl.
     Raises:
-        ValueError: no partition can have this name.
+        ValueError: *partition* is not a valid name.
         redis.exceptions.RedisError: no reply.
         FrontierRefused: a key of the crawl has a foreign type.
     """
@@ -60,35 +61,35 @@ def limit(
 
 
 def wake(client: Any, crawl: str) -> None:
-    """Have workers that are quiet, as nothing waited for them, look again within a second or two. Blocking.
+    """Make idle workers exchange again within a second or two. Blocking.
 
     Raises:
-        As of `steer`.
+        As `steer`.
     """
     refuse(Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), "wake"))
 
 
 class Word(str, Enum):
-    """What can be said to all workers of a crawl."""
+    """A command for all workers of a crawl."""
 
     PAUSE = "pause"
     DRAIN = "drain"
     RESUME = "resume"
     STOP = "stop"
     COMPLETE = "complete"
-    """A `start()` that was broken off is as good as done: the run may be finished without it."""
+    """An interrupted `start()` counts as complete: the run may finish without it."""
 
 
 def steer(client: Any, crawl: str, word: Word) -> Hold | None:
-    """Say *word* to all workers; each hears it within two seconds, if it hears anything. Blocking.
+    """Send *word* to all workers; each gets it within two seconds if it can reach Redis. Blocking.
 
-    `Hold` says what pause and drain do; they hold until the run is finished, or `resume`. To stop is said to
-    those that are registered now: they close as on SIGTERM.
+    `Hold` describes pause and drain; they last until the run is finished, or until `resume`. Stop is sent to
+    the workers that are registered now: they close as on SIGTERM.
 
     Args:
-        client: a `redis` client that decodes nothing, say from `scrapy_dq.backend.connection.connect_url`.
+        client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
     Returns:
-        What holds now; None: there is no such crawl.
+        The hold that is in force now; None: there is no such crawl.
     Raises:
         redis.exceptions.RedisError: no reply.
         FrontierRefused: a key of the crawl has a foreign type.

@@ -1,4 +1,4 @@
-"""Make another kind of what a crawl has seen: exact, expiring, compact."""
+"""Convert the seen set of a crawl to another kind: exact, expiring, compact."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import id_text, refuse
 
 STEP = 500
-"""Fingerprints of one call: a script holds Redis while it runs."""
+"""Most fingerprints in one call: a script blocks Redis while it runs."""
 
 
 def convert(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> Iterator[int]:
-    """Convert in small steps; yield how many are left after each, the last time 0. Blocking.
+    """Convert in small steps; yield the number of remaining fingerprints after each, finally 0. Blocking.
 
-    While it is under way nobody can join. If it breaks off, to do it again goes on with what is left.
+    During a conversion no worker can join. If it is interrupted, a second call continues it.
 
     Args:
         client: a `redis` client that decodes nothing.
-        dead: ids of members that are known to be dead; another one that is registered is in the way.
+        dead: ids of members that are dead; any other member prevents the conversion.
     Raises:
         redis.exceptions.RedisError: no reply.
-        FrontierRefused: it cannot be done; the message says why.
+        FrontierRefused: the conversion is not possible; the message says why.
     """
     while left := convert_some(client, crawl, to, dead):
         yield left
@@ -50,7 +50,7 @@ def convert_some(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> int:
         )
     if reply[0] == b"ONE_WAY":
         raise FrontierRefused(
-            f"it is {reply[1].decode('utf-8', 'replace')}, and nothing else can be made of that: it does not "
-            f"hold whole fingerprints. To begin afresh, SCHEDULER_FLUSH_ON_START"
+            f"it is {reply[1].decode('utf-8', 'replace')}, and cannot be converted: it does not hold whole "
+            f"fingerprints. To start from scratch, use SCHEDULER_FLUSH_ON_START"
         )
     raise FrontierRefused(f"there is no crawl {crawl!r} any more")

@@ -1,4 +1,4 @@
-"""Which crawls there are in a Redis; for suggestions only. Nothing in this file changes a key."""
+"""Find the crawls in a Redis, for suggestions only. Read-only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PART = 1000
 
 
 def some_crawls(client: Any, *, most_keys: int = 200_000, budget_s: float = 0.5) -> list[str]:
-    """Return the names of crawls, as many as are found within the bounds; blocking.
+    """Return the names of the crawls that are found within the bounds; blocking.
 
-    A Redis may hold millions of keys of others: SCAN looks at about *most_keys* of them.
+    A Redis may hold millions of other keys: SCAN examines about *most_keys* of them.
 
     Raises:
         redis.exceptions.RedisError: no reply.

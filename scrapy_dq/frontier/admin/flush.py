@@ -1,4 +1,4 @@
-"""Start afresh: delete a crawl, but never under a worker that lives, unless it is said so."""
+"""Delete a crawl, but not while a worker is live, unless this is requested explicitly."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ async def flush(
     purpose: str = "SCHEDULER_FLUSH_ON_START",
     refused: Callable[[str, str], str] = _refused_at_start,
 ) -> Census:
-    """Delete everything of the crawl and return what there was.
+    """Delete everything of the crawl and return what was deleted.
 
-    Waits up to *ttl_s* if workers of other machines are registered, to see whether they beat.
+    Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
     Args:
-        purpose: who wants it, for the log.
-        refused: makes the message of the names of the crawl and of a worker that lives.
+        purpose: the setting or command that requests it, for the log.
+        refused: returns the error message, given the crawl's name and the id of a live worker.
     Raises:
-        FrontierRefused: a worker lives; nothing was deleted.
+        FrontierRefused: a worker is live; nothing was deleted.
     """
     dead: set[str] = set()
     while True:
@@ -39,22 +39,22 @@ async def flush(
         joined, census = await frontier.flush(sorted(dead))
         if not joined:
             return census
-        # Somebody joined in between: look at them too.
+        # A worker has joined meanwhile: check it, too.
 
 
 async def need_nobody(
     frontier: Frontier, ttl_s: float, purpose: str, refused: Callable[[str, str], str], dead: set[str]
 ) -> None:
-    """Raise FrontierRefused if a worker lives; else add all that are registered to *dead*."""
+    """Raise FrontierRefused if a worker is live; else add all members to *dead*."""
     alive = await find_alive(frontier, ttl_s, purpose, dead)
     if alive:
         raise FrontierRefused(refused(frontier.crawl, alive))
 
 
 async def flush_under_workers(frontier: Frontier) -> Census:
-    """Delete everything of the crawl, whoever works on it, and return what there was.
+    """Delete everything of the crawl, even if workers are live, and return what was deleted.
 
-    Workers that live find it gone, and close with reason frontier_lost.
+    Live workers find the frontier gone, and close with reason frontier_lost.
     """
     registered: set[str] = set()
     while True:

@@ -1,4 +1,4 @@
-"""Make a crawl forget that it has seen a request: the next time it is found, it is crawled again."""
+"""Remove requests from the seen set of a crawl: the next time they are found, they are crawled again."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import refuse
 
 MAX_FINGERPRINTS = 1_000
-"""Of one call: a script holds Redis while it runs."""
+"""Most in one call: a script blocks Redis while it runs."""
 
 
 def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]]) -> int | None:
-    """Forget at most MAX_FINGERPRINTS requests, and return how many of them were known; blocking.
+    """Forget at most MAX_FINGERPRINTS requests; blocking.
 
-    Workers that live learn of it by their next exchange.
+    Live workers are notified by their next exchange.
 
     Args:
         client: a `redis` client that decodes nothing.
-        fingerprints: as the crawl's fingerprinter makes them; and what another scheduler, whose crawl may
-            have been adopted, would call the same request.
+        fingerprints: pairs: the fingerprint of a request, and its fingerprint in another scheduler, whose
+            crawl may have been adopted.
     Returns:
-        None: there is no such crawl.
+        How many of them were seen; None: there is no such crawl.
     Raises:
         redis.exceptions.RedisError: no reply.
         FrontierRefused: a key of the crawl has a foreign type.

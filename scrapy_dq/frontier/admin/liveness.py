@@ -1,4 +1,4 @@
-"""Whether a worker of a crawl lives, seen from outside, before something is done that needs to have none."""
+"""Check from outside whether a worker of a crawl is live, before an operation that requires that none is."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LOOK_S = 1.0
 
 
 async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[str]) -> str:
-    """Return the id of a worker that lives, for a person to read; empty: all that are registered are dead.
+    """Return the printable id of a live worker; empty: all members are dead.
 
-    Waits up to *ttl_s* if workers of other machines are registered, to see whether they beat.
+    Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
     Args:
-        purpose: who wants to know, for the log.
-        dead: ids known to be dead; those that are found to be are added.
+        purpose: the setting or command that asks, for the log.
+        dead: ids of dead workers; further dead ones are added.
     """
     own = own_identity()
     observer = Observer(ttl_s, LOOK_S)

@@ -1,4 +1,4 @@
-"""A look at a crawl from outside, for progress displays and command lines."""
+"""Read-only views of a crawl, for progress displays and the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Overview:
     members: list[Member]
     hold: Hold = Hold.NONE
     stops: int = 0
-    """How often all workers were asked to close."""
+    """How often the workers were asked to close."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Failed:
 
 
 def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
-    """Return the newest *limit* requests of the run that failed, newest first; blocking.
+    """Return the newest *limit* failed requests of the run, newest first; blocking.
 
-    Redis is shared: what is no record of ours is left out.
+    Redis is shared: invalid records are skipped.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -68,7 +68,7 @@ def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
     for record in islice(_failed_records(client, crawl), max(0, limit)):
         with suppress(Exception):
             parsed = parse_failed(record)
-            # What fails meanwhile moves the others: some come twice.
+            # New failures shift the list, so that some records are read twice.
             found[parsed.entry_id, parsed.at] = parsed
     return list(found.values())
 
@@ -82,7 +82,7 @@ def _failed_records(client: Any, crawl: str) -> Iterator[bytes]:
 
 
 def parse_failed(record: bytes) -> Failed:
-    """Read what lua/moves/fail.lua has written; raise anything if it has not."""
+    """Decode a record of lua/moves/fail.lua; raise any exception if it is invalid."""
     fields = msgpack.unpackb(record, raw=True)
     entry_id, label, reason, at_ms, worker_id, attempts, _, payload, *_ = fields
     _check(at_ms, attempts, entry_id, label, reason, worker_id, payload)
@@ -91,7 +91,7 @@ def parse_failed(record: bytes) -> Failed:
 
 
 def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
-    """Raise ValueError for what no Lua of ours writes: bytes(10**10) takes memory, a far date has no name."""
+    """Raise ValueError for invalid values: bytes(10**10) would take memory, a date may be out of range."""
     numbers = type(at_ms) in (int, float) and type(attempts) in (int, float)
     if not (numbers and 0 <= at_ms < MAX_AT_MS and 0 <= attempts < 2**31):
         raise ValueError("a number or a date is out of range")
@@ -100,7 +100,7 @@ def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
 
 
 def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
-    """Return the request that failed under this id, None if it is not among those kept; blocking.
+    """Return the failed request with this id, None if it is not among those kept; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -122,7 +122,7 @@ class Dead:
     at: float
     """Seconds since 1970 by the clock of Redis."""
     worker_id: str
-    """Empty: it was no worker's yet."""
+    """Empty: no worker has leased it."""
     attempts: int
     payload: bytes
 
@@ -149,7 +149,7 @@ def dead(client: Any, crawl: str, limit: int = 100) -> list[Dead]:
 
 
 def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
-    """Return the dead letter of this id, if there is one; blocking.
+    """Return the dead letter with this id; None: there is none; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -161,7 +161,7 @@ def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
 
 
 def parse_dead(entry_id: bytes, record: bytes) -> Dead:
-    """Read what lua/moves/bury.lua or lua/moves/put.lua has written; raise anything if it has not."""
+    """Decode a record of lua/moves/bury.lua or lua/moves/put.lua; raise any exception if it is invalid."""
     reason, at_ms, worker_id, attempts, _, payload, *_ = msgpack.unpackb(record, raw=True)
     _check(at_ms, attempts, entry_id, reason, worker_id, payload)
     texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
@@ -169,9 +169,9 @@ def parse_dead(entry_id: bytes, record: bytes) -> Dead:
 
 
 def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
-    """Return what `scrapy_dq.SharedStats` of all workers have counted in this run; blocking.
+    """Return the sums of `scrapy_dq.SharedStats` over all workers of this run; blocking.
 
-    Redis is shared: a value that is no number is left out.
+    Redis is shared: a value that is not a number is skipped.
 
     Raises:
         redis.exceptions.RedisError: no reply, or another type of key.
@@ -188,7 +188,7 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
 
 
 def described(client: Any, crawl: str) -> dict[str, str]:
-    """Return `spider`, `fingerprinter` and `seen_kind` that *crawl* is stored with; empty: none. Blocking.
+    """Return the stored `spider`, `fingerprinter` and `seen_kind` of *crawl*; empty: none. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -201,7 +201,7 @@ def described(client: Any, crawl: str) -> dict[str, str]:
 
 
 async def order_of(client: Any, crawl: str) -> Order | None:
-    """Return the order that *crawl* is stored with; None: it says none that we know.
+    """Return the stored order of *crawl*; None: none, or an unknown one.
 
     Args:
         client: a `redis.asyncio` client that decodes nothing.
@@ -219,7 +219,7 @@ def peek(client: Any, crawl: str) -> Overview:
     """Read the state of *crawl* in one atomic, read-only step; blocking.
 
     Args:
-        client: a `redis` client that decodes nothing, say from `scrapy_dq.backend.connection.connect_url`.
+        client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
     Raises:
         redis.exceptions.RedisError: no reply.
         FrontierRefused: a key of the crawl has a foreign type.
@@ -227,7 +227,7 @@ def peek(client: Any, crawl: str) -> Overview:
     reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl))
     refuse(reply)
     phase, epoch = reply[0].decode("utf-8", "replace"), parse_epoch(reply[1])
-    # The Lua takes a phase that it does not know, as a stranger writes it, for an open one.
+    # The Lua code treats an unknown phase, which somebody else has written, as open.
     phase = phase if phase in ("absent", "finished") else "open"
     words = parse_words(reply[5])
     members = parse_members(reply[4])
@@ -235,7 +235,7 @@ def peek(client: Any, crawl: str) -> Overview:
 
 
 def run_name(client: Any, crawl: str) -> str:
-    """Return the DQ_RUN_NAME of the run, "" if it has none; blocking.
+    """Return the DQ_RUN_NAME of the run; "": none; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.

@@ -1,4 +1,4 @@
-"""A member of a crawl that puts requests and leases none: a command, for as long as it runs."""
+"""A member of a crawl that puts requests and leases none, for as long as a command runs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from scrapy_dq.frontier.worker.listener import Listener
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE_S = 60.0
-"""How long a Redis that does not answer is waited for."""
+"""How long to wait for a Redis that does not answer."""
 LEAVING_S = 5.0
 
 
 class Producer(Listener):
-    """Joins, puts in order, and leaves the run open. While it is there, nobody takes the run for finished.
+    """Joins, puts in order, and leaves the run open. While it is a member, the run does not finish.
 
-    One that is killed is found dead as any worker is, and keeps the run open no longer.
+    If it is killed, it is detected as dead like any worker, and no longer keeps the run open.
     """
 
     def __init__(
@@ -52,20 +52,20 @@ class Producer(Listener):
     ) -> None:
         """
         Args:
-            connect: makes a blocking `redis` client for the heartbeat thread.
-            ttl_s: how long a worker may stand still before it counts as dead.
-            rollback_horizon_s: what was stored within this time is stored again if Redis comes back older.
-            dropped: told of each put that was known.
-            durable: do not leave before what was put is on Redis's disk; after an error, leave at once.
+            connect: returns a blocking `redis` client for the heartbeat thread.
+            ttl_s: how long a worker may have no heartbeat before it counts as dead.
+            rollback_horizon_s: puts confirmed within this time are repeated if Redis is rolled back.
+            dropped: called with each put that was already seen.
+            durable: do not leave before all puts are on Redis's disk; after an error, leave at once.
         """
         self.disturbed = False
-        """Redis lost its newest data, or others took this process for dead: some of it may be missing."""
+        """Redis was rolled back, or this process was declared dead: some puts may be missing."""
         self.doubt = ""
         """Why it is not certain that it is, in a sentence without a full stop."""
         self._dropped = dropped
         self._durable = durable
         self._frontier = frontier
-        # It has no start(), and is no worker that a supervisor has started again.
+        # It has no start(), and is not a worker that a supervisor has restarted.
         crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._driver = Driver(frontier, crawl, own_identity(), self, rollback_horizon_s)
         self._protocol = self._driver.protocol
@@ -87,7 +87,7 @@ class Producer(Listener):
 
     @property
     def unconfirmed(self) -> int:
-        """How many puts were not handed in yet."""
+        """Number of puts that Redis has not confirmed."""
         return self._protocol.outbox.puts
 
     @asynccontextmanager
@@ -110,14 +110,14 @@ class Producer(Listener):
         finally:
             try:
                 if not self._protocol.lost:
-                    # A member that stays behind is found dead by whoever comes next.
+                    # The next worker detects a member that was left behind as dead.
                     with suppress(FrontierError, asyncio.TimeoutError):
                         await asyncio.wait_for(self._leave(), LEAVING_S)
             finally:
                 self._heartbeat.stop()
 
     async def put(self, put: Put) -> None:
-        """Take *put* into the outbox; hand in what is there, if that makes a full exchange."""
+        """Add *put* to the outbox; send the outbox if it fills an exchange."""
         self._protocol.outbox.append(put)
         if self._protocol.outbox.full:
             await self._hand_in()
@@ -132,7 +132,7 @@ class Producer(Listener):
             await self._hand_in()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return what *call* returns; while Redis does not answer, repeat it, for PATIENCE_S at most."""
+        """Return the result of *call*; while Redis does not answer, repeat it for at most PATIENCE_S."""
         deadline = time.monotonic() + PATIENCE_S
         told = False
         while True:
@@ -156,9 +156,7 @@ class Producer(Listener):
         worker_id = self._protocol.id
         await self.patiently(lambda: self._driver.exchange(0))
         if self._protocol.lost or self._protocol.over:
-            raise FrontierRefused(
-                "the crawl was deleted meanwhile, or another has taken its place: begin again"
-            )
+            raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
         if self._protocol.id != worker_id:
             self.disturbed = True
             self._heartbeat.start(self._protocol.id, self._protocol.epoch)
@@ -173,11 +171,11 @@ class Producer(Listener):
 
     async def _leave(self) -> None:
         if self._protocol.under_way:
-            # A Ctrl-C came before its answer: the repeat tells what is stored, if it gets one.
+            # Ctrl-C came before the answer: if the repeat is answered, it tells what was stored.
             with suppress(FrontierError):
                 await self._driver.exchange(0)
         if not (self._protocol.outbox or self._protocol.under_way):
-            # The ids that only this process could put again.
+            # Forget the ids that only this process could put again.
             self._protocol.retire_log()
             applied = -1
             while self._protocol.forgets and self._protocol.applied > applied:
@@ -185,7 +183,7 @@ class Producer(Listener):
                 await self._driver.exchange(0)
         await self._driver.leave()
 
-    # What the protocol reports.
+    # Called by the protocol.
 
     def put_dropped(self, put: Put) -> None:
         self._dropped(put)

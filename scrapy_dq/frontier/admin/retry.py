@@ -1,4 +1,4 @@
-"""Give what went wrong for good another try: failed requests and dead letters go back into the backlog."""
+"""Retry failed requests and dead letters: put them back into the backlog."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from scrapy_dq.frontier.wire import refuse
 T = TypeVar("T")
 R = TypeVar("R", Failed, Dead)
 MAX_RECORDS = 100
-"""Of one call: a script holds Redis while it runs."""
+"""Most in one call: a script blocks Redis while it runs."""
 
 
 @dataclass
 class Retried:
-    """What became of those that were chosen."""
+    """The result of a retry."""
 
     failed: int = 0
     dead: int = 0
     left: int = 0
-    """Chosen, and not moved: gone meanwhile, or not stored as this version stores them."""
+    """Chosen, but not moved: gone meanwhile, or stored in another format."""
 
 
 def retry(
@@ -41,17 +41,16 @@ def retry(
     dead: Callable[[Dead], bool] | None = None,
     moved: Callable[[int], object] = lambda count: None,
 ) -> Retried:
-    """Move failed requests and dead letters of the run back to where they waited; blocking.
+    """Move failed requests and dead letters of the run back to their places in the backlog; blocking.
 
-    No attempt is charged to them any more. A finished run is open again: what it has seen and its start
-    requests are known still. What fails again meanwhile is not moved a second time. It may be repeated at
-    any time.
+    Their attempts are reset to 0. A finished run is reopened: its seen set and its start requests are kept.
+    Requests that fail again meanwhile are not moved a second time. The call may be repeated at any time.
 
     Args:
         client: a `redis` client that decodes nothing.
         overview: of this crawl, from `peek`.
-        failed, dead: choose; None: none of them. What is no record of ours is not shown to them.
-        moved: told now and then how many more have been looked at.
+        failed, dead: return whether to retry a record; None: retry none. Invalid records are skipped.
+        moved: called now and then with the number of further records that were examined.
     Raises:
         redis.exceptions.RedisError: no reply; some may have been moved.
         FrontierRefused: the crawl has changed meanwhile, or a key of it has a foreign type.
@@ -65,7 +64,7 @@ def retry(
 
 
 def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
-    """Let *wanted* choose each entry once. Not by the times of records: Redis's clock may be set back."""
+    """Make *wanted* choose each entry only once; by id, not by time, as Redis's clock may be set back."""
     chosen: set[bytes] = set()
 
     def choose(record: R) -> bool:
@@ -78,7 +77,7 @@ def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
 
 
 def kept(client: Any, crawl: str) -> tuple[int, int]:
-    """Return how many failed requests and dead letters are kept; blocking.
+    """Return the numbers of failed requests and dead letters that are kept; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -93,7 +92,7 @@ def _retry_failed(
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
     while True:
-        # From the head on: what fails meanwhile comes before it, so that nothing is passed over.
+        # From the head on: new failures are inserted before it, so that no record is skipped.
         pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
         pipe.llen(name)
         pipe.lrange(name, at, at + pace.count - 1)
@@ -146,11 +145,11 @@ def retry_records(
     failed: Sequence[tuple[bytes, int]] = (),
     dead: Sequence[bytes] = (),
 ) -> tuple[int, int]:
-    """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each were.
+    """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each were moved.
 
     Args:
-        failed: each as it stands in the list, and where, counted from its tail (-1).
-        dead: ids.
+        failed: each record, and its position in the list, counted from the tail (-1).
+        dead: ids of dead letters.
     Raises:
         As of `retry`.
     Source: transitions/retry.lua
@@ -161,12 +160,12 @@ def retry_records(
     reply = script.call_blocking(client, keys.meta(crawl), overview.epoch, overview.run, *args)
     refuse(reply)
     if reply[0] != b"OK":
-        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): begin again")
+        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
     return reply[1], reply[2]
 
 
 def _read(parse: Callable[..., T], *record: bytes) -> T | None:
-    with suppress(Exception):  # a stranger may have written it
+    with suppress(Exception):  # it is untrusted
         return parse(*record)
     return None
 

@@ -1,8 +1,7 @@
-"""Keys that were deleted or evicted in mid-run: what can be made anew is, and the rest is noted as gone.
+"""Repairs a crawl whose keys were deleted or evicted: rebuilds derived keys, and records the rest as gone.
 
-The lists, sorted sets and in-flight hashes have the entries themselves. What leads to them (`bands`,
-`rotation`, `beats`, the counts) is derived, and can be made anew; lists that nothing leads to are found by
-their names.
+The lists, sorted sets and in-flight hashes hold the entries themselves. The indexes (`bands`, `rotation`,
+`beats`, the counts) are derived, and can be rebuilt; lists that are in no index are found by their names.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from scrapy_dq.frontier.model import Audited, FrontierError, FrontierUnavailable
 
 logger = logging.getLogger(__name__)
 SCAN_STEP = 1_000
-"""Keys that Redis looks at in one step of the search by name."""
+"""Keys that Redis examines in one SCAN."""
 STEP = 200
-"""Lists, or workers, of one call."""
+"""Most lists, and most workers, in one call."""
 NEXT_S = 1.0
-"""From the end of one audit to the next, if that is due still."""
+"""Pause between two audits."""
 
 
 async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True) -> Audited:
-    """Make derived keys anew, and note what is gone; search all keys of this Redis for those of the crawl.
+    """Rebuild derived keys, and record what is gone; scans all keys of this Redis for those of the crawl.
 
     Any number of workers may do so at once.
 
     Args:
-        repair: False: only tell what there is to do.
+        repair: False: only report.
 
     Raises:
-        FrontierError: it broke off; what was made anew is right.
+        FrontierError: the audit is incomplete; what it has rebuilt is valid.
     """
     lists: dict[bytes, list[bytes]] = {}
     workers: dict[bytes, None] = {}
@@ -60,7 +59,7 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
     while len(lists) > STEP or len(workers) > STEP:
         found += await _step(frontier, epoch, run, lists, workers, repair=repair)
     found += await _step(frontier, epoch, run, lists, workers, last=True, repair=repair)
-    # Only told, not mended: what stands in lists that nothing leads to is not gone.
+    # Without repair: entries in lists that are in no index are not gone.
     return replace(found, gone=max(0, found.gone - found.unled), unled=0)
 
 
@@ -80,7 +79,7 @@ async def _step(
 
 
 def told(found: Audited) -> str:
-    """Return what an audit has found, in a sentence without a full stop."""
+    """Return the findings of an audit, in a sentence without a full stop."""
     return ", ".join(_parts(found)) or "nothing is missing"
 
 
@@ -88,17 +87,17 @@ def _parts(found: Audited) -> Iterable[str]:
     if found.gone:
         yield f"{found.gone} requests are gone"
     if found.seen_gone:
-        yield "what was seen is gone: pages are crawled again"
+        yield "the seen set is gone: pages are crawled again"
     if found.lists:
-        yield f"nothing led to {found.lists} lists of requests"
+        yield f"{found.lists} lists of requests were in no index"
     if found.partitions:
-        yield f"nobody would have come to {found.partitions} partitions"
+        yield f"{found.partitions} partitions would not have been served"
     if found.members:
-        yield f"{found.members} workers were no members"
+        yield f"{found.members} workers were missing among the members"
 
 
 class Auditor:
-    """Makes the audits that exchanges ask for, in the background, one at a time."""
+    """Runs the audits that exchanges request, in the background, one at a time."""
 
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
@@ -111,7 +110,7 @@ class Auditor:
             self._task = asyncio.get_running_loop().create_task(self._audit(damage, epoch, run))
 
     def cancel(self) -> None:
-        """Break off what is under way."""
+        """Cancel the current audit."""
         if self._task is not None:
             self._task.cancel()
 
@@ -121,15 +120,15 @@ class Auditor:
         except FrontierError as error:
             level = logging.DEBUG if self._failed else logging.WARNING
             logger.log(
-                level, "Keys of crawl %r contradict its counts (%s), and an audit of them broke off: %s. It "
-                "is taken up again", self._frontier.crawl, damage, error,
+                level, "Keys of crawl %r contradict its counts (%s), and an audit has failed: %s. It will be "
+                "repeated", self._frontier.crawl, damage, error,
             )  # fmt: skip
             self._failed = True
         else:
             if found != Audited() or not self._warned:
                 self._warned = True
                 logger.error(
-                    "Keys of crawl %r were deleted or evicted while it goes on (%s): %s. %s",
+                    "Keys of crawl %r were deleted or evicted while it runs (%s): %s. %s",
                     self._frontier.crawl, damage, told(found), _consequence(found),
                 )  # fmt: skip
         await asyncio.sleep(NEXT_S)
@@ -141,4 +140,4 @@ def _consequence(found: Audited) -> str:
             "The workers close with reason frontier_damaged when the rest is done. "
             "SCHEDULER_FLUSH_ON_START = True crawls everything again"
         )
-    return "What led to them is made anew, and the crawl goes on"
+    return "The indexes were rebuilt, and the crawl continues"

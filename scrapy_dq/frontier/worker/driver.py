@@ -1,4 +1,4 @@
-"""Carries the calls of a worker's protocol to Redis, and the answers back, with time, ids and randomness."""
+"""Sends the calls of a worker's protocol to Redis, and passes it the answers, time and randomness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Driver:
-    """One protocol and its frontier. It knows no pace: `worker.py` decides when."""
+    """One protocol and its frontier. `worker.py` decides when to exchange."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Driver:
         return joined
 
     async def leave(self) -> None:
-        """Give all leases back and unregister."""
+        """Release all leases and unregister."""
         of = self.protocol
         released, last = await self.frontier.leave(of.id, of.epoch, of.run, self._crawl.keep_seen)
-        logger.debug("Worker %s left: %d leases released, nobody left: %s", of.id, released, last)
+        logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
 
     async def exchange(
         self,
@@ -60,7 +60,7 @@ class Driver:
         most: int = MAX_LEASES,
         until: int | None = None,
     ) -> tuple[int, int]:
-        """Make one exchange, or the rejoin that is due; return how many leases were asked for and came.
+        """Make one exchange, or the rejoin that is due; return the numbers of requested and granted leases.
 
         The arguments are those of `WorkerProtocol.compose`.
 

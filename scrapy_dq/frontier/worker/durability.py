@@ -1,19 +1,19 @@
-"""Waits until what Redis has confirmed is on its disk, and with its replicas, for a process that goes.
+"""Before a process ends: wait until Redis has its confirmed puts on disk and on the replicas.
 
-While a worker lives, it stores again what Redis forgets (`replay_log.py`); when it has gone, nobody
-does. So whoever puts what no lease stands for stays, registered and with its log, until an fsync of the AOF
-has passed, and then makes an exchange: a Redis that came back older meanwhile does not accept it, the log is
-stored again, and the wait begins anew.
+While a worker is live, it puts again what a rolled-back Redis has lost (`replay_log.py`); after it has ended,
+no worker does. So a worker with puts without a parent lease stays registered, with its log, until an fsync of
+the AOF is complete, and then makes an exchange: a Redis that was rolled back meanwhile rejects it, the log is
+put again, and the wait starts again.
 
-Redis tells of an fsync in two ways, and both are asked.
+Two sources tell about an fsync, and both are used.
 
-- `INFO` says whether one is under way (`aof_pending_bio_fsync`). If none is, all that was confirmed is
-  written to the file with the next turn of Redis's event loop. With everysec an fsync begins at the first
-  turn a second after the last one began (up to 7.0: in another second of the clock). Once none is under way
-  again, it has passed.
-- `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it answers
-  while what was written waits for its fsync (https://github.com/redis/redis/pull/13793). But it knows what
-  INFO does not: the first rewrite of an AOF that was just switched on, a file that a rewrite has ended.
+- `INFO` tells whether one is in progress (`aof_pending_bio_fsync`). If none is, everything confirmed is
+  written to the file in the next iteration of Redis's event loop. With everysec, an fsync starts in the first
+  iteration at least a second after the start of the last one (up to 7.0: in another second of the clock).
+  Once none is in progress again, it is complete.
+- `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it replies while
+  written data waits for its fsync (https://github.com/redis/redis/pull/13793). But it covers two cases that
+  INFO does not: the first rewrite of an AOF that was just enabled, and a file that a rewrite has ended.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from scrapy_dq.frontier.model import FrontierUnavailable
 POLL_S = 0.02
 AGAIN_S = 0.2
 SLICE_MS = 100
-"""Of one WAIT or WAITAOF: shorter than any time-out of a connection."""
+"""Timeout of one WAIT or WAITAOF: shorter than any timeout of a connection."""
 
 
 class Member(Protocol):
-    """Who stays registered meanwhile (frontier.worker.protocol.WorkerProtocol)."""
+    """The worker that stays registered meanwhile (frontier.worker.protocol.WorkerProtocol)."""
 
     id: str
     epoch: str
@@ -49,22 +49,22 @@ class Member(Protocol):
 async def wait_until_durable(
     frontier: Frontier, member: Member, verify: Callable[[], Awaitable[object]], deadline: float
 ) -> str:
-    """Wait until all that *member* was confirmed is on Redis's disk and with the replicas that it has now.
+    """Wait until all confirmed moves of *member* are on Redis's disk and on its connected replicas.
 
     Args:
-        verify: makes at least one exchange, and further ones until nothing is left to hand in.
-        deadline: by the monotonic clock; *verify* keeps to it by itself.
+        verify: makes at least one exchange, and more until nothing is left to send.
+        deadline: in seconds of the monotonic clock; *verify* must observe it, too.
     Returns:
-        "": it is so; else a sentence without a full stop: why that is not certain.
+        "" on success; else a sentence without a full stop: why it is not certain.
     Raises:
-        FrontierError: of *verify*.
+        FrontierError: raised by *verify*.
     """
     while True:
         registered, waiting = member.id, _Waiting(deadline)
         why = ""
         try:
             async with frontier.on_one_connection() as (alone, client):
-                # WAIT and WAITAOF are about the last write of their own connection.
+                # WAIT and WAITAOF refer to the last write of their own connection.
                 await alone.beats(member.id, member.epoch)
                 why = await waiting.wait(client)
             passed = True
@@ -76,31 +76,31 @@ async def wait_until_durable(
         try:
             await verify()
         except FrontierUnavailable as error:
-            if member.outbox:  # a Redis that came back older, and went away again
+            if member.outbox:  # Redis was rolled back, and is unavailable again
                 raise
             why, deadline = why or str(error), 0.0
             passed = False
         if member.lost or member.over:
-            return ""  # said already, and nothing is left that could be kept
+            return ""  # logged already, and there is nothing to keep
         kept = passed and member.id == registered
         if kept or time.monotonic() >= deadline:
-            why = why or ("" if kept else "it came back older than it was")
+            why = why or ("" if kept else "it was rolled back")
             return why and f"It is not certain that Redis keeps what was put last, if it fails now: {why}"
 
 
 class _TooLate(Exception):
-    """The time that the wait may take is over."""
+    """The deadline of the wait has passed."""
 
 
 class _Waiting:
-    """One wait on one connection. It ends itself: no command is cancelled, each has a time-out."""
+    """One wait on one connection. It ends by itself: no command is cancelled, each has a timeout."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
-        self.outstanding = "it has not said in time that its disk has it"
+        self.outstanding = "it has not confirmed in time that the data is on its disk"
 
     async def wait(self, client: Any) -> str:
-        """Wait for the disk, then for the replicas; return why that cannot be known, "" if it is so."""
+        """Wait for the disk, then for the replicas; return "", or why this cannot be determined."""
         with as_unavailable():
             try:
                 info = await client.info()
@@ -114,11 +114,11 @@ class _Waiting:
         if not int(info.get("aof_enabled", 0)):
             return "it has no AOF"
         config: dict[bytes, bytes] = {}
-        with suppress(ResponseError):  # many users may not ask: then it is taken to be as Redis comes
+        with suppress(ResponseError):  # denied to many users: then Redis's defaults are assumed
             config = dict(await client.config_get("*appendfsync*"))
         policy = _text(config, "appendfsync")
         if policy == "no":
-            return "appendfsync is 'no', so nobody knows when its disk has it"
+            return "appendfsync is 'no', so that it is unknown when the data is on its disk"
         if policy == "always":
             return ""
         exempt = _text(config, "no-appendfsync-on-rewrite") == "yes"
@@ -133,11 +133,11 @@ class _Waiting:
         except NoPermissionError:
             return "this user may not ask it (WAITAOF)"
         except ResponseError:
-            pass  # before 7.2 there is none
+            pass  # it does not exist before 7.2
         return ""
 
     async def _turn_of_second(self, client: Any, version: str) -> None:
-        """Wait until an fsync begins that has not begun yet."""
+        """Wait until the next fsync has started."""
         seconds, micros = await client.time()
         to_the_ms = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= (7, 2)
         due = seconds + 1 + (micros / 1e6 if to_the_ms else 0)
@@ -146,15 +146,15 @@ class _Waiting:
             seconds, micros = await client.time()
             left = due - seconds - micros / 1e6
             await self._sleep(max(0.0, left))
-        # The turn of TIME itself may have gone by a clock that was read a moment before.
+        # The event loop may have handled the last TIME with a clock that it had read a moment before.
         await client.time()
 
     async def _idle(self, client: Any, exempt: bool) -> Any:
-        """Wait until no fsync is under way; return which process of Redis says so."""
+        """Wait until no fsync is in progress; return the run id of the Redis process."""
         while True:
             info = await client.info()
             held_up = info.get("aof_last_write_status", "ok") != "ok" or info.get("aof_pending_bio_fsync", 0)
-            if exempt:  # then none begins beside a child that writes
+            if exempt:  # then no fsync starts while a child process writes
                 held_up = held_up or info["aof_rewrite_in_progress"] or info["rdb_bgsave_in_progress"]
             if not held_up:
                 return info["run_id"]

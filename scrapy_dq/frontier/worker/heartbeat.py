@@ -1,4 +1,4 @@
-"""The heartbeat: a thread that counts up, and judges by counters who is dead."""
+"""The heartbeat: a thread that increments this worker's counter, and detects dead workers by theirs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
 TICK_S = 0.1
 BLOCKED_S = 0.4
-"""An event loop that is so much late was blocked: timeouts that end then say nothing about Redis."""
+"""An event loop that is this late was blocked: timeouts that end then say nothing about Redis."""
 LONGEST_INTERVAL_S = 1.0
-"""A dead process on the same machine is found after two intervals, whatever the TTL."""
+"""A dead process on the same machine is detected after two intervals, whatever the TTL."""
 
 
 class Observer:
-    """Judges by heartbeat counters which workers are dead; compares no host's clock with another's.
+    """Detects dead workers by their heartbeat counters; clocks of different hosts are never compared.
 
-    A worker is dead when its counter stood still over at least three successful observations that
-    together span `ttl_s` of our own monotonic clock. A gap between two observations counts as two
-    intervals at most: if Redis or this process was frozen, so may the others have been.
+    A worker is dead if its counter did not change over at least three successful observations that
+    together span `ttl_s` of our own monotonic clock. A gap between two observations counts as at most two
+    intervals: if Redis or this process was frozen, the other workers may have been, too.
     """
 
     def __init__(self, ttl_s: float, interval_s: float) -> None:
@@ -37,15 +37,15 @@ class Observer:
         self._still: dict[str, tuple[int, float, int]] = {}
 
     def missed(self) -> None:
-        """Note an observation that failed: everyone gets a full span of grace."""
+        """Note a failed observation: it restarts the TTL of every worker."""
         self._last = None
         self._still.clear()
 
     def observe(self, beats: dict[str, int], now: float) -> tuple[list[str], list[str]]:
-        """Take in all counters, read at *now* (monotonic seconds).
+        """Process all counters, read at *now* (monotonic seconds).
 
         Returns:
-            the ids that did not beat since the last observation, and those of them that are dead.
+            the ids whose counter did not change since the last observation, and those of them that are dead.
         """
         passed = min(now - self._last, self._longest_gap_s) if self._last is not None else 0.0
         self._last = now
@@ -66,11 +66,11 @@ class Observer:
 
 
 class Heartbeat:
-    """Beats from a thread with a connection of its own, so that a slow callback is not taken for death.
+    """Beats from a thread with its own connection, so that a slow callback does not look like a dead worker.
 
-    It stops beating while the event loop has not run for `stall_timeout_s`: a worker that hangs for
-    ever must lose its leases. `observed(silent, dead)` and, at each beat, `told(words)`, how often all
-    workers were told something, are called on the event loop.
+    It stops beating while the event loop has not run for `stall_timeout_s`: a worker that hangs forever
+    must lose its leases. `observed(silent, dead)` and, at each beat, `told(words)` with `Words.count` are
+    called on the event loop.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._worker = ("", "")
-        # Of the event loop: when it is to tick, how often it did, when it was late.
+        # Of the event loop: when the next tick is due, the number of ticks, when it was last found blocked.
         self._tick_at = 0.0
         self._ticks = 0
         self._blocked_at = 0.0
-        # Of the thread: the ticks it has seen, and for how many of its own rounds there was no more.
+        # Of the thread: the ticks it has seen, and the number of its own rounds without a new tick.
         self._seen_ticks = 0
         self._rounds_without = 0
 
     def start(self, worker_id: str, epoch: str) -> None:
-        """Beat for *worker_id* from now on; called again after a rejoin."""
+        """Beat for *worker_id* from now on; call it again after a rejoin."""
         self._worker = (worker_id, epoch)
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
@@ -121,8 +121,8 @@ class Heartbeat:
         self._stop.set()
 
     def _tick(self) -> None:
-        # A timer, because the loop runs what is late in the order in which it was due: this comes before
-        # the timeout of a read that was under way. A thread may learn of a freeze only after that.
+        # A timer, because the loop runs late timers in the order in which they were due: this one comes
+        # before the timeout of a pending read. A thread may detect a freeze only after that.
         now = time.monotonic()
         if now - self._tick_at > BLOCKED_S:
             self._blocked_at = now
@@ -147,7 +147,7 @@ class Heartbeat:
         ticks = self._ticks
         self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
         self._seen_ticks = ticks
-        # By rounds and not by the clock: while the process was frozen, nothing was blocked.
+        # By rounds, not by the clock: while the process is frozen, the loop does not count as blocked.
         stalled_s = self._rounds_without * self._interval_s
         if stalled_s > self._stall_timeout_s:
             if not self._stalled:
@@ -175,7 +175,7 @@ class Heartbeat:
         silent, dead = self._observer.observe(beats, time.monotonic())
         if self._stop.is_set():
             return
-        # At each beat: an answer that was under way as it was said ends the call, and does not bring it.
+        # At each beat: an answer that was pending when the word was sent clears the call, but lacks the word.
         self._on_loop(self._told, words)
         if silent:
             self._on_loop(self._observed, silent, dead)

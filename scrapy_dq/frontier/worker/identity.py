@@ -1,4 +1,4 @@
-"""Who a worker is, and whether a worker of this very machine is certainly dead."""
+"""The identity of a worker, and whether a worker on this machine is certainly dead."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 def own_identity() -> dict[str, Any]:
-    """Return what tells this process from every other one, now or before a reboot.
+    """Return what distinguishes this process from every other one, also from those before a reboot.
 
-    Host, boot id and PID namespace together name the space in which a pid means something:
-    containers share the first two. Outside Linux the last three are empty, and death is then
-    seen by the heartbeat alone.
+    Host, boot id and PID namespace together identify the space in which a pid is unique: containers share
+    the first two. Outside Linux, `boot`, `pid_namespace` and `pid_start` are empty, and only the heartbeat
+    detects a death.
     """
     pid = os.getpid()
     return {
@@ -27,7 +27,7 @@ def own_identity() -> dict[str, Any]:
 
 
 def new_worker_id(identity: dict[str, Any]) -> str:
-    """Return a fresh id, readable in logs and never used again."""
+    """Return a new unique id that is readable in logs."""
     host = str(identity["host"])[:40]
     return f"{host}-{identity['pid']}-{uuid.uuid4().hex[:12]}"
 

@@ -1,4 +1,4 @@
-"""What this worker holds: leases waiting in the buffer, at work, or settled in the outbox."""
+"""The leases of this worker: waiting in the buffer, running, or settled in the outbox."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from operator import attrgetter
 from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Release
 
 RECENT = 256
-"""Leases handed out, over which a partition's share of the work is counted."""
+"""Number of recent leases over which a partition's share of the work is computed."""
 _PLACE = attrgetter("place")
 
 
 class Leases:
-    """The worker's book of leases; Redis has one of its own, and an exchange compares their sizes.
+    """The worker's record of its leases; Redis has its own, and an exchange compares their sizes.
 
     Args:
-        limit: how many of a partition may be downloading here at once.
+        limit: how many leases of a partition may be downloading here at once.
     """
 
     def __init__(self, limit: Callable[[bytes], int]) -> None:
         self._limit = limit
-        # Within a partition as the crawl's order serves; those that have a time of sending, in the order in
-        # which they came. No partition is empty.
+        # By partition, in the crawl's order; leases with a time for sending in order of arrival. No queue is
+        # empty.
         self._buffer: dict[bytes, deque[Lease]] = {}
         self._running: set[bytes] = set()
-        # Handed out and not downloaded yet; and how many these are by partition.
+        # Taken and not downloaded yet, with the partition; and their number by partition.
         self._downloading: dict[bytes, bytes] = {}
         self._load: Counter[bytes] = Counter()
         self._recent: Counter[bytes] = Counter()
-        # By partition, a lease with a time of sending that is at work and has not gone out: the next one of
-        # its stint waits for that.
+        # By partition, a running lease with a time for sending that was not sent yet: the next one of its
+        # stint waits for it.
         self._unsent: dict[bytes, Lease] = {}
-        # All that Redis has on our name, as far as we know: buffered, running, or settled in the outbox.
+        # All leases that Redis should have under our id: buffered, running, or settled in the outbox.
         self._owned: set[bytes] = set()
         self._settling: dict[bytes, type[Move]] = {}
-        # At work when the outbox was lost: what they put until then may be gone.
+        # Running when the outbox was lost: their puts until then may be gone.
         self._spoiled: set[bytes] = set()
 
     def __len__(self) -> int:
@@ -58,12 +58,12 @@ class Leases:
         return bool(self._unsent)
 
     def is_unsent(self, entry_id: bytes) -> bool:
-        """Tell whether a lease has a time of sending, is at work, and has not gone out."""
+        """Tell whether a lease has a time for sending, is running, and was not sent yet."""
         return any(lease.entry_id == entry_id for lease in self._unsent.values())
 
     @property
     def usable(self) -> int:
-        """How many of those in the buffer there is room for."""
+        """How many buffered leases could run now, within their partitions' limits."""
         return sum(min(len(queue), max(0, self._room(p))) for p, queue in self._buffer.items())
 
     @property
@@ -71,9 +71,9 @@ class Leases:
         return len(self._running)
 
     def grant(self, lease: Lease) -> None:
-        """Take in a lease that an exchange brought."""
+        """Add a lease that an exchange has granted."""
         self._owned.add(lease.entry_id)
-        # It may come back to us while its work goes on here: adopt it, do not start it twice.
+        # A lost lease may be granted to us again while its work is still running here: do not start it twice.
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
         queue = self._buffer.setdefault(lease.partition, deque())
@@ -84,7 +84,7 @@ class Leases:
             insort(queue, lease, key=_PLACE)
 
     def take(self, now: float) -> Lease | None:
-        """Hand out the next lease in the buffer: of the partitions that have room, the least loaded one."""
+        """Remove and return the next buffered lease, of the least loaded partition with room; None: none."""
         best, least = None, 0
         for partition, queue in self._buffer.items():
             send_at = queue[0].send_at
@@ -112,7 +112,7 @@ class Leases:
         return lease
 
     def sent(self, entry_id: bytes, now: float) -> bytes | None:
-        """Return, once, the partition of a lease that has a time of sending; None of any other."""
+        """Return, once, the partition of a lease with a time for sending; None for any other lease."""
         partition = self._downloading.get(entry_id)
         lease = self._unsent.get(partition) if partition is not None else None
         if lease is None or lease.entry_id != entry_id or partition is None:
@@ -120,26 +120,26 @@ class Leases:
         del self._unsent[partition]
         assert lease.send_at is not None
         for later in self._buffer.get(partition, ()):
-            # They were timed to follow this one, which went late.
+            # Their times follow this lease, which was sent late.
             if later.send_at is not None:
                 later.send_at += max(0.0, now - lease.send_at)
         return partition
 
     def next_send_at(self, now: float) -> float | None:
-        """Return when the next lease in the buffer may be sent that may not yet."""
+        """Return the earliest future time for sending among the buffered leases; None: there is none."""
         times = (queue[0].send_at for queue in self._buffer.values())
         return min((at for at in times if at is not None and at > now), default=None)
 
     def send_at_of(self, partition: bytes) -> float | None:
-        """Return when the next lease of *partition* in the buffer may be sent; None: at any time, or none."""
+        """Return when the next buffered lease of *partition* may be sent; None: at any time, or no lease."""
         queue = self._buffer.get(partition)
         return queue[0].send_at if queue else None
 
     def here(self, ahead: int) -> dict[bytes, tuple[int, int]]:
-        """Return, by partition, how many wait or download here, and how many more could be taken.
+        """Return, by partition, how many leases wait or download here, and how many more could be taken.
 
         Args:
-            ahead: leases of any partition that are used up while a trip to Redis takes.
+            ahead: number of leases, of all partitions, that are taken during a round trip to Redis.
         """
         recent = self._recent.total()
         if recent > RECENT:
@@ -153,9 +153,9 @@ class Leases:
         return found
 
     def settle(self, move: Ack | Release | Bury | Fail) -> bool:
-        """Note the end of a lease; False if there is nothing to tell Redis.
+        """Note the end of a lease; return False if the move must not be sent to Redis.
 
-        A lease that was reclaimed from us is somebody else's: their ack counts, not ours.
+        A lease that was reclaimed from us belongs to another worker: its ack counts, not ours.
         """
         self._running.discard(move.entry_id)
         self.downloaded(move.entry_id)
@@ -165,7 +165,7 @@ class Leases:
         return True
 
     def downloaded(self, entry_id: bytes) -> None:
-        """Note that a lease takes no room in its partition any more."""
+        """Note that a lease no longer counts against its partition's limit."""
         partition = self._downloading.pop(entry_id, None)
         if partition is None:
             return
@@ -180,35 +180,35 @@ class Leases:
         return self._limit(partition) - self._load.get(partition, 0)
 
     def forfeit(self) -> None:
-        """Own nothing any more; what runs has to run again, even if its lease comes back to us meanwhile."""
+        """Give up all leases; running ones have to run again, even if they are granted to us once more."""
         self._spoiled |= self._running
         self.keep(())
 
     def take_spoiled(self, entry_id: bytes) -> bool:
-        """Tell, once, whether this work may have lost children: then its lease can only be released."""
+        """Tell, once, whether children of this lease may be lost: then it can only be released."""
         spoiled = entry_id in self._spoiled
         self._spoiled.discard(entry_id)
         return spoiled
 
     def empty_buffer(self) -> list[bytes]:
-        """Return the ids of all leases in the buffer, which is empty then."""
+        """Remove all leases from the buffer; return their ids."""
         return [entry_id for partition in list(self._buffer) for entry_id in self.withdraw(partition)]
 
     def withdraw(self, partition: bytes) -> list[bytes]:
-        """Return the ids of a partition's leases in the buffer, which has none of it then."""
+        """Remove a partition's leases from the buffer; return their ids."""
         return [lease.entry_id for lease in self._buffer.pop(partition, ())]
 
     def confirmed(self, entry_id: bytes) -> None:
-        """Redis has settled it."""
+        """Note that Redis has settled a lease."""
         self._owned.discard(entry_id)
         self._settling.pop(entry_id, None)
 
     def held(self) -> list[bytes]:
-        """Return what a rejoin asks to keep: it gives back by itself what a queued release would."""
+        """Return the ids that a rejoin asks to keep; it releases all others, as a queued release would."""
         return [i for i in sorted(self._owned) if self._settling.get(i) is not Release]
 
     def keep(self, owned: Collection[bytes]) -> None:
-        """Keep only *owned*; what runs without being owned goes on, and is not settled later."""
+        """Keep only *owned*; other running leases continue, but are not settled later."""
         self._owned = set(owned)
         kept = [lease for lease in self._in_buffer() if lease.entry_id in self._owned]
         self._buffer.clear()

@@ -18,7 +18,7 @@ class Count(str, Enum):
     """Calls without a usable answer."""
     REJOIN = "rejoin"
     RECLAIM = "reclaim"
-    """Leases of dead workers that were moved back."""
+    """Leases of dead workers that were moved to quarantine."""
     # Moves that were confirmed.
     PUT = "put"
     ACK = "ack"
@@ -28,30 +28,30 @@ class Count(str, Enum):
 
 
 class Listener:
-    """Hooks that do nothing; called on the event loop, they must neither block nor raise."""
+    """Hooks that do nothing by default; they run on the event loop, and must neither block nor raise."""
 
     def leases_arrived(self) -> None: ...
     def run_finished(self) -> None: ...
     def frontier_lost(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
     def put_refused(self, put: Put) -> None:
-        """There are too many already (`Put.most`); it was not stored."""
+        """A put was not stored because too many entries wait (`Put.most`)."""
 
     def outbox_lost(self, parentless: bool) -> None:
-        """Puts are gone that were never stored: what was found may not be taken for known any more.
+        """Puts that were never stored are lost: their requests must not count as already seen any more.
 
-        Those whose parent has a lease come again; if some have none (*parentless*), only the next
-        crawl's start() brings them back.
+        Parents with a lease are crawled again and put them again; if some have no parent (*parentless*), only
+        the next crawl's start() yields them again.
         """
 
     def rolled_back(self, parentless: bool) -> None:
-        """Redis was rolled back further than the log of this worker reaches: confirmed puts are gone.
+        """Redis was rolled back further than the log of this worker reaches: confirmed puts are lost.
 
-        Those whose parent has a lease come again, if nobody takes them for known; if some have none
-        (*parentless*), only the next crawl's start() brings them back.
+        Parents with a lease are crawled again and put them again, unless the owner drops these requests as
+        already seen; if some have no parent (*parentless*), only the next crawl's start() yields them again.
         """
 
     def told(self, before: Words, words: Words) -> None:
-        """All workers were told something, by somebody outside; what holds is obeyed already."""
+        """New words for all workers have arrived; a hold is obeyed already."""
 
     def counted(self, what: Count, amount: float) -> None: ...

@@ -1,4 +1,4 @@
-"""Redis is away: how long to wait before the next try, and what to say, once."""
+"""Outages of Redis: how long to wait before the next try, and what to log, once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
 _MEANWHILE = (
-    "The crawl goes on from what this worker holds; what it finds is kept and handed in when Redis serves "
-    "again"
+    "The crawl continues with the requests that this worker holds; what it finds is kept, and stored when "
+    "Redis is available again"
 )
 
 
 class Outage:
-    """One stretch of time without a usable answer from Redis: a warning, and one line when it ends.
+    """A period without a usable answer from Redis: logs a warning, and one line when it ends.
 
-    A second warning if Redis answers meanwhile, but refuses: it will not do so by itself for ever.
+    If the type of the error changes meanwhile, for example because Redis answers but refuses, it logs another
+    warning: somebody may have to act.
 
     Args:
-        meanwhile: a sentence for the warning: what goes on, and what is kept.
-        kept: what is counted in the line at the end.
+        meanwhile: a sentence for the warning: what continues, and what is kept.
+        kept: the noun for what is counted in the line at the end.
         clock, uniform: see `Pace`.
     """
 
@@ -40,7 +41,7 @@ class Outage:
         self._since: float | None = None
         self._warned: set[type[Exception]] = set()
         self.reason = ""
-        """Of the newest try that failed; empty: there is no outage."""
+        """The reason of the last failure; empty: there is no outage."""
         self._tries = 0
 
     def delay_s(self) -> float:
@@ -50,7 +51,7 @@ class Outage:
         return longest * self._uniform(0.7, 1.0)
 
     def noted(self, error: Exception | None) -> None:
-        """Note how a try ended of which nothing is logged: whoever made it says so. None: it succeeded."""
+        """Note the result of a try without logging it: the caller does. None: it succeeded."""
         self.reason = "" if error is None else str(error)
 
     def began(self, error: Exception) -> None:
@@ -63,7 +64,7 @@ class Outage:
             logger.warning("%s. %s", error, self._meanwhile)
 
     def ended(self, kept: int) -> None:
-        """Note an answer; so many moves (or what it is) were kept."""
+        """Note an answer; *kept*: the number of moves (see `kept` above) that were kept."""
         self._tries, self.reason = 0, ""
         if self._since is not None:
             logger.info(

@@ -1,4 +1,4 @@
-"""The outbox: a worker's ordered log of moves that are not confirmed yet."""
+"""The outbox: a worker's ordered log of moves that Redis has not confirmed yet."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from scrapy_dq.frontier.worker.spill import Spill
 
 MEMORY_MOVES = 20_000
 MEMORY_BYTES = 16 * 1024 * 1024
-"""Moves and bytes that are held in memory; what comes on top waits on disk."""
+"""Most moves and bytes that are held in memory; further ones wait on disk."""
 CHUNK_MOVES = MAX_MOVES
 CHUNK_BYTES = MAX_EXCHANGE_BYTES
 
 
 class TieredQueue:
-    """Moves, first in, first out: as many as memory should hold, then on disk.
+    """A FIFO queue of moves, in memory up to a limit and then on disk.
 
-    The oldest are in memory (`_head`), those after them on disk, in chunks (`_spill`), and the newest in
-    memory again (`_tail`) until they make a chunk. If the disk refuses them, they stay there.
+    The oldest moves are in memory (`_head`), the next ones on disk, in chunks (`_spill`), and the newest in
+    memory again (`_tail`) until they fill a chunk. If writing to disk fails, they stay in memory.
 
     Args:
         spill_dir: the folder for what goes to disk; "" for the system's folder of temporary files.
@@ -35,15 +35,15 @@ class TieredQueue:
         self._tail: list[Move] = []
         self._head_bytes = self._tail_bytes = 0
         self._tail_due = (0, 0)
-        """Size of the tail when the disk last refused it: only so much more is worth another try."""
-        # Of each rebuild, how many of the chunks that were on disk then are left, and what of them stays.
+        """Moves and bytes in the tail when the last write failed: the next try is one chunk later."""
+        # For each rebuild: how many of the chunks that were on disk then are left, and which moves to keep.
         self._filters: list[tuple[int, Callable[[Move], bool]]] = []
-        # Of all moves, wherever they are.
+        # Totals over memory and disk.
         self._count = 0
         self.bytes = 0
         self.puts = 0
         self.parentless = 0
-        """Puts that no lease stands for."""
+        """Number of puts without a parent lease."""
 
     def __len__(self) -> int:
         return self._count
@@ -66,7 +66,7 @@ class TieredQueue:
         Args:
             most: how many, up to MAX_MOVES.
         Raises:
-            SpillLost: moves in the middle are gone.
+            SpillLost: moves on disk are gone.
         """
         self._refill()
         if len(self._head) <= most and self._head_bytes <= MAX_EXCHANGE_BYTES:
@@ -81,15 +81,18 @@ class TieredQueue:
         return taken
 
     def popleft(self) -> Move:
-        """Remove and return the oldest move, one that `prefix` has returned."""
+        """Remove and return the oldest move; `prefix` must have returned it before."""
         move = self._head.popleft()
         self._head_bytes -= self._account(move, -1)
         return move
 
     def rebuild(self, first: Sequence[Move], keep: Callable[[Move], bool]) -> None:
-        """Drop what *keep* refuses, of the moves on disk when they are read, and put *first* before all."""
+        """Drop the moves for which *keep* is False, and insert *first* at the front.
+
+        Moves on disk are dropped when they are read.
+        """
         if self._spill:
-            # Not read back now: that might take seconds.
+            # Reading them now might take seconds.
             self._filters.append((len(self._spill), keep))
         for move in first:
             self._account(move, 1)
@@ -99,12 +102,12 @@ class TieredQueue:
         self._tail_due = (0, 0)
 
     def in_memory(self) -> Iterator[Move]:
-        """Yield all moves but those on disk, in order."""
+        """Yield all moves in memory, in order."""
         yield from self._head
         yield from self._tail
 
     def clear(self) -> None:
-        """Forget all moves, and remove what is on disk."""
+        """Drop all moves, and remove the files."""
         self._spill.close()
         self._reset()
 
@@ -122,7 +125,7 @@ class TieredQueue:
                     break
                 chunk.append(move)
             if not self._spill.push(chunk):
-                # To try it with every move would take the time of all of them.
+                # A try with every move would be too slow.
                 self._tail_due = (len(self._tail), self._tail_bytes)
                 return
             del self._tail[: len(chunk)]
@@ -164,28 +167,27 @@ class TieredQueue:
 
 
 class Outbox:
-    """Moves in the order in which they were made; Redis takes prefixes of it.
+    """Moves in the order in which they were made; exchanges apply prefixes of it.
 
-    Children stand before the ack of their parent, so a parent is never forgotten before its
-    children are stored.
+    Children come before the ack of their parent, so a parent is never acked before its children are stored.
     """
 
     def __init__(self, spill_dir: str = "") -> None:
         self._queue = TieredQueue(spill_dir)
         self.confirmed = 0
-        """How many moves there ever were that Redis has applied."""
+        """Total number of moves that Redis has applied."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     @property
     def appended(self) -> int:
-        """How many moves there ever were, without those dropped; what a rejoin repeats counts again."""
+        """Total number of moves, without dropped ones; moves that a rejoin repeats count again."""
         return self.confirmed + len(self._queue)
 
     @property
     def full(self) -> bool:
-        """More than one exchange would carry."""
+        """There is at least as much as one exchange can carry."""
         return len(self._queue) >= MAX_MOVES or self._queue.bytes >= MAX_EXCHANGE_BYTES
 
     @property
@@ -194,7 +196,7 @@ class Outbox:
 
     @property
     def parentless(self) -> int:
-        """Puts that no lease stands for: only this outbox knows of them."""
+        """Puts without a parent lease: only this outbox has them."""
         return self._queue.parentless
 
     def append(self, move: Move) -> None:
@@ -206,32 +208,32 @@ class Outbox:
         """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
 
         Args:
-            until: what `appended` was; no move that came later is among them. None: up to the last.
+            until: an earlier value of `appended`; later moves are excluded. None: no limit.
         Raises:
-            SpillLost: moves in the middle are gone; what stands after them must not be handed in.
+            SpillLost: moves on disk are gone; those after them must not be sent.
         """
         most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
         return self._queue.prefix(most)
 
     def confirm(self, prefix: Collection[Move]) -> None:
-        """Forget a prefix that Redis has applied."""
+        """Remove a prefix that Redis has applied."""
         self.confirmed += len(prefix)
         for _ in prefix:
             self._queue.popleft()
 
     def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
-        """Rebuild after a rejoin: log first, and nothing that settles what is not owned any more.
+        """Rebuild after a rejoin: insert the log at the front, drop moves that settle leases not in *owned*.
 
-        A release that was queued before the rejoin is among these: rejoin gave its lease back.
+        This includes releases that were queued before the rejoin: the rejoin has released these leases.
         """
         self._queue.rebuild(log, lambda move: _outlives(move, owned))
 
     def parentless_in_memory(self) -> list[Put]:
-        """Return the puts that no lease stands for, but for those that wait on disk."""
+        """Return the puts in memory that have no parent lease."""
         return [move for move in self._queue.in_memory() if isinstance(move, Put) and move.parent is None]
 
     def clear(self) -> None:
-        """Forget everything: the run is over, and nobody takes it; or the worker leaves."""
+        """Drop everything, because the run is over or the worker leaves."""
         self._queue.clear()
 
 
@@ -240,9 +242,9 @@ def _total(moves: Collection[Move]) -> int:
 
 
 def _outlives(move: Move, owned: Collection[bytes]) -> bool:
-    """Tell whether *move* is to be handed in after a rejoin that left the worker with the leases *owned*."""
+    """Tell whether *move* must still be sent after a rejoin that left the worker with the leases *owned*."""
     if not isinstance(move, Put):
         return move.entry_id in owned
-    # What is put once ends with its parent's lease: if that is somebody else's now, they put it, and forget
-    # soon after that they have.
+    # A put with `once` ends with its parent's lease: if another worker has that now, it makes the put, and
+    # soon forgets its token, so that ours would not be detected as a repeat.
     return not (move.once and move.parent) or move.parent in owned

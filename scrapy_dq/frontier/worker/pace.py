@@ -1,4 +1,4 @@
-"""When the next exchange is due, and how many leases it asks for."""
+"""When the next exchange is due, and how many leases it requests."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from scrapy_dq.frontier.model import MAX_LEASES
 
 LINGER_S = 0.015
-"""How long a move waits for company, unless the engine is starving: keeps Redis's cost per request low."""
+"""How long a move waits for others, unless the engine is starving: batching keeps Redis's cost low."""
 IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
 QUIET_LONGEST_S = 10.0
-"""Longest pause while nothing can happen before the next entry falls due."""
+"""Longest pause while nothing can happen before the next entry is due."""
 AHEAD_LEAST_S, AHEAD_MOST_S = 0.05, 1.0
-"""How long before their time leases are taken: the time of a trip, within these bounds."""
+"""Bounds of `Pace.ahead_s`."""
 
 
 class Pace:
-    """Sizes batches to the distance: while a reply is under way the outbox grows.
+    """Adapts batch sizes to the round trip time: while a reply is pending, the outbox grows.
 
     Args:
         clock: monotonic seconds.
@@ -35,7 +35,7 @@ class Pace:
         self._clock = clock
         self._uniform = uniform
         self.hungry = True
-        """The engine asked for a lease and got none."""
+        """The engine has asked for a lease and got none."""
         self._fruitless = 0
         self._oldest_move_at = 0.0
         self._answered_at = clock()
@@ -48,21 +48,21 @@ class Pace:
 
     @property
     def ahead(self) -> int:
-        """How many leases are used up while two trips to Redis take."""
+        """How many leases are taken during two round trips."""
         return int(2 * self._rate * (self._round_trip_s + LINGER_S)) + 1
 
     @property
     def ahead_s(self) -> float:
-        """How long before their time leases are taken."""
+        """How many seconds before its time an entry may be leased: two round trips, within bounds."""
         return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + LINGER_S)))
 
     @property
     def until(self) -> int | None:
-        """Up to which move, counted from the first one ever, the next exchange goes; None: up to the last."""
+        """The last move, counted from the first one ever, that the next exchange may send; None: no limit."""
         return None
 
     def asked(self, appended: int) -> bool:
-        """Note that the engine asked for a lease and got none; tell whether that is new.
+        """Note that the engine has asked for a lease and got none; return whether that is new.
 
         Args:
             appended: see `Outbox.appended`.
@@ -71,7 +71,7 @@ class Pace:
         return new
 
     def taken(self) -> None:
-        """Note that the engine took a lease."""
+        """Note that the engine has taken a lease."""
         self._taken += 1
 
     def first_move(self) -> None:
@@ -80,15 +80,15 @@ class Pace:
         self._fruitless = 0
 
     def room_appeared(self) -> None:
-        """Note that a partition can take more than when it was asked for."""
+        """Note that a partition has room again."""
         self._fruitless = 0
 
     def called(self) -> None:
-        """Note that there is something to hear: the next exchange is due at once."""
+        """Note that new words wait in Redis: the next exchange is due at once."""
         self._called = True
 
     def answered(self, began: float, now: float) -> None:
-        """Note a round trip, from *began* to *now*; moves that stay behind linger from here."""
+        """Note a round trip, from *began* to *now*; the remaining moves linger from *now* on."""
         self._called = False
         trip_s = now - began
         self._round_trip_s = 0.8 * self._round_trip_s + 0.2 * trip_s if self._round_trip_s else trip_s
@@ -99,21 +99,21 @@ class Pace:
         self._answered_at = self._oldest_move_at = now
 
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
-        """Note what an exchange brought; *confirmed*: see `Outbox.confirmed`."""
+        """Note how many leases an exchange requested and got; *confirmed*: see `Outbox.confirmed`."""
         self._fruitless = self._fruitless + 1 if wanted and not leases else 0
         if leases:
             self.hungry = False
 
     def expect(self, next_due_s: float | None, quiet: bool) -> None:
-        """Note when something falls due, from now; *quiet*: nothing else is to be expected before."""
+        """Note in how many seconds the next entry is due; *quiet*: nothing else can happen before."""
         self._next_due_at = self._clock() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
-        """Return how many leases to ask for: free slots, and what two round trips consume.
+        """Return how many leases to request: free slots, and what two round trips consume.
 
         Args:
-            usable: how many of those buffered there is room for: the others hold up nobody, to a bound.
+            usable: how many buffered leases could run now; up to a bound, others do not reduce the number.
             appended: see `Outbox.appended`.
         """
         if capacity <= 0:
@@ -134,13 +134,13 @@ class Pace:
             pause = QUIET_LONGEST_S
         due = self._answered_at + pause * self._uniform(0.8, 1.0)
         if want:
-            # Never at once: what is due may be out of reach, and would be due again.
+            # Never at once: the due entry may be unavailable to this worker, and would be due again.
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))
         return min(due, self._oldest_move_at + LINGER_S) if moves else due
 
 
 class OneByOne(Pace):
-    """Leases nothing ahead: what the engine gets is the best of all that was put until it asked."""
+    """Leases nothing ahead: the engine gets the best of all entries that were put before it asked."""
 
     def __init__(
         self,
@@ -149,18 +149,18 @@ class OneByOne(Pace):
     ) -> None:
         super().__init__(clock, uniform)
         self._asked: deque[int] = deque()
-        """`Outbox.appended` each time that the engine asked, while it has no answer."""
+        """`Outbox.appended` at each request of the engine that is not answered yet."""
         self._last = 0
-        """The same, when it asked last."""
+        """`Outbox.appended` at its last request."""
 
     @property
     def ahead(self) -> int:
-        """None: each lease costs a trip to Redis."""
+        """0: each lease costs a round trip to Redis."""
         return 0
 
     def asked(self, appended: int) -> bool:
         self._drop_asks_beyond(appended)
-        # Once more, for the same, would get the same answer.
+        # Asking again without new moves would get the same answer.
         if appended > self._last or not self.hungry:
             self._asked.append(appended)
         self._last = appended
@@ -178,9 +178,9 @@ class OneByOne(Pace):
             self._asked.popleft()
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
-        """Return 1 if the engine has asked in vain, else 0."""
+        """Return 1 if the engine has asked and got no lease, else 0."""
         self._drop_asks_beyond(appended)
-        # With moves that it has not asked after: Scrapy's scheduler would be asked between them.
+        # Not if moves were added since it last asked: Scrapy's scheduler would be asked between them.
         due = bool(self._asked) or (self.hungry and appended == self._last)
         return int(due and capacity > 0 and not usable and buffered < MAX_LEASES)
 
@@ -188,8 +188,8 @@ class OneByOne(Pace):
         return 0.0 if want and self._asked else super().due_at(want, moves, full, waiting)
 
     def _drop_asks_beyond(self, appended: int) -> None:
-        # A rejoin has dropped moves, or the outbox was lost: what was asked after may never be confirmed, and
-        # would be asked after without a pause.
+        # A rejoin has dropped moves, or the outbox was lost: the awaited moves may never be confirmed, and
+        # exchanges would repeat without a pause.
         if appended < self._last:
             self._asked.clear()
             self._last = appended

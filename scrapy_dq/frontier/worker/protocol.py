@@ -1,7 +1,7 @@
-"""A worker's half of the protocol: what it sends, and what each answer changes.
+"""The worker's side of the protocol: what it sends, and what each answer changes.
 
-It has no I/O, clock, randomness or task of its own: `driver.py` carries its calls to Redis. Its other half is
-lua/transitions/exchange.lua and lua/transitions/rejoin.lua; docs/design.md has the protocol.
+It has no I/O, clock, randomness or tasks: `driver.py` sends its calls to Redis. The other side is
+lua/transitions/exchange.lua and lua/transitions/rejoin.lua; docs/design.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 
 if TYPE_CHECKING:
-    # Its part on disk is I/O: whoever makes a protocol brings one.
+    # Its part on disk is I/O: the caller passes one in.
     from scrapy_dq.frontier.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,13 @@ class Exchange:
     moves: bytes
     terms: bytes
     prefix: list[Move]
-    """What `moves` was made of."""
+    """The moves that are packed in `moves`."""
     notes: int
-    """How many notes, and ids to forget, are in `terms`."""
+    """Number of notes in `terms`."""
     forgotten: int
+    """Number of ids to forget in `terms`."""
     sent_at: float
-    """When it was composed: a repeat counts from then, too."""
+    """When it was composed; a repeat has the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +95,21 @@ _COUNTS: dict[type[Move], Count] = {
 
 
 def _may_be_known(moves: Iterable[Move]) -> None:
-    """Take note that puts may have been applied already: none of them is counted as a duplicate."""
+    """Mark puts as possibly applied before, so that none of them is counted as a duplicate."""
     for move in moves:
         if isinstance(move, Put):
             move.fresh = False
 
 
 def _listened(sent: Exchange) -> bool:
-    """Others finished the run while this worker was away: it would listen for what nobody claims there."""
+    """Tell whether the worker was listening: in a run that others have finished it would wait for nothing."""
     return sent.seeding == Seeding.LISTENING
 
 
 class WorkerProtocol:
-    """One worker's conversation with the frontier: at most one exchange or rejoin is under way.
+    """The protocol state of one worker; at most one exchange or rejoin is pending.
 
-    `compose` returns the next call. Its answer goes to `received` or `rejoined`, a refusal to `refused`.
+    `compose` returns the next call. Pass its answer to `received` or `rejoined`, a refusal to `refused`.
     Without a usable answer the call may or may not have been applied: `compose` returns the same one again.
     """
 
@@ -128,10 +129,10 @@ class WorkerProtocol:
     ) -> None:
         """
         Args:
-            new_id: returns the id of a worker that no other one ever had.
+            new_id: returns a worker id that was never used before.
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
-            has_start: a start() puts again what is lost and has no parent; an error message says so.
+            has_start: a start() can repeat lost puts without a parent; only for an error message.
         """
         self._crawl = crawl
         self._listener = listener
@@ -142,36 +143,36 @@ class WorkerProtocol:
         self._has_start = has_start
         self._log = ReplayLog(rollback_horizon_s)
         self._call: Exchange | Rejoin | None = None
-        """Frozen until it is answered, so that a repeat is the same bytes."""
+        """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
         self.epoch = ""
         self.run = 0
         self.seq = 1
         self.seeding = Seeding.ACTIVE
         self.listening = False
-        """More may be fed at any time: the run is not to be finished, whatever is left of it."""
+        """Start payloads may come at any time: the run must stay open, even if nothing is left."""
         self.census = Census()
         self.words = Words()
         self.outbox = outbox
         self.leases = Leases(limit)
         self.notes: list[Note] = []
-        """What is to be told with the next exchange; told again if that is not applied."""
+        """Sent with the next exchange; sent again if that is not applied."""
         self.next_due_s: float | None = None
-        """When something falls due, as of the last exchange."""
+        """`Receipt.next_due_s` of the last exchange."""
         self._wrong_key = ""
         self.composed = 0
         self.applied = 0
-        """How many exchanges were composed; which of them was the last one applied, counted from 1."""
+        """Number of composed exchanges; the number, counted from 1, of the last one that was applied."""
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False
-        """The run is finished for good: nothing is put any more."""
+        """The run is finished for good: no more puts are accepted."""
         self.lost = False
         """The frontier is gone."""
         self.damage = ""
-        """Keys that contradict the counts, as the last exchange has found: an audit is due; empty: none."""
+        """Keys that contradict the counts, as of the last exchange: an audit is due; empty: none."""
         self.left_over: list[Put] = []
-        """Puts without a parent that the run, now over, has perhaps not done: the next one may take them."""
+        """Puts without a parent that the run, now over, may not have completed: the next may take them."""
         self._left_behind = False
 
     @property
@@ -181,12 +182,12 @@ class WorkerProtocol:
 
     @property
     def unsaid(self) -> bool:
-        """There is something to hand in or to tell, or an answer is owed."""
+        """There are moves or notes to send, or an answer is pending."""
         return bool(self.outbox or self.notes) or self.under_way
 
     @property
     def idle(self) -> bool:
-        """Nothing of the whole crawl is left, as of the last exchange, but what may be fed."""
+        """Nothing of the whole crawl is left, as of the last exchange; start payloads may still come."""
         return not (self.outbox or self.leases or self.seeding == Seeding.ACTIVE) and self.census.empty
 
     @property
@@ -197,7 +198,7 @@ class WorkerProtocol:
         others_broken = self.seeding == Seeding.DONE and self.census.incomplete and not self.damage
         broken = self.seeding in (Seeding.FAILED, Seeding.AGAIN) or others_broken
         if broken and not self.outbox and not self.leases:
-            # A start() failed, or died: the run stays open, so that the next crawl repeats it.
+            # A start() failed or was interrupted: the run stays open, so that the next crawl repeats it.
             return not self.census.empty
         return not self.finished or bool(self.outbox)
 
@@ -211,25 +212,25 @@ class WorkerProtocol:
         return "start_incomplete" if self.census.incomplete else "finished"
 
     def joined(self, joined: Joined) -> None:
-        """Take in the answer to `Frontier.join` under this id."""
+        """Process the answer to `Frontier.join` under this id."""
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
         self.words = joined.words
         self.finished = self.over = joined.status is Status.FINISHED
         if self.over:
-            self.census = Census()  # nothing of it concerns a worker that does not take part
+            self.census = Census()  # this worker does not take part
 
     @property
     def forgets(self) -> bool:
-        """Redis keeps tokens that only a repeat by this worker would need, and it repeats them no more."""
+        """Redis has tokens of puts that only this worker could repeat, and that it will not repeat."""
         return bool(self._log.forgettable)
 
     @property
     def vouches(self) -> bool:
-        """Its log has puts that no lease stands for: nobody else would bring them back."""
+        """Its log has puts without a parent lease: no other worker could repeat them."""
         return self._log.parentless
 
     def retire_log(self) -> None:
-        """Repeat nothing any more: this worker leaves."""
+        """Stop repeating logged puts, because this worker leaves."""
         self._log.retire_all()
 
     def compose(
@@ -241,11 +242,11 @@ class WorkerProtocol:
         most: int = MAX_LEASES,
         until: int | None = None,
     ) -> Exchange | Rejoin | None:
-        """Return the call that is not answered, else a new one; None if the outbox was lost: ask again.
+        """Return the unanswered call, else a new one; None if the outbox was lost: call again.
 
         Args:
-            now: monotonic seconds, of the clock that `Put.due_at` and the like go by.
-            want: how many leases to ask for.
+            now: monotonic seconds, by the same clock as `Put.due_at`.
+            want: number of leases to request.
             ahead_s, most: see `Terms`.
             ahead: see `Leases.here`.
             until: see `Outbox.prefix`.
@@ -262,14 +263,14 @@ class WorkerProtocol:
         return self._call
 
     def refused(self) -> None:
-        """Note that the call was refused; it may have been stopped half-way."""
+        """Note that the call was refused; its script may have been stopped midway."""
         if isinstance(self._call, Exchange):
             _may_be_known(self._call.prefix)
 
     def received(self, receipt: Receipt, now: float) -> tuple[int, int]:
-        """Take in the answer to an exchange; return how many leases it asked for, and how many came.
+        """Process the answer to an exchange; return the numbers of requested and of granted leases.
 
-        Both are 0 if nothing was applied and the run goes on.
+        Both are 0 if nothing was applied and the run continues.
         """
         sent = self._call
         assert isinstance(sent, Exchange)
@@ -277,11 +278,11 @@ class WorkerProtocol:
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:
-            _may_be_known(sent.prefix)  # by a try whose reply was lost
+            _may_be_known(sent.prefix)  # applied by an attempt whose reply was lost
             logger.warning(
-                "Worker %s is out of step with the frontier: it was taken for dead, or Redis has lost its "
-                "newest data. It registers anew, keeps the requests that are still its own, and stores its "
-                "newest again",
+                "Worker %s is out of sync with the frontier: it was declared dead, or Redis has lost its "
+                "newest data. It registers again, keeps the requests that it still owns, and stores its "
+                "newest requests again",
                 self.id,
             )
             self._begin_rejoin()
@@ -292,7 +293,8 @@ class WorkerProtocol:
                 self._finish(over=_listened(sent))
             return sent.want, len(receipt.leases)
         else:
-            self.seq += 1  # noted all the same: the next is no repeat of it, and no late copy of it the next
+            # Redis has stored this seq: the next exchange is not a repeat, and a late copy not the next one.
+            self.seq += 1
             self._learn_of_the_end(sent, receipt)
             return sent.want, 0
         return 0, 0
@@ -301,16 +303,16 @@ class WorkerProtocol:
         if sent.prefix:
             self._begin_rejoin()
         elif not self.outbox:
-            # The run ended without us: what is in the buffer was reclaimed, and done by others.
+            # The run ended without this worker: its buffered leases were reclaimed and completed by others.
             self.leases.keep(())
-            # If the next run has begun, there is no word of this one: what is known to be gone stays so.
+            # If the next run has started, the receipt does not describe this one: keep what is gone.
             self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
             self._finish(over=_listened(sent))
             self._hear(receipt.words)
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
-        # A parentless put beyond the prefix is known to nobody else: until it is handed in, we seed.
+        # Only this worker has parentless puts beyond the prefix: it counts as seeding until they are stored.
         beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
         seeding = self.seeding
         if seeding == Seeding.DONE and beyond > 0:
@@ -360,12 +362,12 @@ class WorkerProtocol:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
             self.leases.grant(lease)
-        # Some were granted before this block was told.
-        untold = (note.partition for note in self.notes if isinstance(note, Block))
-        for partition in (*receipt.blocked, *untold):
+        # Some leases were granted before these blocks were sent.
+        unsent = (note.partition for note in self.notes if isinstance(note, Block))
+        for partition in (*receipt.blocked, *unsent):
             self.withdraw(partition)
         if receipt.wrong_key and receipt.wrong_key != self._wrong_key:
-            logger.error("Some requests cannot be crawled until this is mended: %s", receipt.wrong_key)
+            logger.error("Some requests cannot be crawled until this is fixed: %s", receipt.wrong_key)
         self._wrong_key = receipt.wrong_key
         if receipt.leases:
             self._listener.leases_arrived()
@@ -376,18 +378,18 @@ class WorkerProtocol:
         if words is None:
             return
         before, self.words = self.words, words
-        # What is buffered was leased under other limits; a late answer may bring leases to one that pauses.
+        # Buffered leases were taken under the old limits; a late answer may bring leases to a paused worker.
         if words.hold is Hold.PAUSED or words.limitings != before.limitings:
             self.empty_buffer()
         if words != before:
             self._listener.told(before, words)
 
     def withdraw(self, partition: bytes) -> None:
-        """Give back what is in the buffer of a partition that is to be left alone."""
+        """Release the buffered leases of a blocked partition."""
         self._give_back(self.leases.withdraw(partition))
 
     def empty_buffer(self) -> None:
-        """Give back all that is in the buffer."""
+        """Release all buffered leases."""
         self._give_back(self.leases.empty_buffer())
 
     def _give_back(self, entry_ids: Iterable[bytes]) -> None:
@@ -396,18 +398,18 @@ class WorkerProtocol:
                 self.outbox.append(Release(entry_id))
 
     def _finish(self, *, over: bool) -> None:
-        """Note that the run is finished; *over*: for good, as far as this worker is concerned."""
-        self.notes.clear()  # of a finished run nothing is sent, and nothing applies them
+        """Note that the run is finished; *over*: for good, for this worker."""
+        self.notes.clear()  # in a finished run no request is sent, and no note is applied
         before = self.finished, self.over
         self.finished, self.over = True, self.over or over
         if (self.finished, self.over) != before:
             self._listener.run_finished()
 
     def _give_up_outbox(self, error: SpillLost) -> None:
-        """Give every lease back: an ack that comes after lost children would lose them for good."""
+        """Release every lease: an ack of a parent whose children were lost would lose them for good."""
         logger.error(
-            "Requests that waited on disk for Redis cannot be read back (%s). The pages that they were found "
-            "on are given back and crawled again%s",
+            "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
+            "they were found are released and crawled again%s",
             error,
             "; start() has to run again, too: this worker closes with reason outbox_lost"
             if self.outbox.parentless
@@ -415,7 +417,7 @@ class WorkerProtocol:
         )
         parentless = self.outbox.parentless > 0
         if parentless:
-            self.seeding = Seeding.AGAIN  # nobody may take the run for finished
+            self.seeding = Seeding.AGAIN  # the run must not finish
         self.outbox.clear()
         self.leases.forfeit()
         self._listener.outbox_lost(parentless)
@@ -433,7 +435,7 @@ class WorkerProtocol:
         )
 
     def rejoined(self, answer: Rejoined) -> None:
-        """Take in the answer to a rejoin: go on under the new id, keep our leases, queue the log again."""
+        """Process the answer to a rejoin: continue under the new id, keep our leases, put the log again."""
         rejoin = self._call
         assert isinstance(rejoin, Rejoin)
         self._call = None
@@ -451,61 +453,61 @@ class WorkerProtocol:
                 return
         if answer.status is Status.FINISHED:
             if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
-                self._begin_rejoin()  # it came while this rejoin was under way
+                self._begin_rejoin()  # that put was added during this rejoin
             else:
                 self._close_run(answer.last_seq)
             return
-        logger.info("Worker %s goes on as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
+        logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
         self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
         self.outbox.replay(self._log.take(), answer.owned)
 
     def _give_up_leases(self, parentless: bool) -> None:
-        """Redis was rolled back further than the log reaches: have all that this worker holds run again.
+        """Release everything that this worker holds: Redis was rolled back further than the log reaches.
 
-        What it put before is not all stored, and neither is what its leases, still at work, have put: their
-        ack would lose it for good.
+        Some of its earlier puts are lost, including puts of leases that are still running: an ack of these
+        leases would lose them for good.
         """
-        then = "The pages that it holds are given back, and what Redis has forgotten is crawled again"
+        then = "The pages that it holds are released, and what Redis has lost is crawled again"
         if parentless and self._has_start:
             then += (
                 "; start() has to run again, too: this worker closes with reason frontier_rolled_back, and "
-                "the same command goes on"
+                "the same command continues the crawl"
             )
         elif parentless:
-            then = "What this program had put before that is known to nobody else: it has to be put again"
+            then = "The requests that this program had put before that are lost: put them again"
         logger.error(
             "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. %s",
             self.id,
             then,
         )
         if parentless:
-            self.seeding = Seeding.AGAIN  # nobody may take the run for finished
+            self.seeding = Seeding.AGAIN  # the run must not finish
         self.leases.forfeit()
         self._listener.rolled_back(parentless)
         self._begin_rejoin()
 
     def _close_run(self, last_seq: int | None) -> None:
-        # What waits in the log was put again, if Redis knows of this worker.
+        # Logged puts need no repeat if Redis has a record of this worker.
         forgotten = self._log.forgot(last_seq)[1] or (last_seq is None and self._log.parentless)
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
             logger.info(
-                "The run is over, finished by others while this worker was away: %d requests that its pages "
-                "yielded late are dropped; others crawled these pages again, and found them",
+                "The run is over: other workers finished it while this worker was absent. %d requests from "
+                "its pages are dropped; others have crawled these pages again and found them",
                 self.outbox.puts - dropped,
             )
         if dropped:
             logger.error(
-                "The run is over, finished by others while this worker was away: %d requests of start() or "
-                "engine.crawl() that it could not store are dropped; %s",
+                "The run is over: other workers finished it while this worker was absent. %d requests of "
+                "start() or engine.crawl() that it could not store are dropped; %s",
                 dropped,
                 _LEFT_BEHIND,
             )
             self._left_behind = True
         elif forgotten:
             logger.error(
-                "The run is over, finished by others while this worker was away, and Redis has forgotten "
-                "what this worker had stored (rolled back?): requests of its start() or engine.crawl() may "
+                "The run is over: other workers finished it while this worker was absent, and Redis has lost "
+                "what this worker had stored (rolled back?). Requests of its start() or engine.crawl() may "
                 "be missing; %s",
                 _LEFT_BEHIND,
             )
@@ -518,9 +520,9 @@ class WorkerProtocol:
     def _lose(self) -> None:
         self.lost = True
         logger.critical(
-            "The frontier of crawl %r is gone, or another one has taken its place (FLUSHALL? an empty "
+            "The frontier of crawl %r is gone, or was replaced by another one (FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
-            "frontier_lost; the next crawl begins again from start()",
+            "frontier_lost; the next crawl starts again from start()",
             self._crawl,
         )
         self._listener.frontier_lost()

@@ -14,7 +14,7 @@ from scrapy_dq.frontier.worker.identity import certainly_dead
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
-"""Leases that one step moves: bounds how long it holds Redis."""
+"""Most leases that one step moves: bounds how long it blocks Redis."""
 
 
 def names_of_arguments(starts: str) -> str:
@@ -27,7 +27,7 @@ def names_of_arguments(starts: str) -> str:
 
 
 class Reclaimer:
-    """Takes back what dead workers held. A reclaim that breaks off is taken up by any worker again."""
+    """Reclaims the leases of dead workers. Any worker continues a reclaim that was interrupted."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Reclaimer:
         """Fence *worker_id* and move its leases to quarantine.
 
         Args:
-            gone: its process is known to be gone; else it may come back.
+            gone: its process has ended; else it may come back.
             by: see `Frontier.fence`.
         Raises:
-            FrontierUnavailable: it may be fenced, and partly drained; say it again.
+            FrontierUnavailable: it may be fenced, and partly drained; repeat the call.
         """
-        # Fence first: a drain in steps would otherwise race with what the worker still takes.
+        # Fence first: otherwise the worker could take new leases between the steps of the drain.
         status, broken_start = await self._frontier.fence(worker_id, epoch, run, gone, by)
         if status != "OK":
             return
@@ -66,12 +66,12 @@ class Reclaimer:
             )
             moved += step_moved
             buried += step_buried
-        shown = ascii(worker_id)[1:-1]  # a stranger may have registered it
+        shown = ascii(worker_id)[1:-1]  # it may be untrusted data
         logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", shown, why, moved, buried)
         if broken_start:
             logger.info(
-                "Worker %s died before its start() came to its end: the run is finished when a worker with "
-                "the same arguments (%s) has completed its own",
+                "Worker %s died before its start() was complete: the run finishes when a worker with the "
+                "same arguments (%s) has completed its own",
                 shown,
                 names_of_arguments(broken_start),
             )
@@ -80,17 +80,17 @@ class Reclaimer:
     async def reclaim_local(
         self, epoch: str, run: int, among: Iterable[str] | None = None, by: str = ""
     ) -> None:
-        """Reclaim from workers whose process on this very machine is gone: no need to wait for the TTL."""
+        """Reclaim from workers whose process on this machine is gone, without waiting for the TTL."""
         for member in await self._frontier.members():
             if (among is None or member.worker_id in among) and certainly_dead(member.identity, self._own):
                 why = "its process on this machine is gone"
                 await self.reclaim(member.worker_id, epoch, run, why, gone=True, by=by)
 
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
-        """Act in the background on what the heartbeat saw; *dead* is a part of *silent*."""
+        """Reclaim in the background after an observation of the heartbeat; *dead* is a subset of *silent*."""
         for worker_id in dead:
             if worker_id != own_id:
-                self._spawn(worker_id, self.reclaim(worker_id, epoch, run, "its heartbeat stands still"))
+                self._spawn(worker_id, self.reclaim(worker_id, epoch, run, "its heartbeat has stopped"))
         if set(silent) - set(dead):
             self._spawn("local", self.reclaim_local(epoch, run, set(silent) - {own_id}))
 
@@ -111,4 +111,4 @@ class Reclaimer:
         try:
             await work
         except FrontierError as error:
-            logger.debug("A reclaim broke off and will be taken up again: %s", error)
+            logger.debug("A reclaim was interrupted and will be continued: %s", error)

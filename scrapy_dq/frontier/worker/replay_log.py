@@ -1,4 +1,4 @@
-"""The log of confirmed puts, for a Redis that comes back older."""
+"""The log of confirmed puts, in case Redis is rolled back."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ LOG_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class ReplayLog:
-    """Confirmed puts that a Redis which comes back older may have forgotten.
+    """Confirmed puts that a Redis that is rolled back may lose.
 
     An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself
-    been accepted; by the clock alone, a freeze followed by a step back of Redis would lose it.
+    been accepted; if the clock alone counted, a freeze followed by a rollback of Redis would lose it.
     """
 
     def __init__(self, horizon_s: float) -> None:
         self._horizon_s = horizon_s
         self._puts: deque[tuple[float, int, Put]] = deque()
-        # The newest exchange, under the worker's present id, of which a put, or one without parent, retired.
+        # The newest exchange under the worker's present id with a retired put; with one without a parent.
         self._retired_seq = self._retired_parentless_seq = 0
         self._retired = self._retired_parentless = False
         self._bytes = 0
         self._warned = False
         self.forgettable: deque[bytes] = deque()
-        """Ids of puts that no other worker could repeat, and that this one does not repeat any more."""
+        """Ids of entries whose puts no other worker could repeat, and that this one will not repeat."""
 
     @property
     def parentless(self) -> bool:
-        """Tell whether a put is among them that no lease stood for."""
+        """Tell whether any logged put has no parent lease."""
         return any(put.parent is None for *_, put in self._puts)
 
     def forgot(self, last_seq: int | None) -> tuple[bool, bool]:
-        """Tell what of the puts that retired is not stored in a Redis that was rolled back.
+        """Tell whether a rolled-back Redis may have lost retired puts.
 
         Args:
-            last_seq: the newest exchange under the worker's present id that Redis knows; None: it does not
-                know the id.
+            last_seq: the newest exchange under the worker's present id that Redis has stored; None: Redis has
+                no record of the id.
         Returns:
-            whether some may be missing; whether some of these had no parent: nothing brings them again.
+            whether some may be missing; whether some of these have no parent, so that nothing repeats them.
         """
         if last_seq is None:
             return self._retired, self._retired_parentless
         return self._retired_seq > last_seq, self._retired_parentless_seq > last_seq
 
     def add(self, put: Put, confirmed_at: float, seq: int) -> None:
-        """Take in a put that the exchange number *seq* confirmed."""
+        """Add a put that the exchange *seq* has confirmed."""
         put.source = None
         put.fresh = False
         if put.once and put.parent:
-            put.parent = b""  # confirmed: only this log brings it again, whoever has its parent's lease now
-        put.most = 0  # it was let in; stored again, it must not be turned away
+            put.parent = b""  # confirmed: only this log repeats it, whoever has its parent's lease now
+        put.most = 0  # it was admitted; a repeat must not be refused
         self._puts.append((confirmed_at, seq, put))
         self._bytes += put.size
         while self._bytes > LOG_LIMIT_BYTES:
@@ -73,12 +73,12 @@ class ReplayLog:
             self._drop()
 
     def retire_all(self) -> None:
-        """Note that this worker leaves, and repeats nothing any more."""
+        """Retire all puts, because this worker leaves."""
         while self._puts:
             self._drop()
 
     def begin_anew(self) -> None:
-        """Note that the worker has another id from now on: its exchanges are counted from 1."""
+        """Note that the worker has a new id: its exchanges are counted from 1 again."""
         self._retired_seq = self._retired_parentless_seq = 0
 
     def take(self) -> list[Put]:

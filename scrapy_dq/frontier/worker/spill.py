@@ -1,4 +1,4 @@
-"""Moves that wait on disk: what an outbox holds beyond its share of memory while Redis is away."""
+"""Moves on disk: the part of an outbox that exceeds its memory limit during an outage."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from scrapy_dq.frontier.moves import fields_of, move_of
 
 try:
     import fcntl
-except ImportError:  # Windows, which removes no folder whose files are open
+except ImportError:  # Windows, which does not remove a folder with open files
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 PREFIX = "scrapy-dq-outbox-"
 LOCK = "lock"
 FREE_BYTES = 64 * 1024 * 1024
-"""What is left free on the disk: a write that is cut short would break the queue."""
+"""Space that is left free on the disk: an incomplete write would corrupt the queue."""
 
 
 class Spill:
-    """Chunks of moves in a disk queue, first in, first out; in a folder of its own, made when it is needed.
+    """Chunks of moves in a FIFO disk queue, in its own folder, which is created when it is needed.
 
-    It does not outlive its process: the requests whose work is in it are in flight under the worker's
-    id, and are run again. What a killed process leaves behind, the next one to spill removes.
+    It does not outlive its process: the requests that these moves settle are in flight under the worker's
+    id, and are run again. The next process that spills removes what a killed process has left behind.
 
     Args:
-        parent: the folder to make it in; "" for the system's folder of temporary files.
+        parent: the folder in which to create it; "" for the system's folder for temporary files.
     """
 
     def __init__(self, parent: str = "") -> None:
@@ -50,7 +50,7 @@ class Spill:
         return len(self._queue) if self._queue is not None else 0
 
     def push(self, moves: Sequence[Move]) -> bool:
-        """Store a chunk; False, after one warning, if the disk does not take it."""
+        """Store a chunk; return False, with one warning, if it cannot be written."""
         try:
             free = shutil.disk_usage(self._parent).free
             if free < FREE_BYTES + 2 * sum(move.size for move in moves):
@@ -74,15 +74,15 @@ class Spill:
         return True
 
     def pop(self) -> list[Move]:
-        """Return the oldest chunk; its puts have lost their `source`.
+        """Remove and return the oldest chunk; its puts have no `source`.
 
         Raises:
-            SpillLost: it cannot be read, whatever the cause; all that is on disk is given up.
+            SpillLost: it cannot be read, for any reason; everything on disk was deleted.
         """
         assert self._queue is not None
         try:
             moves = [move_of(fields) for fields in msgpack.unpackb(self._queue.pop(), use_list=False)]
-        except Exception as error:  # a file is gone or cut; struct and msgpack have errors of their own
+        except Exception as error:  # a file is gone or truncated; struct and msgpack raise their own errors
             self.close()
             raise SpillLost(f"{type(error).__name__}: {error}") from error
         if not self._queue:
@@ -90,7 +90,7 @@ class Spill:
         return moves
 
     def close(self) -> None:
-        """Remove the folder and what is in it."""
+        """Remove the folder and its contents."""
         if self._queue is not None:
             with suppress(OSError):
                 self._queue.close()
@@ -109,14 +109,14 @@ class Spill:
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._queue = FifoDiskQueue(self._folder / "moves")
-        logger.info("What waits for Redis is more than memory should hold: it goes to %s", self._folder)
+        logger.info("The moves that wait for Redis exceed the memory limit: storing them in %s", self._folder)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove our user's folders whose process is gone: nobody holds their lock.
+    """Remove this user's folders whose process is gone, so that their lock is free.
 
-    Looked at through descriptors, never by path twice: in a folder that others can write, somebody may put
-    a link to another place between two looks.
+    Each is accessed through descriptors, not twice by its path: in a folder that others can write to,
+    somebody may replace it by a symbolic link in between.
     """
     if fcntl is None:
         return
@@ -126,7 +126,7 @@ def _sweep(parent: Path) -> None:
             stack.callback(os.close, folder)
             if os.fstat(folder).st_uid != os.getuid():
                 continue
-            # Without a lock file its owner may be about to make one.
+            # Skip a folder without a lock file: its owner may be about to create one.
             lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=folder)
             stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""One worker of a crawl: what its owner calls, and the coroutine that makes its exchanges."""
+"""One worker of a crawl: the interface for its owner, and the coroutine that makes its exchanges."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ from scrapy_dq.frontier.worker.reclaim import Reclaimer
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 JOIN_PATIENCE_S = 5.0
-"""How long a start that gets no answer is repeated before it gives up."""
+"""How long `start` repeats a join without an answer before it raises."""
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Times in seconds; docs/settings.md says what each is for."""
+    """Times are in seconds; docs/settings.md describes each option."""
 
     ttl_s: float = 30.0
     stall_timeout_s: float = 300.0
     rollback_horizon_s: float = 10.0
     max_attempts: int = 3
     most_of_a_partition: int = MAX_LEASES
-    """How many leases of one partition can run here at once."""
+    """How many leases of one partition can run in this worker at once."""
     spill_dir: str = ""
-    """Folder for moves that are more than memory should hold; "": the system's for temporary files."""
+    """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""
 
 
 class Worker:
-    """One worker of a crawl, on the running event loop. Only `start`, `stop` and the like wait.
+    """One worker of a crawl, on the running event loop. Only the coroutine methods wait.
 
-    All its network I/O is that of its driver, of the heartbeat's thread, and of reclaims and audits.
+    All its network I/O is in its driver, the heartbeat thread, reclaims and audits.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Worker:
     ) -> None:
         """
         Args:
-            connect: makes a blocking `redis` client for the heartbeat thread.
-            capacity: how many leases could run here at once; 0 (paused, closing) gives the buffer back.
+            connect: returns a blocking `redis` client for the heartbeat thread.
+            capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
-            pace: when an exchange is due, and for how many leases; None: as a crawl does.
+            pace: when an exchange is due, and for how many leases; None: that of a crawl.
         """
         identity = own_identity()
         self._frontier = frontier
@@ -139,52 +139,52 @@ class Worker:
 
     @property
     def composed(self) -> int:
-        """How many exchanges were composed; what is told or asked now goes into a later one."""
+        """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
         return self._protocol.composed
 
     @property
     def applied(self) -> int:
-        """Which exchange, of those composed and counted from 1, was the last one that Redis applied."""
+        """The number, among composed exchanges from 1 on, of the last one that Redis has applied."""
         return self._protocol.applied
 
     @property
     def under_way(self) -> bool:
-        """An exchange was composed and is not answered."""
+        """An exchange or a rejoin was composed and is not answered yet."""
         return self._protocol.under_way
 
     @property
     def unconfirmed_puts(self) -> int:
-        """Puts that Redis has not confirmed; they are confirmed in the order in which they were put."""
+        """Number of puts that Redis has not confirmed; they are confirmed in order."""
         return self._protocol.outbox.puts
 
     @property
     def outage(self) -> str:
-        """Why Redis gives no usable answer now, in a sentence without a full stop; empty: it does."""
+        """Why Redis gives no usable answer now, in a sentence without a full stop; empty: no outage."""
         return self._outage.reason
 
     @property
     def over(self) -> bool:
-        """The run is finished for good: nothing is put any more."""
+        """The run is finished for good: no more puts are accepted."""
         return self._protocol.over
 
     @property
     def left_over(self) -> list[Put]:
-        """Puts without a parent that the run, now over, has not done for certain."""
+        """Puts without a parent that the run, now over, may not have completed."""
         return self._protocol.left_over
 
     @property
     def lost(self) -> bool:
-        """The frontier is gone; the crawl cannot go on."""
+        """The frontier is gone; the crawl cannot continue."""
         return self._protocol.lost
 
     @property
     def on_hold(self) -> bool:
-        """No worker of the crawl gets a lease, because somebody said so."""
+        """The crawl is paused or draining: no worker gets a lease."""
         return self._protocol.words.hold is not Hold.NONE
 
     @property
     def idle(self) -> bool:
-        """Nothing of the whole crawl is left, as far as this worker knows, but what may be fed."""
+        """Nothing of the whole crawl is left, as far as this worker knows; start payloads may still come."""
         return self._protocol.idle
 
     @property
@@ -197,10 +197,10 @@ class Worker:
         """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
         return self._protocol.ending
 
-    # The owner's side: nothing here waits.
+    # For the owner; none of these waits.
 
     def put(self, put: Put) -> bool:
-        """Take a new entry into the outbox; False if the run is over for good and it was dropped."""
+        """Add a new entry to the outbox; return False if it was dropped because the run is over for good."""
         if self._protocol.over:
             return False
         self._protocol.finished = False
@@ -208,7 +208,7 @@ class Worker:
         return True
 
     def take(self) -> Lease | None:
-        """Hand out the next lease; None if there is none at the moment."""
+        """Return the next lease to run; None if there is none at the moment."""
         now = time.monotonic()
         while (lease := self._leases.take(now)) is not None and not lease.genuine:
             self._refuse(lease)
@@ -225,9 +225,10 @@ class Worker:
         return None
 
     def sent(self, entry_id: bytes) -> None:
-        """The request of a lease that has a time of sending has gone out; other leases are ignored.
+        """Note that the request of a lease was sent; leases without a time for sending are ignored.
 
-        The delay counts from this call, of which only the first is heard: too early and the site sees less.
+        The delay starts at the first call for a lease; later calls are ignored. If the call is too early, the
+        site sees a shorter delay.
         """
         if not self._leases.has_unsent:
             return
@@ -240,40 +241,40 @@ class Worker:
                 self._wake_at(max(0.0, send_at - now))
 
     def downloaded(self, entry_id: bytes) -> None:
-        """A lease takes no room in its partition any more; at its end that goes without saying."""
+        """Note that a lease no longer counts against its partition's limit; settling it implies this."""
         self._leases.downloaded(entry_id)
         if self._pace.hungry:
-            # What was asked for in vain, for want of room, is backed off from: now there is some.
+            # Exchanges that brought nothing for lack of room have backed off: now there is room.
             self._pace.room_appeared()
             self.kick()
 
     def held_up(self, entry_id: bytes) -> None:
-        """The download of a lease waits for something in this process: it takes no room meanwhile.
+        """Note that the download of a lease waits in this process: it does not count against the limit now.
 
-        One that has a time of sending keeps its room until it has gone out: the next one counts from that.
+        A lease with a time for sending keeps counting until it is sent: the next one is timed by that.
         """
         if not self._leases.is_unsent(entry_id):
             self.downloaded(entry_id)
 
     def block(self, partition: bytes, seconds: float) -> None:
-        """Have all workers leave a partition alone: its site asked for it."""
+        """Block a partition for all workers for *seconds*, because its site asked for it."""
         self._note(Block(partition, time.monotonic() + seconds))
         self._protocol.withdraw(partition)
 
     def ack(self, entry_id: bytes) -> None:
-        """The work on a lease is done, and all its children were put."""
+        """Settle a lease: its work is done, and all its children were put."""
         self._settle(Ack(entry_id))
 
     def release(self, entry_id: bytes) -> None:
-        """Give a lease back unspent."""
+        """Return a lease to the backlog; no attempt is charged."""
         self._settle(Release(entry_id))
 
     def fail(self, entry_id: bytes, reason: str, label: str) -> None:
-        """The work on a lease ended without success for good; *label* says what it was."""
+        """Settle a lease whose work has failed for good; *label*: see `Fail`."""
         self._settle(Fail(entry_id, reason, label))
 
     def bury(self, entry_id: bytes, reason: str) -> None:
-        """Set a lease aside as a dead letter."""
+        """Turn a lease into a dead letter."""
         self._settle(Bury(entry_id, reason))
 
     def seeded(self, *, failed: bool = False) -> None:
@@ -283,13 +284,13 @@ class Worker:
             self.kick()
 
     def listen(self, on: bool) -> None:
-        """Keep the run open for what others may feed, though nothing of it is left; or not any more."""
+        """Keep the run open for start payloads even if nothing is left (*on*), or stop doing so."""
         if self._protocol.listening != on:
             self._protocol.listening = on
             self.kick()
 
     def kick(self) -> None:
-        """Ask the pace anew when the next exchange is due."""
+        """Recompute when the next exchange is due."""
         self._kick.set()
 
     def _refuse(self, lease: Lease) -> None:
@@ -299,7 +300,7 @@ class Worker:
         self.bury(lease.entry_id, NOT_SIGNED)
 
     def _note(self, note: Note) -> None:
-        # Only in here: while it is not told, other workers wait for it, or should.
+        # Send it soon: other workers wait for it (sent), or must stop (block).
         self._protocol.notes.append(note)
         self._pace.first_move()
         self.kick()
@@ -334,30 +335,30 @@ class Worker:
     # Joining and leaving.
 
     async def start(self, new_epoch: str) -> Joined:
-        """Join the crawl, take back what dead workers of this machine held, and begin to exchange.
+        """Join the crawl, reclaim the leases of dead workers of this machine, and start exchanging.
 
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started.
         """
-        # Idempotent by its id: a reply that a busy Redis is late with is no reason to refuse.
+        # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
         deadline = time.monotonic() + JOIN_PATIENCE_S
         joined = await self._until(deadline, lambda: self._driver.join(new_epoch))
         if joined.status is Status.FINISHED:
             return joined
-        with suppress(FrontierError):  # the heartbeat does it again; to raise would leave a ghost behind
+        with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
             await self._reclaimer.reclaim_local(self.epoch, self.run, by=self.id)
         self._heartbeat.start(self.id, self.epoch)
         self._task = asyncio.create_task(self._exchange_until_closing(), name=f"scrapy-dq {self.id}")
         return joined
 
     async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
-        """Give the buffer back, hand in the outbox, and leave; give up after *deadline_s*.
+        """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
 
-        What could not be handed in stays in flight under this worker's id, and is run again.
+        What could not be sent stays in flight under this worker's id, and is run again.
 
         Args:
-            durable: do not leave an open run before what was put is on Redis's disk. None: if the log, with
-                which this worker goes, has puts that nobody else would bring back.
+            durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
+                log, which ends with this worker, has puts that no other worker could repeat.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -384,9 +385,9 @@ class Worker:
                 await self._until(deadline, self._driver.leave)
         except FrontierError as error:
             logger.error(
-                "%s, for the %.0f s that closing may take: %d moves were not stored. Nothing is lost of what "
-                "came from pages: they are in flight under worker %s and will be run again. %d requests came "
-                "from start() or engine.crawl(): the next crawl's start() has to bring them back",
+                "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
+                "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
+                "came from start() or engine.crawl(): the next crawl's start() has to yield them again",
                 error,
                 deadline_s,
                 len(protocol.outbox),
@@ -408,7 +409,7 @@ class Worker:
         while protocol.unsaid and not (protocol.lost or protocol.over):
             await self._until(deadline, self._exchange)
             if protocol.unsaid and time.monotonic() >= deadline:
-                raise FrontierUnavailable("Redis takes too long for what this worker has found")
+                raise FrontierUnavailable("Redis takes too long to store what this worker has found")
 
     async def _leave_durable(self, deadline: float) -> None:
         async def verify() -> None:
@@ -436,7 +437,7 @@ class Worker:
     # Exchanges.
 
     def _told(self, words: int) -> None:
-        # The heartbeat's call. An exchange brings what it was; one that looks in often has it already.
+        # Called by the heartbeat. The next exchange brings the words, unless a recent one has brought them.
         if words != self._protocol.words.count:
             self._pace.called()
             self.kick()
@@ -452,7 +453,7 @@ class Worker:
                     self._protocol.empty_buffer()
                 await self._exchange()
             except FrontierError as error:
-                # A callback that blocks the loop makes every timeout late: the answer may have been there.
+                # A callback that blocks the loop delays every timeout: the answer may have arrived.
                 blocked = self._heartbeat.blocked_since(began)
                 if not blocked:
                     self._outage.began(error)
@@ -460,12 +461,12 @@ class Worker:
                 if not blocked:
                     await self._rest()
             except Exception:
-                # Never end silently: without this coroutine the crawl would hang for ever.
+                # Never end silently: without this coroutine the crawl would hang forever.
                 logger.exception("Unexpected error in an exchange; trying again")
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Wait before the next try; closing ends it."""
+        """Wait before the next try; closing ends the wait."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._closing.wait(), self._outage.delay_s())
 
@@ -494,7 +495,7 @@ class Worker:
             self._wants(), pace.ahead_s, pace.ahead, most, pace.until
         )
         now = time.monotonic()
-        # Others that seed are counted only while nothing waits; what is fed comes without a word.
+        # Other seeding workers are counted only while nothing waits; start payloads come without notice.
         quiet = protocol.census.only_delayed and not (
             protocol.seeding or protocol.listening or protocol.outbox
         )

@@ -1,6 +1,6 @@
--- bands: the lists of each partition, one per rank, and which of them is its best.
+-- bands: the lists of each partition, one per rank, and which of them is served first (its best).
 -- USES     entry.rank_bytes, entry.rank_text, entry.unpack_rank, keys.backlog_key, keys.key
-local lists = {} -- rank -> partition -> name: most moves of an exchange need one of a few
+local lists = {} -- rank -> partition -> name: a cache, because most moves of an exchange use a few lists
 local function list_of(rank, partition)
   local of_rank = lists[rank]
   if not of_rank then
@@ -14,17 +14,17 @@ local function list_of(rank, partition)
   end
   return list
 end
--- The best member of a partition in a ZSET that is sorted by bytes, without the partition.
+-- Returns the first member of a partition in a ZSET that is sorted by bytes, without the partition's name.
 local function first_of(set, partition)
   local member = redis.call('ZRANGEBYLEX', set, '[' .. partition .. '\0', '(' .. partition .. '\1',
     'LIMIT', 0, 1)[1]
   return member and string.sub(member, #partition + 2)
 end
--- A list has begun, or is used up: most partitions have one, which costs no search.
+-- Registers a new list. Most partitions have a single list, for which no search is necessary.
 local function add_band(partition, rank)
   local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
   if not best or rank < unpack_rank(best) then
-    -- The former best first: if this is stopped between the two, it is not forgotten.
+    -- Store the former best first: if the script is stopped between the two writes, it is not lost.
     if best then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. best) end
     redis.call('HSET', key.bands, partition, band)
   else

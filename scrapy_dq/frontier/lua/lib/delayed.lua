@@ -1,10 +1,10 @@
--- delayed: entries that are not due yet; at their time they take the place of one that is put then.
+-- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
 -- USES     entry.read_delayed, keys.key, midway.falling_due, partition.classify_touched, partition.wake_resting,
 --          politeness.forget_past, put.append, put.wrong_list, state, state.is_there, state.now_ms, types.polite
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end
-  local passed = 0 -- by: their lists are not ours
+  local passed = 0 -- skipped entries: the key of their list has another type
   repeat
     local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', passed, 20)
     for _, member in ipairs(due) do
@@ -13,7 +13,7 @@ local function promote(limit, max_bytes)
         passed = passed + 1
       else
         redis.call('ZREM', key.delayed, member)
-        falling_due = member -- until it is in a list
+        falling_due = member -- until it is stored in a list
         state.delayed = state.delayed - 1
         append(id, rank, partition, payload)
       end
@@ -22,7 +22,7 @@ local function promote(limit, max_bytes)
     limit = limit - #due
   until #due < 20 or limit <= 0 or max_bytes <= 0
 end
--- What time has brought: entries that are due, partitions that may be served, limits that are past.
+-- Applies the passage of time: entries become due, partitions may be served again, past times are deleted.
 local function tidy(ahead, max_bytes)
   promote(500, max_bytes)
   if polite then
@@ -32,7 +32,7 @@ local function tidy(ahead, max_bytes)
   end
   classify_touched(ahead)
 end
--- Milliseconds until something that waits falls due, or a partition's rest ends; -1: neither is there.
+-- Milliseconds until an entry is due or a partition's wait ends; -1: there is neither.
 local function next_due_ms()
   local first = math.huge
   local function look_at(set)

@@ -1,7 +1,7 @@
--- entry: how an entry is written in each place, and how it comes back to its exact place.
--- A place is 16 bytes that sort as the order serves: 8 of rank, 8 of turn (the sequence, or what is left of a
--- large number after it). A partition's name holds no zero byte, so that in a ZSET whose scores are all 0 each
--- partition's members stand together, best first. Each new string costs: an element becomes a record as it is.
+-- entry: the stored form of an entry in each key, and how an entry returns to its exact place.
+-- A place is 16 bytes that sort in the order of serving: 8 of rank, 8 of turn (the sequence, or a large number minus
+-- the sequence). A partition's name holds no zero byte, so that in a ZSET whose scores are all 0 each partition's
+-- members are adjacent, best first. Creating strings is expensive: an element becomes part of a record unchanged.
 --   backlog:<rank>:<partition>  LIST  turn(8) id(12) payload                   never leased yet
 --   bands                 HASH  partition -> rank(8)                           its best list
 --   more_bands            ZSET  partition 0 rank(8)                            its other lists
@@ -25,11 +25,11 @@ end
 local function turn_bytes(rank, sequence)
   return struct.pack('>I8', order_newest_first(rank) and BIAS - sequence or sequence)
 end
--- What a stranger has written may be shorter than what is read of it. Completed, it is leased, and then buried.
--- Longer than the record of any entry that DQ_MAX_ENTRY_BYTES allows: of such a stranger's only the beginning is
--- leased, and refused. The whole might get through within no time-out, and its lease be repeated for ever.
+-- Data that somebody else has written may be shorter than the fixed fields. It is padded, leased, and then buried.
+-- Or it is longer than any entry that DQ_MAX_ENTRY_BYTES allows: then only its first bytes are leased, and refused.
+-- Sending all of it might exceed every timeout, so that its lease would be repeated forever.
 local MOST_BYTES = 4 * 1024 * 1024 + 4096
-local ELEMENT, MEMBER = 20, 29 -- the least that an element of a list has; a member of returned, or of quarantine
+local ELEMENT, MEMBER = 20, 29 -- minimum size of a list element; of a member of returned or quarantine
 local function whole(text, size)
   return #text < size and text .. string.rep('\0', size - #text) or text
 end
@@ -41,38 +41,38 @@ local function place_before(a, b)
   if a_rank ~= b_rank then return a_rank < b_rank end
   return a_turn < b_turn
 end
--- Splits what stands from *from* on into partition and payload.
+-- Splits a record from position *from* on into partition and payload.
 local function split(record, from)
   local stop = string.find(record, '\0', from, true)
   return string.sub(record, from, stop - 1), string.sub(record, stop + 1)
 end
 -- Splits a member of delayed into id, rank, partition and payload.
 local function read_delayed(member)
-  if not string.find(member, '\0', 21, true) then -- a stranger's
+  if not string.find(member, '\0', 21, true) then -- not ours
     return whole(string.sub(member, 1, 12), 12), 0, '', ''
   end
   return string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20)), split(member, 21)
 end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
--- Splits a record of in-flight into what it says.
+-- Splits a record of in-flight into its fields.
 local function read_record(record)
   local partition, element = split(record, 10)
   element = whole(element, ELEMENT)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
     partition = partition, payload = string.sub(element, 21) }
 end
-local holds_suspect -- the lease from quarantine that the worker of this exchange holds; false: none
+local holds_suspect -- id of the lease from quarantine that the worker of this exchange holds; false: none
 -- Removes one lease from a worker; false if it does not hold it.
 local function take_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end
   redis.call('HDEL', in_flight_key(worker_id), id)
-  if #id ~= 12 or not string.find(record, '\0', 10, true) then return false end -- a stranger's, and no lease
+  if #id ~= 12 or not string.find(record, '\0', 10, true) then return false end -- not a lease of ours
   local lease = read_record(record)
   lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
   lease.id, lease.worker = id, worker_id
-  moving = lease -- until it is somewhere else
-  if lease.quarantined or holds_suspect == id then -- its record may be that of another entry of this id (grants.lua)
+  moving = lease -- until it is stored elsewhere
+  if lease.quarantined or holds_suspect == id then -- the record may belong to another entry with this id (grants.lua)
     redis.call('HSET', worker_key(worker_id), 'quarantined', '')
     holds_suspect = false
   end
@@ -85,7 +85,7 @@ local function come_back(set, id, lease)
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
   moving = nil
   now_there(set)
-  if lease.partition == CLAIMED then state.claimed = 1 end -- a retry brings it into a run that has claimed nothing
+  if lease.partition == CLAIMED then state.claimed = 1 end -- after a retry, in a run that has claimed nothing
   state.waiting = state.waiting + 1
   touched[lease.partition] = true
 end

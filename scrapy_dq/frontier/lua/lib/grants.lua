@@ -1,8 +1,8 @@
--- grants: what an exchange leases: put in flight in a few writes, and remembered for a repeat of it.
+-- grants: the leases of an exchange: stored in in-flight in a few writes, and remembered for a repeat.
 -- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.partition_of, entry.whole, keys.in_flight_key,
 --          keys.worker_key, midway, politeness.count_busy, state, state.now_ms, state.there
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
--- ids, and by position: the record that in-flight has; when it may be sent, in ms from now (none: at any time).
+-- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 }
 local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
@@ -11,7 +11,7 @@ end
 local function write_grants()
   if #grants.ids == grants.written then return end
   local fields, written = {}, {}
-  -- One that was forgotten (forget.lua) and put again by a log may come twice: it is held, and settled, once.
+  -- An id that was forgotten (forget.lua) and put again by a replay log may occur twice: it is leased and settled once.
   for i = grants.written + 1, #grants.ids do
     local id, record = grants.ids[i], grants.records[i]
     fields[#fields + 1], fields[#fields + 2] = id, record
@@ -40,14 +40,14 @@ local function grant_member(set, partition, member, flag)
     .. partition .. '\0' .. string.sub(member, 9, 28) .. string.sub(member, 30))
 end
 local function grant_at(position, wait_ms) grants.waits[position], grants.timed = wait_ms, true end
--- What the worker is told: the records, and of each its time, if any has one.
+-- Returns what the worker gets: the records, and the time of each, if any has one.
 local function granted()
   local waits = {}
   for i = 1, grants.timed and #grants.ids or 0 do waits[i] = grants.waits[i] or '' end
   return grants.records, waits
 end
--- What a repeat of this exchange needs to get the same answer: 'i' and the ids; or 't' and of each id(12) and send
--- time(8), if any has one.
+-- Returns what a repeat of this exchange needs to get the same answer: 'i' and the ids; or, if any has a time for
+-- sending, 't' and for each id(12) and time(8).
 local function remember_grants()
   if #grants.ids == 0 then return '' end
   if not grants.timed then return 'i' .. table.concat(grants.ids) end
@@ -57,11 +57,11 @@ local function remember_grants()
   end
   return table.concat(records)
 end
--- Whether this exchange was stopped half-way, and what it left is what is in flight now (mend.lua).
+-- Whether this exchange was stopped midway, and the number in flight is still the one that mend.lua has stored.
 local function is_mended(worker_id, seq)
   return redis.call('HGET', worker_key(worker_id), 'mended') == string.format('%.0f %.0f', seq, there.in_flight)
 end
--- Writes into the worker's record what has changed of it; *was* as exchange.lua reads it.
+-- Writes the changed fields of the worker's record; *was*: the record as exchange.lua reads it.
 local function remember(worker_id, was, seq, seeding, dropped, settled)
   local changed = { 'last_seq', seq }
   local function set(field, before, now)
@@ -79,7 +79,7 @@ local function remember(worker_id, was, seq, seeding, dropped, settled)
 end
 local function repeat_grants(worker_id, remembered)
   local timed = string.sub(remembered, 1, 1) == 't'
-  for i = 2, #remembered - (timed and 19 or 11), timed and 20 or 12 do -- what is not whole, others wrote
+  for i = 2, #remembered - (timed and 19 or 11), timed and 20 or 12 do -- ignores an incomplete last item
     local id = string.sub(remembered, i, i + 11)
     local record = redis.call('HGET', in_flight_key(worker_id), id)
     if record then

@@ -1,13 +1,13 @@
--- limits: what settings, or a person, say of partitions. What was saturated may be served again.
+-- limits: sets the limits of partitions, from settings or by hand. Saturated partitions may then be served again.
 -- USES     entry.partition_of, keys.in_flight_key, keys.key, politeness.count_busy, politeness.save_partitions, state,
 --          state.save_limiting
 local function free_saturated()
   if redis.call('EXISTS', key.saturated) == 0 then return end
-  -- Each is looked at when its turn comes: lease puts back what is saturated still.
+  -- Each is checked at its turn: lease.lua puts back those that are still saturated.
   redis.call('ZUNIONSTORE', key.rotation, 2, key.rotation, key.saturated, 'AGGREGATE', 'MAX')
   redis.call('UNLINK', key.saturated)
 end
--- Sets a partition's own limits; false or nil: the crawl's.
+-- Sets a partition's own limits; false or nil: the crawl's default.
 local function set_own_limits(partition, delay_ms, concurrency)
   if delay_ms or concurrency then
     redis.call('HSET', key.limits, partition, (delay_ms or '') .. ':' .. (concurrency or ''))
@@ -15,20 +15,20 @@ local function set_own_limits(partition, delay_ms, concurrency)
     redis.call('HDEL', key.limits, partition)
   end
 end
--- From the first limit of a run on, what is in flight is counted by partition.
+-- From the first limit of a run on, entries in flight are counted by partition.
 local function begin_to_limit()
   if state.limited then return end
   state.limited = true
-  redis.call('UNLINK', key.busy) -- of one that was stopped here
+  redis.call('UNLINK', key.busy) -- may be left by a script that was stopped here
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
-      if string.find(record, '\0', 10, true) then count_busy(partition_of(record), 1) end -- else a stranger's
+      if string.find(record, '\0', 10, true) then count_busy(partition_of(record), 1) end -- else not ours
     end
   end
   save_partitions()
   save_limiting()
 end
--- All limits at once, from the settings: what was there before is gone.
+-- Sets all limits at once, from the settings; replaces all previous limits.
 local function set_limits(packed)
   local delay_ms, concurrency, own = unpack(cmsgpack.unpack(packed))
   if delay_ms > 0 or concurrency > 0 or #own > 0 then
@@ -43,5 +43,5 @@ local function set_limits(packed)
     set_own_limits(own[i], own[i + 1], own[i + 2])
   end
   free_saturated()
-  redis.call('HSET', key.meta, 'limits_set', packed) -- last: from then on nobody sets them again
+  redis.call('HSET', key.meta, 'limits_set', packed) -- last: from then on they count as set
 end

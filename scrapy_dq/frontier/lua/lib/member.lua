@@ -1,9 +1,9 @@
--- member: register and remove workers; clear what a run leaves behind.
+-- member: registers and removes workers; clears the keys of a run.
 -- USES     entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key, keys.key,
 --          keys.worker_key, kinds.drop_seen, midway, starts.stored_starts, state, state.next_event,
 --          state.save_limiting, state.wall_ms
--- One that rejoins brings from its *old* record since when it works (ms, Redis's clock), how much it has done, and the
--- event of its joining (0: forgotten). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
+-- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, and the
+-- event of its joining (0: lost). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
 local function register(id, identity, starts, old, suspect, came_from, seeding)
   midway.registering = id
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', seeding or 1, 'fenced', 0, 'identity', identity,
@@ -11,23 +11,23 @@ local function register(id, identity, starts, old, suspect, came_from, seeding)
     'done', old and old.done or 0, 'starts', starts, 'joined', old and (old.joined or 0) or next_event())
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
   redis.call('HSET', key.beats, id, 0)
-  state.members = state.members + redis.call('SADD', key.members, id) -- last: a member has all of these
+  state.members = state.members + redis.call('SADD', key.members, id) -- last: every member has the keys above
   midway.registering = nil
 end
 local function remove_member(id)
-  midway.removing = id -- all that it had is elsewhere
+  midway.removing = id -- its leases are stored elsewhere by now
   state.members = state.members - redis.call('SREM', key.members, id)
   redis.call('HDEL', key.beats, id)
   redis.call('UNLINK', worker_key(id), in_flight_key(id))
   midway.removing = nil
 end
--- Every key of the run, named one by one: nothing is found by a pattern.
+-- Unlinks every key of the run by its name; no pattern search.
 local function clear_run(keep_seen, keep_admitted)
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     redis.call('UNLINK', worker_key(id), in_flight_key(id))
   end
   local function unlink_list(partition, band)
-    if #band ~= 8 then return end -- no band: a stranger's
+    if #band ~= 8 then return end -- not a band of ours
     redis.call('UNLINK', backlog_key(rank_text(unpack_rank(band)), partition))
   end
   local best = redis.call('HGETALL', key.bands)
@@ -40,29 +40,29 @@ local function clear_run(keep_seen, keep_admitted)
     key.blocked)
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
-  state.seen = 0 -- what is kept is what is there now
+  state.seen = 0 -- so that no damage is found: the present size is the right one from now on
   if not keep_seen then
     drop_seen()
     redis.call('UNLINK', key.adopted)
-    state.clock, state.offset = 0, 0 -- what is kept has its times by this clock
+    state.clock, state.offset = 0, 0 -- a kept `seen` has times of this clock
   end
 end
--- What a worker says of `seen`; one that says nothing goes by what was said last. Nothing at all: it is kept.
+-- Whether `seen` is kept: the worker's choice; if it has none, the last one stored; if there is none, it is kept.
 local function keeps_seen(said)
   if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
   return said == '1'
 end
--- The last worker has left a finished run. Until the next run begins, a retry, or a worker that comes back, needs what
--- makes a put known: without it either would crawl all of it again.
+-- The last worker has left a finished run. Until the next run starts, a retry or a returning worker needs the tokens of
+-- puts: without them, either would crawl everything again.
 local function end_run(keep_seen)
   local kept = redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
   redis.call('HSET', key.meta, 'seen_for', kept and not keep_seen and 'retry' or '', 'cleared', kept and 0 or 1)
   clear_run(keep_seen or kept, kept)
 end
--- Whether a run that is begun now knows what the finished one has seen.
+-- Whether a run that starts now keeps the seen set of the finished one.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
--- Whether the finished run is that of who joins now: by its name (-1), or because a supervisor starts again what has
--- just ended, well or by a kill (how long ago it ended).
+-- Whether the finished run is that of the joining worker: by its name (-1), or because a supervisor has restarted a
+-- worker that just ended, normally or by a kill (returns how long ago the run ended).
 local function over_for(ours, restart_ms)
   local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
   if state.gone > 0 then return false end
@@ -71,14 +71,14 @@ local function over_for(ours, restart_ms)
   return ago_ms >= 0 and ago_ms < restart_ms and was[4] and ours.spider == was[2]
     and (ours.spider_args == was[3] or stored_starts()[ours.starts] == 'done') and ago_ms
 end
--- Who calls it writes run and phase, in one step: until then the last one is finished.
+-- Prepares the next run. The caller writes run and phase in one command: until then the last run is finished.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
   redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'hold', 'crawled')
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed, state.hold, state.gone = 0, '', 0
-  -- Nothing is in flight: what limits there are can be counted from here on.
+  -- Nothing is in flight, so that counting by partition can start here.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or redis.call('EXISTS', key.limits) == 1
   save_limiting()
 end

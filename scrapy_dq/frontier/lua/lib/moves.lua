@@ -1,4 +1,4 @@
--- moves: those of an exchange, as frontier/moves.py and wire.py write them. No other file knows where a field stands:
+-- moves: the moves of an exchange, as frontier/moves.py and wire.py write them. Only this file has the field positions:
 --   put      0, id, admission, token, priority, start, payload, partition [, wait_ms, not_before_ms, reason, known_as
 --            [, most]]
 --   ack      1, id
@@ -7,8 +7,8 @@
 --   fail     4, id, reason, label
 -- USES     order.order_rank
 local PUT, ACK, RELEASE, BURY, FAIL = 0, 1, 2, 3, 4
--- Returns the puts, each with its position in the exchange (from 0) and its rank; and what ends leases, in its order:
--- tables with ids (acks that follow each other), or with one id, its kind, and what the kind has.
+-- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
+-- order: tables with ids (consecutive acks), or with one id, its kind, and the fields of that kind.
 local function read_moves(packed)
   local puts, endings, acks = {}, {}, nil
   for i, move in ipairs(cmsgpack.unpack(packed)) do

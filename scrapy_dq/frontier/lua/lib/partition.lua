@@ -1,13 +1,13 @@
--- partition: which of four ZSETs a partition that has something waiting is in; an empty one is in none.
+-- partition: a partition with waiting entries is in one of four ZSETs; an empty partition is in none.
 --   rotation   may be served; score: its turn, least recently served first
---   suspects   the same, but only entries in quarantine wait: who holds one already passes it by
---   resting    not before the time that is its score (ms)
---   saturated  not before something of it is settled or sent
+--   suspects   the same, but only entries in quarantine wait: a worker that holds one already skips it
+--   resting    must wait until the time in its score (ms)
+--   saturated  must wait until one of its leases is settled or sent
 -- USES     bands.first_of, keys.key, politeness.earliest_of, politeness.is_saturated, state, state.now_ms,
 --          state.touched, types.polite
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
-  -- In first, then out: if this is stopped between the two, it stands in both, and its next turn puts that right.
+  -- Add first, then remove: if the script is stopped in between, it is in both sets, and its next turn corrects that.
   if where then redis.call('ZADD', key[where], unpack(score)) end
   for _, name in ipairs(PLACES) do
     if name ~= where and (polite or name == 'rotation') then redis.call('ZREM', key[name], partition) end
@@ -18,7 +18,7 @@ local function next_turn()
   state.turn = state.turn + 1
   return state.turn
 end
--- Puts a partition where it belongs now; *ahead* ms before its time it may be leased from already.
+-- Moves a partition to the right set; it may be served from *ahead* ms before its time on.
 local function classify(partition, ahead, served)
   local ordinary = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
   if not ordinary and not first_of(key.quarantine, partition) then return put_into(partition, nil) end
@@ -34,11 +34,11 @@ end
 local function classify_touched(ahead)
   local names = {}
   for partition in pairs(touched) do names[#names + 1] = partition end
-  table.sort(names) -- pairs() has an order of its own in each run
+  table.sort(names) -- the order of pairs() varies
   for _, partition in ipairs(names) do classify(partition, ahead) end
   touched = {}
 end
--- Partitions whose rest is over, or nearly, go back into the rotation.
+-- Partitions whose wait is over, or nearly over, return to the rotation.
 local function wake_resting(ahead)
   local due = redis.call('ZRANGEBYSCORE', key.resting, '-inf', now_ms() + ahead,
     'LIMIT', 0, 500)

@@ -1,9 +1,9 @@
--- politeness: what a partition may have at once and how often, over all workers. Times are Redis's, in ms.
---   limits    HASH  partition -> "<delay ms>:<concurrency>", each empty where the crawl's own holds
+-- politeness: delay and concurrency of each partition, over all workers. Times are those of Redis, in ms.
+--   limits    HASH  partition -> "<delay ms>:<concurrency>", each empty if the crawl's default holds
 --   busy      HASH  partition -> how many of its entries are in flight
---   unsent    HASH  partition -> id of the lease whose sending ends a stint: until then nobody else leases
---   earliest  ZSET  partition, score: before this time nothing of it is sent
---   blocked   ZSET  partition, score: until when a site, or a person, asked to be left alone
+--   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no other worker leases
+--   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
+--   blocked   ZSET  partition, score: the end of a block that its site or a person has asked for
 -- USES     keys.key, state, state.CLAIMED, state.now_ms, state.touched, types.polite
 local function parse_limits(text)
   local delay, concurrency = string.match(text or '', '^(%d*):(%d*)$')
@@ -39,7 +39,7 @@ local function end_stint(partition, id, age)
   set_earliest(partition, now_ms() - age + limits_of(partition))
   redis.call('HDEL', key.unsent, partition)
 end
--- A lease is over, however: it counts no more, and if it was not sent, it is taken for sent just now.
+-- A lease has ended, for whatever reason: it is not counted any more, and if it was not sent, it counts as sent now.
 local function lease_ended(partition, id)
   if not state.limited then return end
   count_busy(partition, -1)
@@ -52,7 +52,7 @@ local function is_saturated(partition)
   local _, concurrency = limits_of(partition)
   return concurrency > 0 and busy_of(partition) >= concurrency
 end
--- Of partitions {name -> ...}, those that are blocked, and for longer than leases may be taken ahead.
+-- Returns those of *partitions* {name -> ...} that are blocked for more than *ahead* ms.
 local function blocked_among(partitions, ahead)
   local found = {}
   if polite and redis.call('EXISTS', key.blocked) == 1 then

@@ -1,10 +1,10 @@
--- put back: what a script had in its hands when it was stopped goes where it came from.
+-- put back: returns what a stopped script was moving to where it came from.
 -- USES     bands.add_band, bands.list_of, entry.ELEMENT, entry.come_back, entry.rank_bytes, entry.read_record,
 --          entry.split, entry.whole, keys.in_flight_key, keys.key, keys.worker_key, kinds.seen
 local function put_back(id, lease)
   come_back(lease.quarantined and 'quarantine' or 'returned', id, lease)
 end
--- It was granted to this worker, which has not heard of it.
+-- For an entry that was granted to this worker, which has not been notified.
 local function put_back_record(record, worker_id)
   local lease = read_record(record)
   lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
@@ -12,7 +12,8 @@ local function put_back_record(record, worker_id)
   if lease.quarantined then redis.call('HSET', worker_key(worker_id), 'quarantined', '') end
   put_back(string.sub(whole(element, ELEMENT), 9, 20), lease)
 end
--- It was taken from a worker that has it again, to settle it once more; one that is gone does not come for it.
+-- For a lease that was taken from a worker: the worker gets it back, to settle it again; if the worker is gone, the
+-- entry returns to the backlog.
 local function give_back(lease)
   if not lease.worker or redis.call('SISMEMBER', key.members, lease.worker) == 0 then
     return put_back(lease.id, lease)
@@ -26,7 +27,7 @@ local function remove_token(admission, token)
   if type(remove) == 'function' then return remove(token) end
   redis.call(remove, ({ key.seen, key.seeds, key.admitted })[admission], token)
 end
--- A list that has begun may have no band yet: nobody would find it.
+-- A new list may have no band yet: no worker would find it.
 local function note_band(partition, rank)
   local band = rank_bytes(rank)
   if redis.call('EXISTS', list_of(rank, partition)) == 0 then return end

@@ -1,12 +1,12 @@
--- recount: what is counted, and where each partition stands, anew from the keys. COST O(partitions + workers), with
+-- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
 -- USES     entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key,
 --          keys.key, limits.free_saturated, partition.classify_touched, politeness.end_stint, state, state.touched
--- How many entries the lists have, and what came back; each partition is noted in *found*. *looks*: nothing is written.
+-- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. *looks*: writes nothing.
 local function recount_waiting(found, looks)
   local waiting = 0
   local function look_at(partition, band)
-    if #band ~= 8 then return end -- no band: a stranger's
+    if #band ~= 8 then return end -- not a band of ours
     local size = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
     if type(size) == 'number' and size > 0 then waiting, found[partition] = waiting + size, true end
   end
@@ -20,7 +20,7 @@ local function recount_waiting(found, looks)
     local partition, band
     if string.find(member, '\0', 1, true) then partition, band = split(member, 1) end
     if partition and band == best_of[partition] and not looks then
-      redis.call('ZREM', key.more_bands, member) -- it became the best one, and that was stopped half-way
+      redis.call('ZREM', key.more_bands, member) -- a script was stopped while it became the best one
     elseif partition and band ~= best_of[partition] then
       look_at(partition, band)
     end
@@ -28,7 +28,7 @@ local function recount_waiting(found, looks)
   for _, set in ipairs({ key.returned, key.quarantine }) do
     waiting = waiting + redis.call('ZCARD', set)
     local from = '-'
-    while from do -- from partition to partition: what waits in each may be large
+    while from do -- one step per partition: each may have many members
       local member = redis.call('ZRANGEBYLEX', set, from, '+', 'LIMIT', 0, 1)[1]
       local stop = member and string.find(member, '\0', 1, true)
       if stop then
@@ -42,7 +42,7 @@ local function recount_waiting(found, looks)
   end
   return waiting
 end
--- How many are in flight; with limits, of each partition, too, and a stint whose lease is gone is over.
+-- Counts the entries in flight; with limits, also by partition, and ends stints whose lease is gone.
 local function recount_in_flight()
   local in_flight, of, held = 0, {}, {}
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
@@ -50,7 +50,7 @@ local function recount_in_flight()
     in_flight = in_flight + redis.call('HLEN', name)
     local leases = state.limited and redis.call('HGETALL', name) or {}
     for i = 1, #leases, 2 do
-      if string.find(leases[i + 1], '\0', 10, true) then -- else a stranger's
+      if string.find(leases[i + 1], '\0', 10, true) then -- else not ours
         local partition = partition_of(leases[i + 1])
         of[partition], held[leases[i]] = (of[partition] or 0) + 1, true
       end
@@ -68,7 +68,7 @@ local function recount()
   local found = {}
   state.waiting, state.in_flight = recount_waiting(found), recount_in_flight()
   state.delayed, state.members = redis.call('ZCARD', key.delayed), redis.call('SCARD', key.members)
-  free_saturated() -- each is looked at when its turn comes
+  free_saturated() -- each is checked at its turn
   for partition in pairs(found) do
     if not redis.call('ZSCORE', key.rotation, partition) then touched[partition] = true end
   end

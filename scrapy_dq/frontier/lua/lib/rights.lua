@@ -1,12 +1,12 @@
--- rights: which commands this user may call. One that is refused in mid-script would stop it half-way.
+-- rights: which commands this user may call. A command that is denied in the middle of a script stops it midway.
 -- USES     keys.worker_key
--- Whether an error says that a user may not; Redis 6.2 has other words for it than 7.
+-- Whether an error means that a user is denied a command; Redis 6.2 words it differently from 7.
 local function is_denied(text)
   return string.find(text or '', 'NOPERM', 1, true) or string.find(text or '', "can't run this command", 1, true)
     or string.find(text or '', "can't access at least one", 1, true)
     or string.find(text or '', 'nknown Redis command', 1, true) -- rename-command
 end
--- Returns the commands of all scripts that are refused, and what Redis says of the first; nothing stays written.
+-- Returns the commands of all scripts that are denied, and the error for the first one; leaves nothing behind.
 local function refused_commands()
   local scratch, refused, words = worker_key('rights'), {}, ''
   local function try(...)
@@ -18,7 +18,7 @@ local function refused_commands()
     end
     return not denied
   end
-  -- Of a key that is not there; those that would write end with another error, or change nothing.
+  -- On a key that does not exist; commands that write fail with another error, or change nothing.
   try('TIME')
   for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'RPOP', 'SCARD', 'SMEMBERS', 'SPOP',
     'SRANDMEMBER', 'TYPE', 'ZCARD', 'ZPOPMAX' }) do try(command, scratch) end
@@ -33,7 +33,7 @@ local function refused_commands()
   try('RENAME', scratch, scratch)
   try('ZADD', scratch, 'XX', 0, '')
   try('ZUNIONSTORE', scratch, 1, scratch)
-  -- These write whatever they are given.
+  -- These write with any arguments.
   try('UNLINK', scratch)
   if try('SREM', scratch, '') then
     try('SADD', scratch, '')

@@ -1,5 +1,5 @@
--- salvage: after an error. What is midway, and how the counts stand, is noted in `torn`, by whichever command is
--- allowed: in mid-script no right changes. The next script finds it there, and mend.lua comes before it.
+-- salvage: runs after an error. Writes the incomplete moves (midway.lua) and the counts to `torn`, with any command
+-- that is allowed: rights do not change during a script. The next script finds it, and mend.lua runs first.
 -- USES     keys.key, midway, midway.adding, midway.adding_to, midway.falling_due, midway.moving, midway.opening,
 --          midway.opening_rank, midway.popped, midway.popped_head, midway.popped_taken, scripts.reply, state,
 --          state.load_state, state.touched
@@ -26,10 +26,10 @@ for partition in pairs(touched) do partitions[#partitions + 1] = partition end
 note('partitions', partitions[1] and partitions)
 local mine = state
 if mine then
-  -- Of an error before the first write nothing is to be mended.
+  -- After an error before the first write there is nothing to mend.
   if not pcall(load_state) then found = true end
   for name, value in pairs(mine) do
-    -- The time passes, and damage is seen, whether or not anything was written.
+    -- These change even if nothing was written: time passes, and damage is detected.
     if name ~= 'clock' and name ~= 'offset' and name ~= 'damage' and name ~= 'seen' and state[name] ~= value then
       found = true
     end
@@ -45,7 +45,7 @@ if found then
     if type(noted) == 'number' then break end
   end
   if type(noted) ~= 'number' and (pending[1] or moving or falling_due) then
-    local lost = ' (and no command is allowed by which the requests in its hands could be noted: they are lost)'
+    local lost = ' (and no allowed command could save the requests that the script was moving: they are lost)'
     if type(reply) == 'table' then reply.err = reply.err .. lost else reply = tostring(reply) .. lost end
   end
 end

@@ -1,13 +1,13 @@
--- serve: the best entries of one partition -> in-flight; its lists are merged with what came back.
+-- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
 -- USES     bands.first_of, bands.list_of, bands.remove_best_band, damage.damaged, entry.ELEMENT, entry.holds_suspect,
 --          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK, grants.grant,
 --          grants.grant_member, keys.key, keys.worker_key, midway.popped, midway.popped_head, midway.popped_taken,
 --          order.order_newest_first, politeness.count_busy, put.wrong_list, state, state.is_there
--- Returns how many were granted, and whether there are more; nothing if the list is none.
+-- Returns how many were granted, and whether there are more; nothing if the key is not a list.
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)
   local elements = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK))
-  if not elements then damaged('backlog') end -- something else has deleted the list
+  if not elements then damaged('backlog') end -- the list was deleted or evicted
   elements = elements or {}
   if elements.err then
     if not wrong_list(rank, partition) then error(elements.err, 0) end
@@ -31,14 +31,14 @@ local function serve_list(partition, rank, count)
   if not more then remove_best_band(partition) end
   return taken, more
 end
--- Grants up to *count* entries of *partition*; returns how many, and whether there are more for certain.
+-- Grants up to *count* entries of *partition*; returns how many, and true if there are certainly more.
 local function serve(partition, count)
   local left, more = count, false
   while left > 0 and grants.bytes < grants.max_bytes do
     local band = redis.call('HGET', key.bands, partition)
     local rank = band and unpack_rank(band)
     local back = is_there('returned') and first_of(key.returned, partition)
-    -- One at a time and never two: when its worker dies, the one that died there is charged, no other.
+    -- A worker leases one suspect at a time: if the worker dies, no other entry is charged an attempt.
     local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
     local place
     if rank and (back or suspect) then

@@ -1,5 +1,5 @@
--- shared: whether several workers with a start() share this run. A program, a command, or one that rejoins is no other
--- worker. `meta.shared` has two of them, a line each: id, and its heartbeats at that time.
+-- shared: whether several workers with a start() share this run. Programs, commands and rejoining workers do not count
+-- as further workers. `meta.shared` holds two of them, one per line: id, and its heartbeat at that time.
 -- USES     keys.key, keys.worker_key
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
@@ -12,8 +12,8 @@ local function note_shared()
     if #workers > 1 then return redis.call('HSET', key.meta, 'shared', table.concat(workers, '\n')) end
   end
 end
--- A worker was found dead: if its heart has not beaten since, it was dead before the other one came, as the one that
--- a supervisor has started in its place.
+-- A worker was declared dead: if its heartbeat has not changed since, it was dead before the other worker joined, which
+-- may be one that a supervisor has started to replace it.
 local function unshare(id)
   local pair = '\n' .. stored_field('shared') .. '\n'
   if not string.find(pair, '\n' .. with_beat(id) .. '\n', 1, true) then return end

@@ -1,10 +1,10 @@
--- starts: which start() methods of this run are complete, and which were broken off before all that they yield was
--- stored. A run is not finished while one is broken off and no other has done the same: `meta.starts` has, by name,
--- 'done' or { event (state.lua), worker_id, again (it has to run again), others (of more workers than this one) }.
--- A name says what start() was called with (the spider's arguments); one that begins with '*' is each worker's own
--- (DQ_SEED_ONCE = False); an empty one is no start() (a program, a command). '?' is that of one whose record is gone.
+-- starts: which start() methods of this run are complete, and which were interrupted before everything that they yield
+-- was stored. A run cannot finish while one is interrupted and no equal one is complete: `meta.starts` maps each name
+-- to 'done' or { event (state.lua), worker_id, again (it has to run again), others (more workers than this one) }.
+-- A name contains the arguments of start() (the spider's arguments). A name with '*' in front is not shared by workers
+-- (DQ_SEED_ONCE = False); an empty name: no start() (a program, a command); '?': a worker whose record is gone.
 -- USES     keys.key, keys.worker_key, state, state.next_event
-local UNKNOWN, AGAIN = '?', '4' -- a seeding level: what it had stored is gone, so that a start() has to run again
+local UNKNOWN, AGAIN = '?', '4' -- a seeding level: stored start requests are gone, so start() has to run again
 local function stored_starts()
   local unpacked, starts = pcall(cmsgpack.unpack, redis.call('HGET', key.meta, 'starts') or '')
   return unpacked and type(starts) == 'table' and starts or {}
@@ -14,8 +14,8 @@ local function save_starts(starts)
   redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts))
 end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
--- A worker whose seeding level falls has stored all that its start() yields: whichever with the same name was broken
--- off, this one is as good.
+-- If a worker's seeding level falls, everything that its start() yields is stored: this completes any interrupted
+-- start() of the same name.
 local function start_done(worker_id, level, was_level)
   if level == was_level or (level ~= '0' and level ~= '3') then return end
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'joined')
@@ -28,7 +28,7 @@ local function start_done(worker_id, level, was_level)
   elseif was == 'done' then
     return
   end
-  -- One of its own, or that has to run again, is made up for only by one that began later.
+  -- A start() that is not shared, or has to run again, is completed only by one that has started later.
   local later = type(was) == 'table' and (is_own(name) or was[3])
   if not later or joined > (tonumber(was[1]) or 0) then starts[name] = 'done' end
   save_starts(starts)
@@ -41,7 +41,7 @@ local function note_broken(name, worker_id, again)
   save_starts(starts)
   return name
 end
--- A worker is gone, or leaves; returns the name of its start() if that was broken off and nobody has done it, else ''.
+-- A worker is dead, or leaves; returns the name of its start() if that is incomplete now, else ''.
 local function start_broken(worker_id)
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'seeding')
   local name, seeding = worker[1] or '', worker[2]
@@ -52,7 +52,7 @@ local function start_broken(worker_id)
   if name == '' or (seeding ~= '1' and seeding ~= '2' and seeding ~= AGAIN) then return '' end
   return note_broken(name, worker_id, seeding == AGAIN)
 end
--- They were done in an earlier run (rejoin.lua); what was broken off may be of who joined it since.
+-- Removes those completed in an earlier run (rejoin.lua); interrupted ones may be of workers that joined since.
 local function forget_done_starts()
   local starts = stored_starts()
   for name, was in pairs(starts) do
@@ -60,7 +60,7 @@ local function forget_done_starts()
   end
   save_starts(starts)
 end
--- One that was taken for dead is back, and goes on with its own.
+-- A worker that was declared dead is back, and continues its own start().
 local function start_goes_on(name, old_id)
   local starts = is_own(name) and stored_starts() or {}
   local was = starts[name]
@@ -68,7 +68,7 @@ local function start_goes_on(name, old_id)
   starts[name] = was[4] and { was[1], '', was[3], true } or nil
   save_starts(starts)
 end
--- How many are broken off.
+-- Returns how many are interrupted.
 local function incomplete_starts()
   local count = 0
   for _, was in pairs(stored_starts()) do

@@ -1,16 +1,16 @@
--- state: counts, phase and clock of the run, read once, written once by save_state().
--- waiting, in_flight and delayed are changed only where an entry moves, members only where one comes or goes, in
--- the same atomic script. A run is *finished* when the keys themselves are empty and the counts agree (finish.lua):
--- where they say that there is more, keys were deleted or evicted.
+-- state: counts, phase and clock of the run; read once, and written once by save_state().
+-- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
+-- removes one. A run is *finished* when the keys themselves are empty and the counts agree (finish.lua): if the counts
+-- are higher, keys were deleted or evicted.
 -- USES     keys.key
 local state
-local there -- how much was in each key when this script began (types.lua); nil: it has not asked
+local there -- the size of each key when this script started (types.lua); nil: not read
 local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
-local wrong_seen, seen_count -- in kinds.lua: they go by the kind of seen
-local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit holds for it
-local touched = {} -- partitions that something was done to: partition.lua finds out where they belong now
--- Each field of a hash costs as much as a call: what changes with every exchange is in one.
+local wrong_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
+local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
+local touched = {} -- partitions that were changed: partition.lua then moves them to the right set
+-- Each field of a hash costs as much as a call: everything that changes with every exchange is in one field.
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
@@ -23,22 +23,22 @@ local function load_state()
     phase = s[3], stored_phase = s[3], sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0),
     in_flight = tonumber(in_flight or 0), done = tonumber(done or 0), failed = tonumber(failed or 0),
     turn = tonumber(turn or 0), clock = tonumber(clock or 0), offset = tonumber(offset or 0),
-    claimed = tonumber(claimed or 0), -- 1: something was claimed in this run (claim.lua)
+    claimed = tonumber(claimed or 0), -- 1: a start payload was claimed in this run (claim.lua)
     delayed = tonumber(delayed or 0), members = tonumber(members or 0),
-    -- How many tokens `seen` had when this was written; -1: it was deleted, or evicted, and no audit has noted that.
+    -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
     seen = tonumber(seen or 0),
-    gone = tonumber(s[9] or 0) or 0, -- requests, and keys, of this run that are known to be gone (audit.lua)
+    gone = tonumber(s[9] or 0) or 0, -- requests, and keys, of this run that audits have found to be gone (audit.lua)
     damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
-    limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else nothing is counted by partition
+    limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0),
     seen_kind = s[6],
-    -- How often workers were told what (words.lua); most crawls are never told anything.
+    -- The counters of words (words.lua); nil: none was sent, as in most crawls.
     told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'),
-    hold = s[8] or '', -- paused, draining, or nothing: nothing is leased while it is there
+    hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
   }
 end
 local function save_state()
-  -- Not %d: a long may have 32 bits.
+  -- Not %d: a C long may have 32 bits.
   local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence,
     state.waiting, state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed,
     state.delayed, state.members, state.seen < 0 and -1 or seen_count())
@@ -46,7 +46,7 @@ local function save_state()
     redis.call('HSET', key.meta, 'counts', counts)
   else
     redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
-    if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end -- what it kept is its own again
+    if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end -- the kept seen set is in use again
   end
 end
 local function save_limiting()
@@ -56,8 +56,8 @@ local function save_limiting()
     redis.call('HDEL', key.meta, 'limiting')
   end
 end
--- Every call carries (epoch, run): a worker that slept through the end of its run, or through the loss of the frontier,
--- must change nothing. Who is a member all the same, joined a run that has a new number since (rejoin.lua).
+-- Every call carries (epoch, run): a worker that was frozen while its run ended, or while the frontier was lost, must
+-- change nothing. If it is a member nevertheless, its run has a new number since (rejoin.lua).
 local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
 local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
@@ -73,12 +73,12 @@ local function wall_ms()
   local now = redis.call('TIME')
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
-local function next_event() -- what comes later has a larger one, whatever Redis's clock has done meanwhile
+local function next_event() -- a later event has a larger number, even if Redis's clock was set back
   redis.call('HSET', key.meta, 'events', (tonumber(redis.call('HGET', key.meta, 'events') or 0) or 0) + 1)
   return tonumber(redis.call('HGET', key.meta, 'events'))
 end
--- The crawl's own clock: Redis's, but if that steps back (set right, or a failover), it goes on from where
--- it was. Else every partition that rests would rest for as long as the step was.
+-- The crawl's own clock: that of Redis, but if it is set back (corrected, or after a failover), this clock continues
+-- from where it was. Else every waiting partition would wait longer by the size of the step.
 local now
 local function now_ms()
   if not now then

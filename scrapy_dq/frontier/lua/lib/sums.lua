@@ -1,12 +1,12 @@
--- sums: what workers have counted, over all of them.
+-- sums: the stats of all workers, added up.
 -- USES     keys.key, midway, rights.is_denied
--- Adds *deltas* (flat: kind, stat, decimal number), those from *first* on.
+-- Adds *deltas* (flat: kind, stat, decimal number) from position *first* on.
 local function add_up(deltas, first)
   for i = first, #deltas, 3 do
     midway.deltas, midway.at = deltas, i
     local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
     if kind == 'sum' then
-      -- A value that is no number, or would be too large for one, stays as it is: it spoils this stat alone.
+      -- A stored value that is not a number, or a sum that is too large, leaves it unchanged: only this stat is wrong.
       local sum = redis.pcall('HINCRBY', key.stats, field, delta)
       if type(sum) == 'table' and not is_denied(sum.err) then
         sum = redis.pcall('HINCRBYFLOAT', key.stats, field, delta)

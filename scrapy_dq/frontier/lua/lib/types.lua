@@ -1,22 +1,22 @@
--- types: what is stored under each name, looked at before anything is written.
--- A script has no roll-back: a key of a wrong type must be found before the first write.
+-- types: checks the type of each key before anything is written.
+-- Scripts have no rollback: a key of the wrong type must be found before the first write.
 -- USES     keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types, keys.worker_key, state,
 --          state.load_state, state.there, state.wrong_seen
 local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
   if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
 end
-local only_looks -- at what is stored, or mends it: what a script left half-done (salvage.lua) is no hindrance
-local TORN_TYPES = { set = true, hash = true, zset = true, list = true } -- by which command was allowed
-local polite -- whether any key of politeness is there, as far as this script knows
--- Each look at a crawl goes through its members: a million would hold up Redis for seconds. Nobody joins beyond this
--- (join.lua); twice as many, somebody else has written.
+local only_looks -- true in scripts that only read, or mend: they run even if `torn` exists (salvage.lua)
+local TORN_TYPES = { set = true, hash = true, zset = true, list = true } -- depends on which command was allowed
+local polite -- whether any key of politeness exists, as far as this script knows
+-- Many scripts read all members: a million would block Redis for seconds. join.lua refuses more than this; twice as
+-- many must come from somebody else.
 local MOST_MEMBERS = 10000
 local function too_many(most)
   if there.members > most then return { 'TOO_MANY', key.members, there.members } end
 end
 local SIZE = { set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', list = 'LLEN' }
--- Returns how much a key holds; or nil, and what is wrong. Cheaper than to ask for its type.
+-- Returns the size of a key; or nil and the error. Cheaper than reading its type.
 local function size_of(name, expected)
   local size = redis.pcall(SIZE[expected], name)
   if type(size) == 'number' then return size end

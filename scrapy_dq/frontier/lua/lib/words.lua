@@ -1,9 +1,9 @@
--- words: what all workers of a crawl were told from outside (steer.lua, limit.lua, forget.lua).
+-- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
 -- USES     keys.key, state
--- What a worker hears: nothing, or the counters told, stops, forgets, limitings, and what holds.
+-- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
 local function words() return state.told and state.told .. ' ' .. state.hold or '' end
 local COUNTERS = { stops = 2, forgets = 3, limitings = 4 }
--- Tells all workers: each hears it with its next exchange, and what it was by the counter that is raised.
+-- Notifies all workers: each gets the counters with its next exchange; the incremented one says what the word was.
 local function tell(counter)
   local told = {}
   for number in string.gmatch(state.told or '', '%d+') do told[#told + 1] = number end

@@ -1,5 +1,5 @@
--- ack: in-flight -> gone. Only the worker that holds the lease may ack; what it does not hold (reclaimed, or acked
--- before) changes nothing.
+-- ack: in-flight -> gone. Only the worker that holds the lease may ack; ids that it does not hold (reclaimed, or acked
+-- before) are ignored.
 -- ARGS     worker_id, ids
 -- RETURNS  nothing
 -- COST     O(ids)
@@ -10,11 +10,11 @@ local function ack(worker_id, ids)
     for _, id in ipairs(ids) do
       local lease = take_lease(worker_id, id)
       moving = nil
-      -- A claim only becomes requests: these are what is done.
+      -- A claimed start payload is not counted: the requests made from it are.
       if lease and lease.partition ~= CLAIMED then state.done = state.done + 1 end
     end
   elseif #ids > 0 then
-    -- Nothing goes by what they were: they need not be read.
+    -- No count depends on their contents, so they need not be read.
     local acked = redis.call('HDEL', in_flight_key(worker_id), unpack(ids))
     state.in_flight, state.done = state.in_flight - acked, state.done + acked
   end

@@ -1,8 +1,8 @@
--- block: a partition is left alone by all workers for a time; a shorter block changes nothing.
+-- block: all workers leave a partition alone for a time; a block that ends before the current one changes nothing.
 -- ARGS     partition, wait_ms
 -- RETURNS  nothing
 -- COST     O(log partitions)
--- CRASH    before: the site says it again; after: nothing to do
+-- CRASH    before: the site will ask for it again; after: nothing to do
 -- USES     keys.key, politeness.earliest_of, politeness.set_earliest, state.now_ms, state.touched
 local function block(partition, wait_ms)
   local until_ms = now_ms() + wait_ms

@@ -1,4 +1,4 @@
--- fail: in-flight -> gone, without success; counted, and kept among the newest that failed.
+-- fail: in-flight -> failed. It is counted, and a copy is kept among the newest failed requests.
 -- ARGS     worker_id, id, reason, label, keep
 -- RETURNS  true | false (not held)
 -- COST     O(1)

@@ -1,9 +1,9 @@
--- finish: open -> finished, when everything is empty, nobody is seeding, and no start() was broken off. The keys stay.
+-- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is incomplete. The keys stay.
 -- ARGS     none
--- RETURNS  workers that are seeding (level 1), start() methods that were broken off (starts.lua); both only looked at
---          while nothing but delayed entries waits, else 0
+-- RETURNS  workers that are seeding (level 1), incomplete start() methods (starts.lua); both computed only while
+--          nothing but delayed entries waits, else 0
 -- COST     O(1) while something waits, O(workers) else
--- CRASH    before: the next exchange of any worker finds the same; after: each worker learns it by its own
+-- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
 -- USES     damage.damaged, keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state,
 --          state.wall_ms
 local function finish_if_done()
@@ -19,7 +19,7 @@ local function finish_if_done()
     busy = busy or level ~= '0'
     held = held or redis.call('HLEN', in_flight_key(id)) > 0
   end
-  -- Entries are missing that nobody has settled: to finish would hide it, and who listens would wait for them.
+  -- Entries are missing that no worker has settled: finishing would hide it, and a listening worker would wait forever.
   if not held and (state.waiting > 0 or state.in_flight > 0) then damaged('entries') end
   if busy or held or redis.call('EXISTS', key.delayed) == 1 then return seeding, 0 end
   if state.delayed > 0 then damaged('entries') end
@@ -30,8 +30,8 @@ local function finish_if_done()
   end
   return seeding, incomplete
 end
--- An exchange that found the run finished: a late copy of it is not the next one.
+-- For an exchange that found the run finished: stores its seq, so that a late copy does not count as the next one.
 local function remember_nothing(worker_id, seq)
-  redis.call('HDEL', worker_key(worker_id), 'leases') -- a script that has written may go past maxmemory
+  redis.call('HDEL', worker_key(worker_id), 'leases') -- after its first write a script may exceed maxmemory
   redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '')
 end

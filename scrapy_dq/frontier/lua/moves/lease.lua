@@ -1,8 +1,8 @@
--- lease: backlog -> in-flight. Partitions least recently served first, a few entries of each; those of which
--- this worker has nothing before the others. One with a delay says when each may be sent.
+-- lease: backlog -> in-flight. A few entries of each partition, the least recently served partition first; partitions
+-- of which this worker holds nothing come before the others. With a delay, each lease has a time for sending.
 -- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
 --          worker)
--- RETURNS  nothing; in grants: a record of each, and its time (none: no delay, and no report of its sending)
+-- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
 -- COST     O(want * log partitions)
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
 -- USES     entry.holds_suspect, grants, grants.grant_at, keys.key, partition.classify, partition.next_turn,
@@ -28,7 +28,7 @@ local function serve_politely(partition, count, ahead)
   local start = math.max(now_ms(), earliest_of(partition))
   if start > now_ms() + ahead then count = 0 end
   if concurrency > 0 then count = math.min(count, concurrency - busy_of(partition)) end
-  -- A stint: as many as may be sent in the time that a trip takes.
+  -- A stint: as many as may be sent during one round trip.
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids
   local got = serve(partition, count)
@@ -39,10 +39,10 @@ local function serve_politely(partition, count, ahead)
       set_earliest(partition, start + got * delay)
     end
   end
-  classify(partition, ahead, true) -- with nothing to give, too: its turn passes
+  classify(partition, ahead, true) -- also if it had no entry to lease: its turn is over
   return got
 end
--- Returns the partitions to be looked at, in the order in which they have a claim.
+-- Returns the candidate partitions in the order of serving.
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
   local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}

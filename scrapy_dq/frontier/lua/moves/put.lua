@@ -1,10 +1,10 @@
--- put: nowhere -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
+-- put: new entry -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
 -- ARGS     new (as moves.lua returns it: id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition;
---          of few: wait_ms, not_before_ms, reason (why it cannot be served; false: it can), known_as (its name in
---          `adopted`; false: none), most (not if so many wait already, for admission 3; nil: however many))
+--          optional: wait_ms, not_before_ms, reason (why it cannot be served; false: it can), known_as (its fingerprint
+--          in `adopted`; false: none), most (refuse if this many wait already, for admission 3; nil: no limit))
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
--- CRASH    before: the worker repeats the exchange; after: the token drops the repeat
+-- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
 -- USES     bands.add_band, bands.list_of, entry.rank_bytes, entry.turn_bytes, keys.key, kinds.seen, midway.adding,
 --          midway.adding_to, midway.falling_due, midway.opening, midway.opening_rank, state, state.now_ms,
 --          state.now_there, state.touched, state.wall_ms, types.is_wrong
@@ -14,7 +14,7 @@ local admit = {
   function(token) return redis.call('SADD', key.seeds, token) == 1 end,
   function(token) return redis.call('SADD', key.admitted, token) == 1 end,
 }
--- A list that something else has taken the name of: told in the answer, and passed by.
+-- The last list whose key has another type: reported in the answer, and skipped.
 local wrong_lists = {}
 local function wrong_list(rank, partition)
   local wrong = is_wrong(list_of(rank, partition), 'list')
@@ -26,7 +26,7 @@ local function append(id, rank, partition, payload)
   local element = turn_bytes(rank, state.sequence) .. id .. payload
   opening, opening_rank = partition, rank
   local length = redis.call('RPUSH', list_of(rank, partition), element)
-  state.waiting = state.waiting + 1 -- not before: what is counted is there (mend.lua)
+  state.waiting = state.waiting + 1 -- only after RPUSH: never count what is not stored (mend.lua)
   adding, falling_due = nil, nil
   if length == 1 then
     add_band(partition, rank)
@@ -36,7 +36,7 @@ end
 local function put(new)
   local id, token, rank, payload, partition = new.id, new.token, new.rank, new.payload, new.partition
   local wait_ms, most = new.wait_ms, new.most
-  -- All that can fail comes before the token: an error after it would make the repeat a known put.
+  -- Everything that can fail comes before the token: after an error behind it, the repeat would be a duplicate.
   local due_ms, delayed = 0, nil
   if wait_ms then
     local after_wait = wait_ms > 0 and now_ms() + wait_ms or 0
@@ -45,11 +45,11 @@ local function put(new)
   end
   if new.known_as and redis.call('SISMEMBER', key.adopted, new.known_as) == 1 then return KNOWN end
   if most and state.waiting + redis.call('ZCARD', key.delayed) >= most then
-    -- A repeat of one that was stored is known, not refused.
+    -- A repeat of a stored put is a duplicate, not refused.
     return redis.call('SISMEMBER', key.admitted, token) == 1 and KNOWN or FULL
   end
   if not admit[new.admission](token) then return KNOWN end
-  adding, adding_to = token, new.admission -- until the entry is somewhere
+  adding, adding_to = token, new.admission -- until the entry is stored
   state.phase = 'open'
   if new.reason then
     local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)
@@ -58,20 +58,20 @@ local function put(new)
     adding = nil
     now_there('dead')
   elseif delayed then
-    -- Forgotten (forget.lua) and put again by a log, it waits already.
+    -- If it was forgotten (forget.lua) and a replay log puts it again, it is in `delayed` already.
     state.delayed, adding = state.delayed + redis.call('ZADD', key.delayed, due_ms, delayed), nil
     now_there('delayed')
   else
     append(id, rank, partition, payload)
   end
 end
--- Tokens of puts that nobody will repeat: without this a crawl that never ends would keep each for ever.
+-- Removes tokens of puts that no worker will repeat: without this, an endless crawl would keep them all.
 local function forget(tokens)
   local admitted = {}
   for i = 1, #tokens, 12 do admitted[#admitted + 1] = string.sub(tokens, i, i + 11) end
   if admitted[1] then redis.call('SREM', key.admitted, unpack(admitted)) end
 end
--- Returns the first list of *puts* that something else has taken the name of.
+-- Returns the first list of *puts* whose key has another type.
 local function wrong_list_of(puts)
   local checked = {}
   for _, new in ipairs(puts) do

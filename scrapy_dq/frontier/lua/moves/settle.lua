@@ -1,4 +1,4 @@
--- settle: the moves of an exchange that end leases, in their order: of two that end the same, the first one counts.
+-- settle: apply the moves of an exchange that end leases, in order: of two moves for one lease, the first counts.
 -- ARGS     worker_id, endings (as moves.lua returns them), keep_failed
 -- RETURNS  nothing
 -- COST     O(moves)

@@ -1,20 +1,20 @@
--- buckets: in which a compact `seen` keeps what it has seen. Each is a small SET of integers, which Redis packs into
--- 8 bytes each (an intset). Of a fingerprint's SHA-1, 73.76 bits are kept: 10 of them say which of 1,024 first
--- buckets it is, and are not stored; the rest is one integer of 64 bits: a sign, a digit from 1 to 8, and twice
--- nine digits. It is only ever text here: a Lua number has 53 bits. A member that Redis would write otherwise (with
--- a zero in front, or beyond 2^63) would turn the intset into a hash table.
--- Linear hashing: the number of buckets grows by one at a time. A round divides each bucket in turn by the next
--- bit of the last nine digits; in a round, FIRST * rounds <= buckets < 2 * FIRST * rounds.
+-- buckets: where a compact `seen` stores its tokens. Each is a small SET of integers, which Redis packs into 8 bytes
+-- each (an intset). Of a fingerprint's SHA-1, 73.76 bits are kept: 10 of them select one of 1,024 first buckets and
+-- are not stored; the rest is one integer of 64 bits: a sign, a digit from 1 to 8, and two groups of nine digits. Here
+-- it is always text, because a Lua number has 53 bits. A member that Redis would format differently (with a leading
+-- zero, or beyond 2^63) would turn the intset into a hash table.
+-- Linear hashing: the number of buckets grows by one at a time. A round splits each bucket in turn by the next bit of
+-- the last nine digits; in a round, FIRST * rounds <= buckets < 2 * FIRST * rounds.
 local FIRST = 1024
 local function rounds_of(buckets)
   local _, exponent = math.frexp(buckets / FIRST)
   return 2 ^ (exponent - 1)
 end
--- Returns the bucket of a token, by number, and what is stored of it there.
+-- Returns the number of a token's bucket, and the member that is stored there.
 local sub, number, format, sha1hex = string.sub, tonumber, string.format, redis.sha1hex
 local function bucket_of(token, buckets, rounds)
-  local hex = sha1hex(token) -- whatever a fingerprinter returns: these bits are even
-  local bits = number(sub(hex, 1, 4), 16) -- no more than 8 digits at once: a long may have 32 bits
+  local hex = sha1hex(token) -- uniformly distributed, whatever a fingerprinter returns
+  local bits = number(sub(hex, 1, 4), 16) -- at most 8 digits at once: a C long may have 32 bits
   local last = number(sub(hex, 13, 20), 16) % 1000000000
   local first = bits % FIRST
   local n = first + FIRST * (last % (2 * rounds))
@@ -22,7 +22,7 @@ local function bucket_of(token, buckets, rounds)
   return n, format('%s%d%09d%09d', bits >= 32768 and '-' or '', (bits - first) / FIRST % 8 + 1,
     number(sub(hex, 5, 12), 16) % 1000000000, last)
 end
--- Returns those of *members*, which are all that the bucket to divide next has, that go to the new, last one.
+-- *members*: all members of the bucket that is split next. Returns those that move to the new, last bucket.
 local function to_the_last(members, buckets, rounds)
   local modulus, remainder, moving = 2 * rounds, math.floor(buckets / FIRST), {}
   for _, member in ipairs(members) do
@@ -31,7 +31,7 @@ local function to_the_last(members, buckets, rounds)
   end
   return moving
 end
--- A name that no buckets ever had: those of a directory that is gone must not be taken for new ones.
+-- Returns a name that no buckets ever had: buckets of a directory that is gone must not be used as new ones.
 local function new_generation()
   local time, digits = redis.call('TIME'), {}
   local rest = time[1] * 1000000 + time[2]

@@ -1,25 +1,25 @@
--- kinds: of seen. How a crawl keeps what it has seen stands in meta; this is the one place that asks for it.
--- A kind is what a function of KINDS returns (seen_*.lua; an exchange has only that of its worker), a table:
---   add(token)        takes it in; true if it was not known
---   size, remove      the commands for how many key.seen has, and to forget one. A kind with more than one key has
+-- kinds: the kinds of seen. The kind of a crawl is stored in meta, and only this file reads it.
+-- A kind is the table that a function of KINDS returns (seen_*.lua; an exchange has only the kind of its worker):
+--   add(token)        adds it; true if it was new
+--   size, remove      the commands for the size of key.seen, and to remove a token. A kind with more than one key has
 --                     functions instead; one that cannot forget would have no remove
---   tidy()            bounded upkeep; who has added or removed something calls it at its end, by tidy_seen()
---   drop()            what more there is than key.seen is deleted; bounded: what takes long is discarded
---   prepare(expected) so many are added soon
---   some(name, most)  tokens of a key.seen that was renamed to *name*, and which of them count as new: from a kind
---                     without it no other kind can be made
---   wrong             a key of this kind that something else has taken the name of (as is_wrong() says it)
--- The first three it must have. key.seen is there if anything was seen; its type tells the kinds apart.
+--   tidy()            bounded maintenance; a script that has added or removed tokens calls tidy_seen() at its end
+--   drop()            deletes the keys other than key.seen; bounded: if it takes long, they are discarded
+--   prepare(expected) announces how many tokens will be added
+--   some(name, most)  tokens of a key.seen that was renamed to *name*, and which of them count as new; a kind without
+--                     it cannot be converted
+--   wrong             a key of this kind that has another type (as is_wrong() returns it)
+-- The first three are required. key.seen exists if anything was seen; its type identifies the kind.
 -- USES     discarded.sweep_some, keys.key, state, state.is_there, state.seen_count, state.wrong_seen, types.is_wrong,
 --          types.size_of
 local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
 local KINDS = {}
 local SWEPT_BESIDE = 100
-local opened, converting -- the kind; the one that it is made of, while convert.lua is half done
--- Returns the names of these two.
+local opened, converting -- the kind; during a conversion (convert.lua), also the old kind
+-- Returns the names of both.
 local function stored_kinds()
   if not state.epoch then
-    -- Without its meta it belongs to nobody: it is dropped as what it is.
+    -- Without meta it is garbage: it is dropped according to its type.
     local actual = redis.call('TYPE', key.seen).ok
     for name, expected in pairs(TYPES) do
       if actual == expected then return name end
@@ -44,7 +44,7 @@ wrong_seen = function()
   there.seen, wrong = size_of(key.seen, TYPES[name])
   if wrong then return wrong end
   if from then return is_wrong(key.converting, TYPES[from]) end
-  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- not by any script
+  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- no script has removed it
 end
 local function tokens_in(kind, name)
   return type(kind.size) == 'string' and redis.call(kind.size, name) or kind.size()
@@ -62,8 +62,8 @@ local function drop_seen()
   redis.call('UNLINK', key.seen, key.converting)
   state.seen = 0
 end
--- Half of what was seen is here, half there: nobody may ask, or add, until it is one again. And an exchange that
--- is for another kind is to come again, for the one that is stored.
+-- During a conversion the tokens are in two keys: no script may look up or add one until it is complete. An exchange
+-- that was built for another kind must be repeated with the script for the stored kind.
 local function unfit()
   local name, from = stored_kinds()
   if from then return { 'CONVERTING', state.seen_kind } end

@@ -1,12 +1,12 @@
 -- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
--- a HASH: generation (part of their names), buckets, count. What a kind is: see kinds.lua.
+-- a HASH: generation (part of their names), buckets, count. For the interface of a kind see kinds.lua.
 -- USES     buckets.FIRST, buckets.bucket_of, buckets.new_generation, buckets.rounds_of, buckets.to_the_last,
 --          discarded.MOST_BUCKETS, discarded.discard, discarded.whole_number, keys.bucket_key, keys.key, kinds.KINDS,
 --          midway, types.is_wrong
 function KINDS.compact()
-  local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange ask for 23 splits
+  local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange need 23 splits
   local kind = {}
-  local generation, buckets, rounds, count -- as soon as it was looked at; generation is false: there is none
+  local generation, buckets, rounds, count -- once they were read; generation is false: there is none
   local changed = false
   local function look()
     if generation ~= nil then return end
@@ -21,9 +21,9 @@ function KINDS.compact()
   local function begin(expected)
     generation, count, buckets = new_generation(), 0, math.max(FIRST, math.ceil(expected / LOAD))
     rounds = rounds_of(buckets)
-    save() -- at once: buckets that no directory names could never be found again
+    save() -- at once: buckets without a directory could never be found again
   end
-  -- A script has no roll-back: a bucket that something else has taken the name of is told, and passed by.
+  -- Scripts have no rollback: a bucket whose key has another type is reported and skipped.
   local function is_refused(reply, name)
     if type(reply) ~= 'table' or not reply.err then return false end
     kind.wrong = is_wrong(name, 'set')
@@ -34,7 +34,7 @@ function KINDS.compact()
     local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
     local members = redis.pcall('SMEMBERS', whole)
     local moving = is_refused(members, whole) and {} or to_the_last(members, buckets, rounds)
-    -- In first, then out: if this is stopped, each is where it is looked for, at worst elsewhere, too.
+    -- Add first, then remove: if the script is stopped, each member is where it is looked up, at worst in both.
     for i = 1, #moving, PART do
       local stop = math.min(i + PART - 1, #moving)
       if is_refused(redis.pcall('SADD', last, unpack(moving, i, stop)), last) then
@@ -59,7 +59,7 @@ function KINDS.compact()
   function kind.add(token)
     look()
     if not generation then begin(0) end
-    return change('SADD', token, 1) ~= 0 -- also if it could not be noted: nothing is lost by doing it again
+    return change('SADD', token, 1) ~= 0 -- also if it could not be stored: crawling it again loses nothing
   end
   function kind.remove(token)
     look()
@@ -81,7 +81,7 @@ function KINDS.compact()
   function kind.drop()
     look()
     if generation then discard(generation, buckets) end
-    generation = nil -- to be looked at again, after key.seen is gone
+    generation = nil -- read it again after key.seen is gone
   end
   kind.prepare = begin
   midway.seen = function() return changed and { generation, buckets, count } end

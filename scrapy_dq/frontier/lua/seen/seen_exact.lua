@@ -1,4 +1,4 @@
--- seen, kind exact: the whole fingerprint in a SET. What a kind is: see kinds.lua.
+-- seen, kind exact: the whole fingerprint in a SET. For the interface of a kind see kinds.lua.
 -- USES     keys.key, kinds.KINDS
 function KINDS.exact()
   return {

@@ -1,8 +1,8 @@
--- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. What was admitted
--- before seen_since, which stands still while a run goes on, counts as new. What a kind is: see kinds.lua.
+-- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. Fingerprints admitted before
+-- seen_since, which is constant during a run, count as new. For the interface of a kind see kinds.lua.
 -- USES     keys.key, kinds.KINDS, state.now_ms
 function KINDS.expiring()
-  local since -- as soon as somebody asks
+  local since -- read when needed
   local function seen_since()
     since = since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
     return since
@@ -17,7 +17,7 @@ function KINDS.expiring()
       redis.call('ZADD', key.seen, now_ms(), token)
       return true
     end,
-    -- Deletes some of what counts as new, with each exchange.
+    -- Deletes some expired fingerprints with each exchange.
     tidy = function()
       if seen_since() == 0 then return end
       local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. seen_since(), 'LIMIT', 0, 200)

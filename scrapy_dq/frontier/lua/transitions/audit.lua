@@ -1,12 +1,12 @@
--- audit: derived keys (bands, rotation, beats, counts) are made anew from what they are derived from: lists, sorted
--- sets and in-flight hashes. What the counts have beyond that was deleted, or evicted: it is gone, and noted as that.
--- ARGS     epoch, run, lists (msgpack array: rank, partition, ...: what was found by name), worker_ids (the same),
---          last (1: that was the last part: the counts are compared; 0: there is more), repair (0: only tell)
--- RETURNS  OK, lists without a band, entries in those that still have none, partitions that were nowhere, workers that
---          were no members, gone (requests; 0: not compared yet), seen_gone (1: what was seen is gone) | LOST | RESYNC
---          | FINISHED | WRONG_TYPE, key, actual, expected
+-- audit: rebuild the derived keys (bands, rotation, beats, counts) from their sources: lists, sorted sets and
+-- in-flight hashes. Entries that are counted but not found were deleted or evicted; they are recorded as gone.
+-- ARGS     epoch, run, lists (msgpack array: rank, partition, ...: of the keys that were found), worker_ids (the same),
+--          last (1: the last part, so compare the counts; 0: more parts follow), repair (0: only report)
+-- RETURNS  OK, lists without a band, entries in those that still have none, partitions that were in no set, workers
+--          that were not members, gone (requests; 0: not compared yet), seen_gone (1: the seen set is gone) | LOST
+--          | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
--- CRASH    before, after: the same audit once more finds what is left to mend
+-- CRASH    before, after: repeating the audit finds what is left to repair
 -- USES     bands.add_band, entry.rank_bytes, keys.backlog_key, keys.in_flight_key, keys.key, keys.worker_key,
 --          partition.PLACES, partition.classify_touched, politeness.save_partitions, recount, recount.recount_waiting,
 --          starts.UNKNOWN, starts.note_broken, state, state.save_state, state.stale, state.touched, types.wrong_type
@@ -38,17 +38,17 @@ for i = 1, #lists, 2 do
   end
 end
 for _, id in ipairs(worker_ids) do
-  -- One that has left since it was found is not missing.
+  -- A worker that has left since its key was found is not missing.
   if redis.call('SISMEMBER', key.members, id) == 0
     and redis.call('EXISTS', worker_key(id), in_flight_key(id)) > 0 then
     lost_members = lost_members + 1
     if repair then
-      -- Without its record nobody can speak for it any more: what it holds goes back as a dead worker's.
+      -- Its record was lost, so it cannot exchange any more: reclaim its leases like those of a dead worker.
       if redis.call('HEXISTS', worker_key(id), 'last_seq') == 0 then
         note_broken(UNKNOWN, id)
         redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 0, 'fenced', 1, 'identity', '{}')
       end
-      redis.call('SADD', key.members, id) -- beat.lua gives it a beat again
+      redis.call('SADD', key.members, id) -- beat.lua restores its heartbeat
     end
   end
 end

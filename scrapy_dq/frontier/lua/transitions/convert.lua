@@ -1,11 +1,11 @@
--- convert: what was seen, of one kind -> of another, some at a time; no worker may be at work.
--- The first step renames `seen` to `converting` and notes exact>compact, or whichever, as the kind: from then on
--- nobody can join. Each step takes some out of `converting` and into the new `seen`; the last one notes the kind.
--- ARGS     to, most, dead_ids (msgpack array of worker ids known to be dead)
--- RETURNS  OK, from, left (0: it is done) | ABSENT | LIVE, worker_id | UNDER_WAY, from>to (another is begun)
---          | ONE_WAY, from (nothing can be made of it) | WRONG_TYPE, key, actual, expected
+-- convert: a seen set of one kind -> another kind, in bounded steps; no worker may be live.
+-- The first step renames `seen` to `converting` and stores e.g. exact>compact as the kind: from then on no worker
+-- can join. Each step moves some tokens from `converting` to the new `seen`; the last step stores the new kind.
+-- ARGS     to, most, dead_ids (msgpack array of ids of workers that are dead)
+-- RETURNS  OK, from, left (0: done) | ABSENT | LIVE, worker_id | UNDER_WAY, from>to (another conversion has started)
+--          | ONE_WAY, from (this kind cannot be converted) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 5 ms for 500
--- CRASH    before, after: the same call again goes on with what is left
+-- CRASH    before, after: repeating the call continues with what is left
 -- USES     keys.key, kinds.KINDS, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.tidy_seen,
 --          kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -39,13 +39,13 @@ if not converting then
 end
 local from, under_way = string.match(state.seen_kind, '^(%l+)>(%l+)$')
 if under_way ~= to then return { 'UNDER_WAY', state.seen_kind } end
--- A script that has written, anything, may go past maxmemory: to compact is how one gets below it.
+-- After its first write a script may exceed maxmemory: compacting is how a user gets below it.
 if to == 'compact' then redis.call('HDEL', key.meta, '') end
 local tokens, old = converting.some(key.converting, most)
 local done = {}
 for _, token in ipairs(tokens) do
   if not old[token] then seen().add(token) end
-  if seen().wrong then break end -- this one was not noted
+  if seen().wrong then break end -- this token was not added
   done[#done + 1] = token
 end
 if done[1] then redis.call(converting.remove, key.converting, unpack(done)) end

@@ -1,9 +1,9 @@
--- drain: the leases of a fenced worker -> quarantine, in bounded steps; empty -> the member is removed.
--- Only what died in quarantine is charged an attempt; past max_attempts it is buried.
+-- drain: the leases of a fenced worker -> quarantine, in bounded steps; when none is left, the member is removed.
+-- Only leases from quarantine are charged an attempt; an entry that reaches max_attempts is buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
 -- COST     O(limit * log quarantine)
--- CRASH    between two steps: the member stays fenced, and any worker goes on
+-- CRASH    between two steps: the member stays fenced, and any worker continues
 -- USES     bury.bury_lease, entry.come_back, entry.take_lease, keys.in_flight_key, keys.worker_key,
 --          member.remove_member, partition.classify_touched, politeness.save_partitions, state.load_state,
 --          state.save_state, state.stale, types.wrong_type
@@ -17,8 +17,8 @@ if fenced ~= '1' then return { 'NOT_FENCED' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local moved, buried = 0, 0
--- Neither HSCAN from 0, which finds nothing and never ends once the first slots of a large hash are empty, nor
--- HKEYS, which reads all of it at each step.
+-- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty, so the drain would never end.
+-- Not HKEYS: it reads the whole hash in each step.
 for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) do
   local lease = take_lease(worker_id, id)
   if lease and lease.quarantined then lease.attempts = lease.attempts + 1 end

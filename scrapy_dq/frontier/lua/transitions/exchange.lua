@@ -1,18 +1,18 @@
--- exchange: apply a prefix of a worker's outbox, in order, and lease: one atomic step.
--- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it waits for what is
---          fed, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
+-- exchange: apply a prefix of a worker's outbox, in order, and lease entries, in one atomic step.
+-- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
+--          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
 --          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves
 --          (msgpack: see moves.lua)
--- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were known (4) or too many (~4), census,
---          leases (a record of each), waits (of each, in ms or nothing; or of none), next_due_ms, blocked partitions
---          of here, wrong key (key, actual, expected; or nothing), words (steer.lua), damage (which keys contradict
---          the counts; empty: none) | LOST | RESYNC | FINISHED
---          | CONVERTING, from>to | KIND, what this script is not for
+-- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
+--          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
+--          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
+--          damage (which keys contradict the counts; empty: none) | LOST | RESYNC | FINISHED
+--          | CONVERTING, from>to | KIND, the stored kind of seen, which this script does not support
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
--- CRASH    before, or stopped half-way (salvage.lua): the worker sends the same bytes again; after, reply lost: the
---          same bytes with the same seq get the same answer; worker dead: its leases are reclaimed, its outbox dies
---          with it, and the parents of what was in there are still in flight
+-- CRASH    before, or stopped midway (salvage.lua): the worker sends the same bytes again; after, reply lost: the
+--          same bytes with the same seq get the same answer; worker dead: its leases are reclaimed, its outbox is
+--          lost, and the parents of the puts in it are still in flight
 -- USES     block, claim, damage.look_for_damage, damage.look_for_partitions, delayed.next_due_ms, delayed.tidy,
 --          entry.holds_suspect, finish.finish_if_done, finish.remember_nothing, grants, grants.begin_grants,
 --          grants.granted, grants.is_mended, grants.remember, grants.repeat_grants, grants.write_grants, keys.key,
@@ -32,7 +32,7 @@ local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'qua
   'seeding')
 local last_seq = tonumber(me[1])
 if last_seq == seq then
-  -- A repeat after a lost reply. The leases are in flight still: nobody else could settle them.
+  -- A repeat after a lost reply. The leases are still in flight: no other worker could settle them.
   if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
   repeat_grants(worker_id, me[5])
   local leases, waits = granted()
@@ -52,12 +52,12 @@ local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 wrong = wrong_list_of(puts)
 if wrong then return wrong end
--- A late copy of an exchange can fit the sequence after Redis stepped back; only the count shows it.
+-- After Redis was rolled back, a late copy of an exchange can match the sequence; only the count reveals it.
 if held ~= there.in_flight and not is_mended(worker_id, seq) then return { 'RESYNC' } end
 midway.worker, midway.seq = worker_id, seq
 look_for_damage()
 
--- Puts first: a script that has written may go past maxmemory, and an ack writes.
+-- Puts first: after its first write a script may exceed maxmemory, and an ack writes.
 local dropped = {}
 for _, new in ipairs(puts) do
   local refused = put(new)
@@ -74,9 +74,9 @@ tidy(ahead, max_bytes)
 tidy_seen()
 begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
--- By the keys, too: somebody may have spoilt the counts.
+-- Check the keys, too: the counts may have been overwritten.
 if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
-  -- Nobody takes more than its share of a backlog that is smaller than what all would buffer.
+  -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
   local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
   lease(math.min(want, share), ahead, most, here)
   if #grants.ids == 0 then look_for_partitions() end
@@ -84,7 +84,7 @@ end
 if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
-start_done(worker_id, seeding, me[7]) -- before it is remembered: a repeat does it
+start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
 remember(worker_id, me, seq, seeding, dropped, settled)
 local others_seeding, incomplete = finish_if_done()
 save_partitions()

@@ -1,6 +1,6 @@
--- flush: everything of the crawl -> gone, unless a worker lives.
--- ARGS     dead_ids (msgpack array of worker ids known to be dead)
--- RETURNS  OK, waiting, in_flight, seen, litter (1: something is to be swept) | LIVE, worker_id (nothing changed)
+-- flush: delete everything of the crawl, unless a worker is live.
+-- ARGS     dead_ids (msgpack array of ids of workers that are dead)
+-- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept) | LIVE, worker_id (nothing changed)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
 -- USES     keys.key, member.clear_run, state, state.seen_count, types.wrong_type

@@ -1,8 +1,9 @@
--- forget: fingerprints that were seen -> nowhere, so that the requests are new again.
--- ARGS     fingerprints (msgpack array), known_as (msgpack array: what another scheduler would call each)
--- RETURNS  OK, how many were known | ABSENT | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
+-- forget: remove fingerprints from the seen set, so that their requests are new again.
+-- ARGS     fingerprints (msgpack array), known_as (msgpack array: the fingerprint of each in another scheduler)
+-- RETURNS  OK, number of fingerprints that were seen | ABSENT | WRONG_TYPE, key, actual, expected
+--          | CONVERTING, from>to
 -- COST     O(fingerprints)
--- CRASH    before: nothing; after: to do it again finds them unknown
+-- CRASH    before: nothing; after: a repeat does not find them
 -- USES     keys.key, kinds.seen, kinds.tidy_seen, kinds.unfit, state, state.save_state, types.wrong_type, words.tell
 local fingerprints, known_as = ARGV[1], ARGV[2]
 local wrong = wrong_type() or unfit()
@@ -20,5 +21,5 @@ for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
 end
 tidy_seen()
 save_state()
-tell('forgets') -- workers remember for themselves what they sent not long ago
+tell('forgets') -- workers cache the fingerprints that they sent recently
 return { 'OK', known }

@@ -1,15 +1,15 @@
--- join: a fresh worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
--- ARGS     worker_id, identity, new_epoch, restart_ms (for so long after the end of a run that workers shared, who
---          comes with the same arguments and no run_name is one of them, restarted), and those of described.lua
+-- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
+-- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
+--          worker with the same arguments and no run_name counts as one of them, restarted), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
---          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are there), words
+--          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run)
---          DENIED, what Redis says, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
+--          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
 --          | TOO_MANY, key, members: nothing was changed
--- COST     O(programs + 2); the start of a new run unlinks the keys of the last
--- CRASH    before: nothing; after: a member that never beats, fenced and drained as any dead worker
+-- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
+-- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
 -- USES     described, described.agrees, described.describe, keys.key, kinds.unfit, limits.set_limits, member.clear_run,
 --          member.keeps_seen, member.next_run, member.over_for, member.register, member.seen_stays,
 --          rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census, state.save_state,
@@ -21,12 +21,12 @@ local refused, words_of_redis = refused_commands()
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 local wrong = wrong_type() or unfit() or too_many(MOST_MEMBERS)
 if wrong then return wrong end
--- Workers name files by it.
+-- Workers use it in file names.
 if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$')) then
   return { 'STRANGE', state.epoch }
 end
--- What must agree with what is stored: all of it in an open run; of a finished one, only what reads
--- the keys that may have stayed.
+-- The fields that must equal the stored ones: all in an open run; after a finished run, only those on which the
+-- meaning of kept keys depends.
 local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing' }
 if state.phase == 'finished' then
   agree = redis.call('EXISTS', key.seen) == 1 and seen_stays() and { 'schema', 'fingerprinter', 'seen_kind' }
@@ -34,8 +34,8 @@ if state.phase == 'finished' then
 end
 for _, field in ipairs(agree) do
   local stored = stored_field(field)
-  -- Programs (who have no fingerprinter) that begin a crawl without a word of its order serve it oldest first; versions
-  -- before signed nothing.
+  -- A crawl that a program (without a fingerprinter) started without an order is served oldest first; earlier versions
+  -- did not sign.
   if stored == '' and state.epoch then
     stored = field == 'signing' and 'no' or field == 'order' and ours.fingerprinter == '' and 'fifo' or ''
   end
@@ -43,7 +43,7 @@ for _, field in ipairs(agree) do
 end
 local resumed, limits_changed = 0, 0
 if not state.epoch then
-  -- Keys without their meta belong to nobody: it was deleted, or evicted.
+  -- Keys without meta are garbage: it was deleted or evicted.
   clear_run(false)
   redis.call('UNLINK', key.stats)
   state.epoch, state.run, state.phase = new_epoch, 0, 'open'
@@ -56,18 +56,19 @@ elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker
   next_run(keeps_seen(ours.keep_seen))
   describe(ours)
 elseif ours.spider ~= '' and stored_field('spider') == '' then
-  -- Begun by a program that feeds it: the first worker with a spider says what it is.
+  -- Started by a program that pushes requests: the first worker with a spider describes the run.
   resumed = 1
   describe(ours)
 else
   resumed = 1
   for _, field in ipairs(agree) do
-    -- The newest key: who comes from now on has to know it.
+    -- The signing key ids are replaced: workers that join from now on need the newest key.
     if stored_field(field) == '' or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
   end
-  -- A run without a name takes the first one that comes: who has it finds the run finished, not the next one.
+  -- A run without a name takes the name of the first worker that has one: a later worker with that name then finds
+  -- this run finished and does not start the next one.
   if stored_field('run_name') == '' then redis.call('HSET', key.meta, 'run_name', ours.run_name) end
-  -- Limits that were changed by hand stay as they are, until somebody comes with other settings.
+  -- Limits that were changed by hand stay until a worker with other settings joins.
   if ours.limits ~= '' and stored_field('limits_set') ~= ours.limits then
     set_limits(ours.limits)
     limits_changed = 1

@@ -1,10 +1,10 @@
--- leave: a worker's leases -> their places, no attempt charged; the member is gone.
--- The last to leave a finished run unlinks its keys; meta (the tombstone) stays, and what a retry needs.
+-- leave: a worker's leases -> their places, no attempt charged; the member is removed.
+-- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua)
--- RETURNS  OK, released, last (1: nobody is left), litter (1: something is to be swept), the name of its start() if
---          that was broken off (starts.lua) | LOST | RESYNC | FINISHED
+-- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
+--          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
--- CRASH    before: the worker is fenced and drained as a dead one; after: nothing to do
+-- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
 -- USES     keys.in_flight_key, keys.key, member.end_run, member.keeps_seen, member.remove_member,
 --          partition.classify_touched, politeness.save_partitions, release, starts.start_broken, state,
 --          state.load_state, state.save_state, state.stale, types.wrong_type

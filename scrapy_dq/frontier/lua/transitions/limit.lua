@@ -1,7 +1,7 @@
--- limit: change, while the crawl runs, what one partition may have; all workers keep to it at once.
--- ARGS     partition, delay_ms, concurrency (both: -1 as it is, -2 as the crawl's, 0 none), block_ms (-1 as it is,
---          0 none)
--- RETURNS  OK, delay_ms, concurrency, block_ms (as they are now) | ABSENT | WRONG_TYPE, key, actual, expected
+-- limit: change the limits of one partition while the crawl runs; all workers obey at once.
+-- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 none), block_ms
+--          (-1 unchanged, 0 none)
+-- RETURNS  OK, delay_ms, concurrency, block_ms (the new values) | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do
 -- USES     block, keys.key, limits.begin_to_limit, limits.set_own_limits, partition.classify, politeness.earliest_of,
@@ -23,7 +23,7 @@ if given then
 end
 delay_ms, concurrency = limits_of(partition)
 if block_ms >= 0 then redis.call('ZREM', key.blocked, partition) end
--- A rest that was begun under a longer delay, or under a block that is lifted, ends earlier.
+-- A wait that started under a longer delay, or under a block that is now lifted, ends earlier.
 local rest = earliest_of(partition)
 if rest > now_ms() then
   redis.call('ZREM', key.earliest, partition)
@@ -32,7 +32,7 @@ end
 if block_ms > 0 then block(partition, block_ms) end
 classify(partition, 0)
 save_state()
--- What workers hold in their buffers was leased under other limits.
+-- The leases in the workers' buffers were taken under the old limits.
 if given then tell('limitings') end
 local blocked = tonumber(redis.call('ZSCORE', key.blocked, partition) or now_ms())
 return { 'OK', delay_ms, concurrency, math.max(0, blocked - now_ms()) }

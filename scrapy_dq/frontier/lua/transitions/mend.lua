@@ -1,9 +1,9 @@
--- mend: what a script that was stopped half-way had in its hands (salvage.lua) -> where it came from; the counts anew.
--- What an exchange had done to the end stays: its repeat finds that. `torn` goes last: to do it again changes nothing.
+-- mend: undo what a script that was stopped midway had not completed (salvage.lua), and recompute the counts.
+-- Completed steps of an exchange stay: its repeat finds them. `torn` is unlinked last, so a repeat changes nothing.
 -- ARGS     none
--- RETURNS  OK (or nothing was torn) | WRONG_TYPE, key, actual, expected
--- COST     O(partitions + workers + what was in its hands), 0.2 s for 100,000 partitions
--- CRASH    before, or stopped half-way: whoever comes next mends it; after: nothing to do
+-- RETURNS  OK (also if nothing was torn) | WRONG_TYPE, key, actual, expected
+-- COST     O(partitions + workers + entries that were being moved), 0.2 s for 100,000 partitions
+-- CRASH    before, or stopped midway: the next caller mends it; after: nothing to do
 -- USES     keys.in_flight_key, keys.key, keys.worker_key, kinds.opened, kinds.tidy_seen, member.remove_member,
 --          put_back.give_back, put_back.note_band, put_back.put_back_record, put_back.remove_token, recount, state,
 --          state.save_state, state.touched, sums.add_up, types.only_looks, types.wrong_type, words.tell
@@ -16,10 +16,11 @@ if not read then return { 'OK' } end
 local packed = redis.call(read[1], key.torn, unpack(read, 2))
 if type(packed) == 'table' then packed = packed[1] end
 local understood, torn = pcall(cmsgpack.unpack, packed or '')
-if not understood or type(torn) ~= 'table' then torn = {} end -- no script of ours wrote it
+if not understood or type(torn) ~= 'table' then torn = {} end -- not written by our scripts
 local was = type(torn.state) == 'table' and torn.state or {}
 local counted = state.waiting + state.in_flight + state.delayed
--- An error in what was noted, and no refusal of Redis, which passes: it would come back with every try.
+-- True for an error that bad data in `torn` causes, which every retry would meet again; false for a refusal of Redis,
+-- which is temporary.
 local function is_forged(problem)
   problem = type(problem) == 'table' and problem.err or tostring(problem)
   for _, sign in ipairs({ 'attempt to', 'bad argument', 'WRONGTYPE', 'must be strings or integers', "'for' " }) do
@@ -52,7 +53,7 @@ local function put_right()
     redis.call('HDEL', in_flight_key(torn.worker), id)
   end
   if torn.list then note_band(unpack(torn.list)) end
-  -- From -1e300 on it would never end.
+  -- The loop of add_up would never end from -1e300 on.
   if torn.deltas then add_up(torn.deltas, type(torn.at) == 'number' and math.max(1, torn.at) or 1) end
 end
 local function try(step)
@@ -60,24 +61,24 @@ local function try(step)
   if not right and not is_forged(problem) then error(problem, 0) end
 end
 if state.epoch and was.epoch == state.epoch and was.run == state.run then try(put_right) end
--- Also of a worker that has never been a member: its record is found by nobody.
+-- Also a worker that was never a member: nothing else would find its record.
 for _, id in ipairs({ torn.registering or torn.removing }) do try(function() remove_member(id) end) end
 if state.epoch then
-  redis.call('LREM', key.failed, 0, '') -- the places of records that a retry has taken out
+  redis.call('LREM', key.failed, 0, '') -- placeholders of the records that a retry has taken out
   for _, partition in ipairs(type(torn.partitions) == 'table' and torn.partitions or {}) do
     if type(partition) == 'string' then touched[partition] = true end
   end
   recount()
-  -- More was counted than is there now: keys were deleted meanwhile. An audit finds out (damage.lua).
+  -- More was counted than is there now: keys were deleted meanwhile. The difference triggers an audit (damage.lua).
   state.waiting = state.waiting + math.max(0, counted - state.waiting - state.in_flight - state.delayed)
-  if torn.seq then try(function() -- its repeat fits, though some of what it settles is settled
+  if torn.seq then try(function() -- lets its repeat match, though some of its leases are already settled
     if redis.call('HEXISTS', worker_key(torn.worker), 'last_seq') == 1 then
       redis.call('HSET', worker_key(torn.worker), 'mended',
         string.format('%.0f %.0f', torn.seq, redis.call('HLEN', in_flight_key(torn.worker))))
     end
   end) end
   if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end
-  tell() -- whoever is quiet: something may be waiting
+  tell() -- wake idle workers: something may be waiting
   save_state()
 end
 redis.call('UNLINK', key.torn)

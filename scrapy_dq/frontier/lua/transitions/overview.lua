@@ -1,4 +1,4 @@
--- overview: phase, census and members, in one atomic look. Changes nothing.
+-- overview: phase, census and members, read atomically. Changes nothing.
 -- ARGS     none
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
 --          since, done), words (steer.lua)

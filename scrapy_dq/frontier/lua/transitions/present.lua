@@ -1,8 +1,8 @@
--- present: whether anything of the crawl is in a partition, and which partitions have something. Changes nothing.
--- ARGS     partition, cursor ('0' at first), look (about how many names)
--- RETURNS  1 (something waits there, is in flight, or it has limits or a block of its own) or 0, cursor ('0': that was
---          the last part), names: those of a part
--- COST     O(look + in flight); a hash of up to 512 partitions is looked at in one part
+-- present: whether a partition is in use, and the names of the partitions that are. Changes nothing.
+-- ARGS     partition, cursor ('0' at first), look (about how many names to scan)
+-- RETURNS  1 (entries wait there or are in flight, or it has its own limits or a block) or 0, cursor ('0': that was
+--          the last part), names: those of this part
+-- COST     O(look + in flight); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
 -- USES     entry.partition_of, entry.split, keys.in_flight_key, keys.key
 local partition, cursor, look = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -19,7 +19,7 @@ end
 if cursor == '0' then
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
-      if string.find(record, '\0', 10, true) then tell(partition_of(record)) end -- else a stranger's
+      if string.find(record, '\0', 10, true) then tell(partition_of(record)) end -- else not ours
     end
   end
   for _, member in ipairs(redis.call('ZRANGE', key.delayed, 0, look - 1)) do

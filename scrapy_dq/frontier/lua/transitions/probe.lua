@@ -1,6 +1,6 @@
--- probe: which commands of all scripts this user may not call. Nothing stays written.
+-- probe: which of the commands in all scripts this user may not call. Leaves nothing behind.
 -- ARGS     none
--- RETURNS  OK | DENIED, what Redis says of the first, commands, ...
+-- RETURNS  OK | DENIED, the error of Redis for the first, commands, ...
 -- COST     O(commands), 50
 -- CRASH    nothing to do
 -- USES     rights.refused_commands

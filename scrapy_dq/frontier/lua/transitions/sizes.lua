@@ -1,26 +1,26 @@
--- sizes: how much waits in the lists of some partitions, and how long politeness makes that take. Changes nothing.
+-- sizes: how many entries wait in the lists of some partitions, and for how long, given their limits. Changes nothing.
 -- ARGS     cursor ('0' at first), look (about how many partitions), top (how many of the largest, and of the slowest)
--- RETURNS  cursor ('0': that was the last part), partitions that have lists, how many were looked at,
+-- RETURNS  cursor ('0': that was the last part), partitions that have lists, how many were examined,
 --          flat (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
--- COST     O(look * log partitions); a hash of up to 512 partitions is looked at in one part
+-- COST     O(look * log partitions); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
 -- USES     entry.rank_text, entry.unpack_rank, keys.backlog_key, keys.key, politeness.parse_limits, state,
 --          state.load_state, state.now_ms
--- What came back (returned, quarantine) is not counted: it is little.
-local MOST_LISTS, MOST_LISTS_IN_ALL = 50, 10000 -- of one partition; of all that are looked at in one call
+-- Entries in `returned` and `quarantine` are not counted: they are few.
+local MOST_LISTS, MOST_LISTS_IN_ALL = 50, 10000 -- of one partition; of all partitions in one call
 local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load_state()
 local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
 local several = redis.call('EXISTS', key.more_bands) == 1
 local names, bands = {}, {}
 local function look_at(partition, band)
-  if not band or #band ~= 8 or bands[partition] then return end -- no band: a stranger's
+  if not band or #band ~= 8 or bands[partition] then return end -- not a band of ours
   names[#names + 1], bands[partition] = partition, band
 end
 for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
 local looked_at = #names
 if cursor == '0' then
-  -- Some with limits of their own, and those blocked longest: of a great many partitions, the slowest are among them.
+  -- Add some with their own limits, and those blocked longest: if there are many partitions, these include the slowest.
   local more = math.ceil(look / 2)
   local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', more)[2]
   for i = 1, #limited, 2 do look_at(limited[i], redis.call('HGET', key.bands, limited[i])) end
@@ -29,11 +29,11 @@ if cursor == '0' then
   end
 end
 local function entries_of(partition, band)
-  -- A list may be gone, or something else of that name.
+  -- The list may be gone, or the key may have another type.
   local count = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
   return type(count) == 'number' and count or 0
 end
--- What is stored of each of the names: one call for many.
+-- Reads a stored value for each name, 1,000 names per call.
 local function of_each(stored)
   local said = {}
   for from = 1, #names, 1000 do

@@ -1,10 +1,9 @@
--- steer: tell all workers of a crawl what to do. Each hears it with its next exchange; beat.lua wakes the quiet.
--- ARGS     word (pause | drain: nothing is leased until resume; stop: those that are members now close;
---          complete: start() methods that were broken off are as good as done; wake: nothing but that the quiet
---          look what waits)
+-- steer: send a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
+-- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close;
+--          complete: interrupted start() methods count as complete; wake: only makes idle workers exchange)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
--- CRASH    before: nothing; after, reply lost: to say it again tells whoever joined meanwhile, too
+-- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
 -- USES     keys.key, state, types.wrong_type, words.tell
 local word = ARGV[1]
 local wrong = wrong_type()

@@ -1,8 +1,8 @@
--- sweep: discarded buckets -> gone.
+-- sweep: unlink discarded buckets.
 -- ARGS     most
--- RETURNS  OK, left (1: there are more, 0: nothing is discarded any more) | WRONG_TYPE, key, actual, expected
+-- RETURNS  OK, left (1: some are left, 0: none) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 1 ms for 1,000
--- CRASH    before, after: the next worker of this crawl goes on with it
+-- CRASH    before, after: the next worker of this crawl continues
 -- USES     discarded.sweep_some, types.wrong_type
 local most = tonumber(ARGV[1])
 local wrong = wrong_type()

@@ -1,10 +1,10 @@
--- tally: what a worker has counted since it last told -> the sums of all workers. No entry moves.
--- ARGS     source (whose tally: a name that stays when its worker rejoins), epoch, run, number (counts up),
+-- tally: add a worker's stats since its last report to the sums of all workers. No entry moves.
+-- ARGS     source (identifies the reporter; unchanged when its worker rejoins), epoch, run, number (increases by 1),
 --          deltas (msgpack array: kind (sum, max, min), stat, decimal number, ...)
 -- RETURNS  OK, counted (0: this number was counted before) | LOST | RESYNC | FINISHED (nothing changed)
 -- COST     O(deltas)
--- CRASH    before, or reply lost: the worker tells the same again under the same number, which counts once;
---          worker dead: what it has not told is not counted
+-- CRASH    before, or reply lost: the worker repeats the report under the same number, which counts once;
+--          worker dead: what it has not reported is not counted
 -- USES     keys.key, state.stale, sums.add_up, types.wrong_type
 local source, number = ARGV[1], tonumber(ARGV[4])
 local wrong = wrong_type()

@@ -1,14 +1,14 @@
--- upcoming: copies of the entries that would be leased next, by a worker that holds nothing. Changes nothing.
+-- upcoming: copies of the entries that a worker without leases would lease next. Changes nothing.
 -- ARGS     count, max_bytes
--- RETURNS  flat: where (rotation | suspects | resting | saturated | delayed), wait_ms (-1: nobody knows), partition,
+-- RETURNS  flat: where (rotation | suspects | resting | saturated | delayed), wait_ms (-1: unknown), partition,
 --          id, attempts, payload, ...
--- COST     O(count * log partitions), and the heads once more for each round
+-- COST     O(count * log partitions), plus one read of the partition heads for each round
 -- CRASH    nothing to do
 -- USES     bands.list_of, entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.place_before, entry.read_delayed,
 --          entry.unpack_rank, entry.whole, keys.key, order.order_newest_first, state.load_state, state.now_ms
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local flat, left = {}, count
--- The best *most* entries of a partition, from its lists and from what came back, in their order.
+-- The first *most* entries of a partition in the order of serving, from its lists, `returned` and `quarantine`.
 local function best_of(partition, most)
   local found = {}
   for _, set in ipairs({ key.returned, key.quarantine }) do
@@ -32,7 +32,7 @@ local function best_of(partition, most)
     local newest, at = order_newest_first(rank), 0
     while listed < most and bytes < max_bytes do
       local element = redis.pcall('LINDEX', list_of(rank, partition), newest and -1 - at or at)
-      if type(element) ~= 'string' then break end -- its end, or something else has taken its name
+      if type(element) ~= 'string' then break end -- end of the list, or a key of another type
       element = whole(element, ELEMENT)
       found[#found + 1] = { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0,
         string.sub(element, 21) }
@@ -51,7 +51,7 @@ load_state()
 for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
   local heads = left > 0 and redis.call('ZRANGE', key[where], 0, left - 1, 'WITHSCORES') or {}
   local told, gained = {}, true
-  while gained do -- in rounds, as a lease goes
+  while gained do -- in rounds, like lease.lua
     gained = false
     for i = 1, #heads, 2 do
       local before = told[i] or 0
