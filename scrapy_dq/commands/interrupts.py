@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 
 
-def tell_in_a_line() -> None:
+def report_in_one_line() -> None:
     """Let this process end so, if it is a `scrapy dq`; its subcommands say it by themselves once they run."""
     if sys.argv[1:2] != ["dq"]:
         return

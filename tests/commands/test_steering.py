@@ -129,9 +129,9 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert project.wait() == ["stopped", "stopped"]
     for worker in workers:
-        assert worker.text.count("paused; nothing is sent") == 1
+        assert worker.text.count("paused; no requests are sent") == 1
         assert worker.text.count("resumed") == 1
-        assert worker.text.count("all its workers are asked to stop") == 1
+        assert worker.text.count("all workers were asked to stop") == 1
 
     last = project.start_worker()
     last.wait_for_log("WARNING: Crawl")
