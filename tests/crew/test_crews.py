@@ -304,7 +304,7 @@ def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
     crew = start_and_wait(here, "--restarts", "0")
     first, second = crew.pids
     os.kill(first, signal.SIGKILL)
-    crew.wait_for("worker 1 is not started again: 0 restarts are the limit (--restarts)")
+    crew.wait_for("worker 1 is not restarted: 0 restarts are the limit (--restarts)")
     done = here.done()
     wait_until(lambda: here.done() > done + 4, "the other goes on", 10)
     os.kill(second, signal.SIGKILL)
