@@ -68,6 +68,8 @@ _NO_TEXT = {
 }  # fmt: skip
 LONGEST_HOST = 1_000
 """With user, password and port; a name has 253 characters at most."""
+LONGEST_METHOD = 100
+"""Scrapy counts requests by their methods, and keeps these counts."""
 _IGNORED_IN_FRONT = "".join(map(chr, range(33)))
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
@@ -98,8 +100,8 @@ def url_check(schemes: Collection[str]) -> Check:
 
 
 def method(value: Any) -> str:
-    if type(value) is not str or not _TOKEN(value):
-        raise Unfit("a method is a token of ASCII letters")
+    if type(value) is not str or len(value) > LONGEST_METHOD or not _TOKEN(value):
+        raise Unfit(f"a method is a token of at most {LONGEST_METHOD} ASCII letters")
     return value
 
 

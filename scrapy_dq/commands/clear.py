@@ -84,8 +84,18 @@ def _overview(place: looking.Place) -> Overview | None:
     except CommandError:
         if not place.client.exists(keys.prefix(place.crawl) + "discarded"):
             raise
-        asyncio.run(alone.with_frontier(place, lambda frontier: frontier.sweep()))
+        left = asyncio.run(alone.with_frontier(place, lambda frontier: frontier.sweep(SWEEP_S)))
+        if left:
+            raise CommandError(
+                f"of what an earlier clear left of crawl {place.crawl!r}, some is left after {SWEEP_S:g} s: "
+                f"run this again. If it does not end, somebody else wrote to the key "
+                f"{keys.prefix(place.crawl)}discarded: delete it"
+            ) from None
         return None
+
+
+SWEEP_S = 60.0
+"""How long `clear` deletes what an earlier one has left."""
 
 
 def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:

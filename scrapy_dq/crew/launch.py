@@ -13,6 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.private_folder import make_private
+
+MOST_LOGS = 10_000
+"""Of all crews that use one folder."""
 
 
 def command_of(spider: str, options: Any, settings: Mapping[str, Any]) -> list[str]:
@@ -61,7 +65,7 @@ def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> lis
             named.parent.mkdir(parents=True, exist_ok=True)
             return [named.with_name(f"{named.stem}-{n}{named.suffix}") for n in range(1, count + 1)]
         folder = folder / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         return _taken(folder, count)
     except OSError as error:
         raise CrewError(f"the workers' logs cannot be written: {error}") from error
@@ -70,11 +74,11 @@ def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> lis
 def _taken(folder: Path, count: int) -> list[Path]:
     """Return *count* logs that no other crew uses, and lock them for the life of this process."""
     # Each byte of this file is the lock of a log: the kernel releases them if this process dies.
-    lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     logs: list[Path] = []
-    number = 0
-    while len(logs) < count:
-        number += 1
+    for number in range(1, MOST_LOGS + 1):
+        if len(logs) == count:
+            return logs
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except (BlockingIOError, PermissionError):  # POSIX lets a system choose between the two
@@ -82,4 +86,5 @@ def _taken(folder: Path, count: int) -> list[Path]:
         logs.append(folder / f"worker-{number}.log")
         with suppress(FileNotFoundError):
             logs[-1].replace(logs[-1].with_suffix(".log.1"))
-    return logs
+    # Whoever can read the file can lock all of it.
+    raise CrewError(f"{folder / 'in-use.lock'} is locked by another process: choose another --log-dir")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -60,6 +59,8 @@ SWEEP_STEP = 1_000
 """Keys unlinked at once: 1 ms of Redis's time."""
 SWEEP_S = 1.0
 """Of what a worker that leaves does for those who come after it."""
+FLUSH_SWEEP_S = 10.0
+"""Of what a flush deletes: some 50 million fingerprints."""
 SCHEMA = "5"
 """What the keys mean. Workers of another schema are refused: they would misread each other."""
 
@@ -321,10 +322,11 @@ class Frontier:
         if reply[0] == b"LIVE":
             return id_text(reply[1]), Census()
         if reply[4]:
-            await self.sweep()
+            # Others may have written how much there is. What is left, the exchanges of the next run sweep.
+            await self.sweep(FLUSH_SWEEP_S)
         return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
 
-    async def sweep(self, most_s: float = math.inf) -> bool:
+    async def sweep(self, most_s: float) -> bool:
         """Unlink what is discarded, for *most_s*; return whether some is left.
 
         Source: transitions/sweep.lua

@@ -57,6 +57,6 @@ class StartHosts:
 
     def _check(self, request: Request, how: str) -> None:
         host = (urlparse_cached(request).hostname or "").rstrip(".")
-        labels = host.split(".")
+        labels = host.split(".") if ":" not in host else [host]  # a zone of IPv6 may end like a listed host
         if not any(".".join(labels[n:]) in self._hosts for n in range(len(labels))):
             raise OtherHost(f"{how}{host!a:.260}, which is not among DQ_START_HOSTS")

@@ -10,7 +10,7 @@ from typing import Any
 
 from scrapy import FormRequest, Request, Spider
 
-from scrapy_dq.codec import CannotDecode, Codec, formats
+from scrapy_dq.codec import CannotDecode, Codec, attributes, formats
 from scrapy_dq.codec.attributes import check_host
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
@@ -107,7 +107,7 @@ def request_from_data(
     if not url:
         raise NoRequest('its JSON has no "url"')
     _with_short_host(url)
-    method = _taken(asked, "method", str, "GET").upper()
+    method = _method(_taken(asked, "method", str, "GET").upper())
     meta = _taken(asked, "meta", dict, {})
     _check_meta(meta, frozenset(allowed_meta))
     if not asked:
@@ -125,6 +125,13 @@ def _with_short_host(url: str) -> str:
     except Unfit as unfit:
         raise NoRequest(unfit.reason) from unfit
     return url
+
+
+def _method(name: str) -> str:
+    try:
+        return attributes.method(name)
+    except Unfit as unfit:
+        raise NoRequest(unfit.reason) from unfit
 
 
 def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:

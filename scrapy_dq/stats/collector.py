@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
+LONGEST_NAME = 500
+"""Characters of a stat that is shared."""
+
 
 class SharedStats(MemoryStatsCollector):
     """`STATS_CLASS`: with `scrapy_dq.Scheduler`, the crawl stores the stats of all its workers together.
@@ -69,4 +72,7 @@ def _shareable(key: object, number: object) -> bool:
         return False
     if isinstance(number, float) and not math.isfinite(number):
         return False
-    return isinstance(key, str) and (key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key))
+    # A name may be made of what a site, or a payload, says; the sums are kept for the whole run.
+    if not isinstance(key, str) or len(key) > LONGEST_NAME:
+        return False
+    return key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key)

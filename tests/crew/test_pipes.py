@@ -18,6 +18,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_dq.commands.output.crawl_summary import _words
 from scrapy_dq.crew import ipc
+from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.stop_signals import SIGNALS, StopSignals
@@ -134,6 +135,38 @@ def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
     assert (folder / "worker-1.log.1").read_text() == "first"
     assert folder.stat().st_mode & 0o777 == 0o700  # URLs, and what callbacks log, are nobody else's
     assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c") == [tmp_path / "x-1.log"]
+
+
+def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) -> None:
+    """Links in it would lead to any file of ours."""
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books").chmod(0o777)
+    (tmp_path / "shop").symlink_to(tmp_path)
+    for name in ("books", "shop"):
+        with pytest.raises(CrewError, match="only you can write to"):
+            log_paths(1, tmp_path, None, name)
+    assert os.listdir(tmp_path / "books") == []
+
+
+def test_a_file_of_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> None:
+    """Whoever could read it could lock it; of a former version it may be readable."""
+    assert log_paths(1, tmp_path, None, "shop")
+    assert (tmp_path / "shop" / "in-use.lock").stat().st_mode & 0o777 == 0o600
+    lock = tmp_path / "books" / "in-use.lock"
+    lock.parent.mkdir()
+    lock.touch()
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1]); fcntl.lockf(file, fcntl.LOCK_SH)\n"
+        "print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(CrewError, match=r"in-use\.lock is locked .* --log-dir"):
+            log_paths(1, tmp_path, None, "books")
+        other.communicate()
 
 
 def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:

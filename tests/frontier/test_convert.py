@@ -134,7 +134,7 @@ def test_if_nothing_was_seen_there_is_nothing_to_convert(open_frontier: OpenFron
     for to in Seen:
         assert list(convert(live.redis, live.crawl, to, [])) == [0]
         HandWorker(open_frontier(Order.FIFO, live.crawl, to), f"worker of {to}").leave()
-    live.call("sweep")
+    live.call("sweep", 60.0)
     assert not [name for name in live.key_names() if name.startswith("seen")]
 
 

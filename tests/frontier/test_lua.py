@@ -45,7 +45,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "limit": (b"partition",),
     "members": (),
     "tally": ("source", "epoch", 0, 1, b"\x90"),
-    "sweep": (),
+    "sweep": (1.0,),
     "audit": ("epoch", 0, [], []),
 }
 SCRIPT_OF = {"beats": "beat", "members": "overview"}

@@ -228,7 +228,7 @@ def test_a_sweep_is_bounded(
     assert lefts == [2024, 1524, 1024, 524, 24]
     assert live.key_names() == {"meta"}
     left_behind(live, monkeypatch)
-    assert live.call("sweep") is False
+    assert live.call("sweep", 60.0) is False
     live = open_frontier(Order.FIFO, live.crawl, kind)
     assert HandWorker(live, "worker").exchange(seen(1, 1)).dropped == ()
 
@@ -262,7 +262,7 @@ def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: st
     if method == "join":
         new = HandWorker(live, "new")
         assert new.exchange(seen(2, 1)).dropped == ()
-        assert live.call("sweep") is False
+        assert live.call("sweep", 60.0) is False
         live.state()
     live.call("flush", ["worker", "new"])
     assert live.dump() == {}
@@ -393,6 +393,17 @@ def test_of_a_generation_that_no_worker_wrote_the_beginning_counts(live: LiveFro
     live.redis.sadd(live.key("seen:" + "g" * 64 + ":0"), "x")
     assert worker.exchange(seen(1, 1)).dropped == ()
     assert live.call("flush", ["worker"])[0] == ""
-    while live.call("sweep"):
+    while live.call("sweep", 60.0):
         pass
     assert live.dump() == {}
+
+
+def test_a_flush_ends_however_much_others_say_is_to_be_deleted(
+    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crawl is gone; what is left of the buckets, the next run deletes some at a time."""
+    monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
+    HandWorker(live, "worker").exchange(put(1))
+    live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
+    assert live.call("flush", ["worker"])[0] == ""
+    assert live.key_names() == {"discarded"}

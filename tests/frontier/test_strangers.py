@@ -315,3 +315,17 @@ def test_a_run_name_that_nobody_would_choose_is_not_used(
     assert run_name_for(live.redis, config) == "nightly"
     live.redis.hset(live.key("meta"), "run_name", name)
     assert run_name_for(live.redis, config).startswith("crew-")
+
+
+@pytest.mark.parametrize("where", ["returned", "quarantine"])
+def test_a_member_that_is_no_entry_keeps_no_run_open(
+    live: LiveFrontier, worker: HandWorker, where: str
+) -> None:
+    """An audit removes what nobody would ever lease."""
+    live.redis.zadd(live.key(where), {b"x": 0})
+    worker.exchange(put(1), want=1)
+    receipt = worker.exchange(ack(1))
+    assert (receipt.status, receipt.damage) == (Status.OK, "entries")
+    live.call("audit", worker.epoch, worker.run, [], [])
+    assert not live.redis.exists(live.key(where))
+    assert worker.exchange().status is Status.FINISHED

@@ -340,7 +340,7 @@ def test_a_drain_stopped_at_any_write_loses_nothing(each_stop: Callable[..., Any
         other.fence("dead")
         if stop(lambda w=other: w.drain("dead")) is None:
             other.drain("dead")
-        live.call("sweep")  # or whatever comes next
+        live.call("sweep", 60.0)  # or whatever comes next
         live.state()
         assert live.members() == {"other"}
         finish(live, other, served)

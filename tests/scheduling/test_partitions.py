@@ -170,8 +170,7 @@ def test_the_download_slot_of_the_meta_is_the_partition(
     seldom = times(site, "127.0.0.1", "/seldom/")
     assert min(gaps(seldom)) >= 0.36
     for part in ("/often/", "/host/"):
-        asked = times(site, "127.0.0.1", part)
-        assert max(asked) - min(asked) < 1
+        assert min(gaps(times(site, "127.0.0.1", part))) < 0.36, "no delay holds for it"
 
 
 # Each page of 127.0.0.1 is redirected to 127.0.0.2, and its callback asks 127.0.0.3 with the same meta.

@@ -147,6 +147,8 @@ BAD = {
     b'{"url": 7}': 'its "url" is a int, not a str',
     b'{"url": "http://localhost/", "meta": []}': 'its "meta" is a list, not a dict',
     b'{"url": "http://localhost/", "method": 1}': 'its "method" is a int, not a str',
+    b'{"url": "http://localhost/", "method": "' + b"x" * 101 + b'"}': "a method is a token of at most 100",
+    b'{"url": "http://localhost/", "method": "GET\\r\\nX: y"}': "a method is a token",
     b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is no form data',
     b'{"url": "no scheme"}': "ValueError: Missing scheme in request url",
     b"file:///etc/passwd": "the scheme 'file' is not in DQ_URL_SCHEMES",

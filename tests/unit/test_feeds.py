@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -87,6 +88,31 @@ def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
 def test_a_storage_that_scrapy_makes_to_try_it_empties_nothing(feed: Feed) -> None:
     """It does so before the run is known."""
     UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options={"overwrite": True})
+    assert feed.text == "0"
+
+
+def test_a_mark_that_is_a_link_is_not_followed(feed: Feed, tmp_path: Path) -> None:
+    """In a folder that others can write to, it may lead to any file of ours."""
+    (mark,) = feed.path.parent.glob(".*")
+    mark.unlink()
+    ours = tmp_path / "ours"
+    ours.write_text("precious")
+    mark.symlink_to(ours)
+    feed.worker("run 1", new=True)
+    assert ours.read_text() == "precious"
+
+
+def test_a_mark_that_somebody_locks_delays_no_worker_for_ever(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever can read it can lock it; others cannot read one of ours."""
+    (mark,) = feed.path.parent.glob(".*")
+    assert mark.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(storage, "LONGEST_LOCK_S", 0.1)
+    with mark.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        feed.worker("run 0", new=False)
+    assert "another process has locked it for 0.1 s" in caplog.text
     assert feed.text == "0"
 
 

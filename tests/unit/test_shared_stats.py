@@ -123,3 +123,10 @@ def test_a_count_within_a_count_does_not_hang(stats: SharedStats) -> None:
     stats.inc_value("outer", Counting(1))
     assert stats.get_value("outer") == 1
     assert stats.get_value("inner") >= 1
+
+
+def test_a_name_that_is_very_long_is_not_shared(stats: SharedStats) -> None:
+    """A site, or a payload, may choose a part of it; the sums are kept for the whole run."""
+    stats.inc_value("x" * 501)
+    stats.inc_value("x" * 500)
+    assert list(deltas(stats)) == [("sum", "x" * 500)]

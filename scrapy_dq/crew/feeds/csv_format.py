@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -53,7 +54,8 @@ def _join_rows(out: IO[bytes], sources: Sources, path: Path, columns: list[tuple
         begun = _header_at(sources, record, ours=ours, first=header is None)
         if begun is not None:
             header, has = begun, begun.columns
-            where = None if has == columns else [has.index(c) if c in has else -1 for c in columns]
+            at = {column: i for i, column in enumerate(has)}
+            where = None if has == columns else [at.get(column, -1) for column in columns]
             continue
         assert header is not None
         count += ours
@@ -80,8 +82,12 @@ def _header_at(sources: Sources, record: bytes, *, ours: bool, first: bool) -> _
     if not (first or marked):
         return None
     raw = record.removeprefix(mark) if marked else record
-    names = next(_parse(sources, raw), [])
-    return _Header(raw, [(name, names[:i].count(name)) for i, name in enumerate(names)])
+    before: Counter[str] = Counter()
+    columns = []
+    for name in next(_parse(sources, raw), []):
+        columns.append((name, before[name]))
+        before[name] += 1
+    return _Header(raw, columns)
 
 
 def _headers(sources: Sources, path: Path) -> Iterator[_Header]:

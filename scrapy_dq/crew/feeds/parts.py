@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.private_folder import make_private
 
 try:
     import fcntl
@@ -94,7 +94,7 @@ class PartsFolder:
     def _take_lock(self) -> int:
         for chance in range(CHANCES, 0, -1):
             try:
-                _make_private(self.path)
+                make_private(self.path)
                 lock = _open(self.path / "crew.lock")
             except OSError as error:
                 if chance > 1 and isinstance(error, (FileNotFoundError, FileExistsError)):
@@ -188,31 +188,23 @@ def write_lock(folder: Path) -> int:
         CrewError: others could write there.
         OSError: the folder cannot be made.
     """
-    _make_private(folder)
+    make_private(folder)
     lock = _open(folder / "workers.lock")
     fcntl.flock(lock, fcntl.LOCK_SH)  # exclusive it is held for a moment only
     return lock
 
 
-def lock_alone(descriptor: int) -> None:
-    """Wait until nobody else has a lock on a file, and take it until that is closed; not on Windows."""
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+def lock_alone(descriptor: int, longest_s: float) -> None:
+    """Wait until nobody else has a lock on a file, and take it until that is closed; not on Windows.
 
-
-def _make_private(folder: Path) -> None:
-    """Make *folder*, or refuse the one that is there unless it is ours alone to write to.
-
-    Where others may write, somebody could have made it before us: the links and parts in it would decide
-    which of our files are written, and what becomes our feed.
+    Raises:
+        TimeoutError: somebody else has one for longer than *longest_s*.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise CrewError(
-            f"{folder} is not a folder that only you can write to: remove it when you know what is in it, "
-            f"or write the feed to another folder"
-        )
+    deadline = time.monotonic() + longest_s
+    while fcntl is not None and not _flock(descriptor):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"another process has locked it for {longest_s:g} s")
+        time.sleep(POLL_S)
 
 
 def _open(path: Path) -> int:

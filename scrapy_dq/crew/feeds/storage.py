@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
+LONGEST_LOCK_S = 10.0
+"""How long another worker may take to empty a feed. It needs milliseconds."""
 _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
 
 
@@ -149,10 +151,13 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
-                file = stack.enter_context(mark.open("a+"))
-                lock_alone(file.fileno())
+                # Not through a link that others have put there; not readable, so that they cannot lock it.
+                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+                file = stack.enter_context(open(os.open(mark, flags, 0o600), "r+"))
+                lock_alone(file.fileno(), LONGEST_LOCK_S)
                 runs = _runs_in(file)
                 noted = runs.get(run.crawl, "")
+                file.seek(0)
                 file.truncate(0)
                 # Before the file is emptied: else whoever comes next would empty it once more.
                 file.write(json.dumps(runs | {run.crawl: run.name}))

@@ -31,7 +31,12 @@ local function recount_waiting(found, looks)
     while from do -- from partition to partition: what waits in each may be large
       local member = redis.call('ZRANGEBYLEX', set, from, '+', 'LIMIT', 0, 1)[1]
       local stop = member and string.find(member, '\0', 1, true)
-      if stop then found[string.sub(member, 1, stop - 1)] = true end
+      if stop then
+        found[string.sub(member, 1, stop - 1)] = true
+      elseif member then -- no entry: somebody else wrote it
+        waiting = waiting - 1
+        if not looks then redis.call('ZREM', set, member) end
+      end
       from = member and '(' .. (stop and string.sub(member, 1, stop - 1) .. '\1' or member)
     end
   end

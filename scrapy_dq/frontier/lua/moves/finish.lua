@@ -7,7 +7,11 @@
 -- USES     damage.damaged, keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state,
 --          state.wall_ms
 local function finish_if_done()
-  if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then return 0, 0 end
+  if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then
+    -- Nothing of it is an entry of ours: nobody would ever lease it, and the run would never end.
+    if state.waiting == 0 and state.in_flight == 0 then damaged('entries') end
+    return 0, 0
+  end
   local seeding, busy, held = 0, false, false
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     local level = redis.call('HGET', worker_key(id), 'seeding')

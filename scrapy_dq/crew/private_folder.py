@@ -1,0 +1,27 @@
+"""Folders that only their owner can write to: what is in them decides which files of ours are written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from scrapy_dq.crew.errors import CrewError
+
+
+def make_private(folder: Path) -> None:
+    """Create *folder* and its parents, or refuse an existing one that other users can write to.
+
+    Another user could have created it first, with links in it to files of ours.
+
+    Raises:
+        CrewError: the folder is a link, belongs to another user, or others can write to it.
+        OSError: it cannot be created.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise CrewError(
+            f"{folder} is not a folder that only you can write to. Look what is in it and remove it, or "
+            f"choose another folder"
+        )
