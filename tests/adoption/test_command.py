@@ -193,7 +193,7 @@ def test_nothing_to_adopt_is_told_and_no_success(project: Project) -> None:
     assert "there is no key 'nope' at" in one_line(
         run_dq(project, "adopt", project.name, "--queue-key", "nope")
     )
-    assert f"neither {project.name}:requests nor {project.name}:dupefilter is there" in done.stdout
+    assert f"neither {project.name}:requests nor {project.name}:dupefilter exists" in done.stdout
 
 
 def written(terminal: int) -> str:
