@@ -1,4 +1,4 @@
-"""Plain blocking clients, for programs beside a crawl: a consumer of items, a feeder of start URLs."""
+"""Plain blocking clients, for programs that consume items or write start URLs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scrapy_dq.backend.connection import check_host_name, place, unusable
 from scrapy_dq.settings import Config, ConfigError
 
 PATIENCE_S = 30.0
-"""For one answer, where the settings do not say: longer than a program would let BLPOP wait."""
+"""Default time-out of one reply: longer than programs usually let BLPOP wait."""
 
 
 def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:
     """Return a blocking client; `redis.Redis(**options)`, or of *url* with these options.
 
-    It repeats nothing by itself, unless *options* ask for it: a repeated RPOP would lose an item, a repeated
-    RPUSH double one.
+    It never repeats a command, unless *options* ask for it: a repeated RPOP would lose an item, a repeated
+    RPUSH would duplicate one.
 
     Args:
         redis_cls: another class than `redis.Redis`, or its dotted path.
@@ -32,7 +32,7 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
     cls: Any = redis_cls or redis.Redis
     if not options.keys() & {"retry", "retry_on_timeout", "retry_on_error"}:
         options["retry"] = Retry(NoBackoff(), 0)
-    # redis-py 8 gives up after 5 s by itself: BLPOP could not wait longer.
+    # redis-py 8 has a default time-out of 5 s: BLPOP could not wait longer.
     options.setdefault("socket_timeout", None)
     client: redis.Redis = cls.from_url(url, **options) if url else cls(**options)
     if isinstance(client, redis.Redis):
@@ -50,7 +50,7 @@ def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
     if config.embedded:
         raise ConfigError(
             "these settings name no Redis, so the project's workers use an embedded one, which runs only "
-            "while they do. Set REDIS_URL to a Redis of your own; or, to look into the embedded one, connect "
+            "while they do. Set REDIS_URL to a Redis of your own; or, to inspect the embedded one, connect "
             "to its socket, which docs/embedded.md names"
         )
     url, options = place(config)

@@ -1,4 +1,4 @@
-"""Config -> Redis: clients without retries, and whether this Redis can be trusted with a crawl."""
+"""Config -> Redis: clients without retries, and checks whether this Redis is suitable for a crawl."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from scrapy_dq.settings import Config, ConfigError
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
 PATIENCE_S = 5.0
-"""How long a start waits for a Redis that does not answer."""
+"""How long a worker that starts waits for a Redis that does not answer."""
 _OURS = (
     "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
 )  # fmt: skip
 
 
 class Connection:
-    """Where the crawl's Redis is, and clients for it. `open` first; `close` is safe at any time."""
+    """The address of the crawl's Redis, and clients for it. `open` first; `close` is safe at any time."""
 
     def __init__(self, config: Config, data_dir: Path) -> None:
         self._config = config
@@ -49,10 +49,10 @@ class Connection:
         self._cluster = False
 
     async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
-        """Start or join the embedded Redis if none is configured, and check what answers.
+        """Start or join the embedded Redis if no Redis is configured, and check the one that answers.
 
         Args:
-            quiet: log no warning about it: on a command line `scrapy dq doctor` is there for that.
+            quiet: log no warnings about it: on the command line, `scrapy dq doctor` shows them.
         Raises:
             FrontierRefused: it cannot be reached, denies access, or would lose the crawl.
         """
@@ -61,10 +61,10 @@ class Connection:
         return client
 
     async def connect(self) -> redis.asyncio.Redis:
-        """As `open`, but whatever answers is good enough, even nothing for the moment.
+        """As `open`, but without any check, not even whether Redis answers.
 
         Raises:
-            FrontierRefused: there is no embedded Redis to be had.
+            FrontierRefused: the embedded Redis cannot be used.
         """
         if self._embedded is not None:
             try:
@@ -76,7 +76,7 @@ class Connection:
         return client
 
     async def close(self) -> None:
-        """Close the client; stop the embedded Redis if nobody else uses it."""
+        """Close the client; stop the embedded Redis if no other process uses it."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
@@ -86,13 +86,13 @@ class Connection:
             try:
                 await asyncio.to_thread(self._embedded.release)
             except RuntimeError:
-                self._embedded.release()  # this process ends: no thread begins any more, and nobody waits
+                self._embedded.release()  # the interpreter exits and starts no more threads: block
 
     def need_one_slot(self, crawl: str, others: Sequence[str]) -> None:
-        """Refuse keys of others that a Redis Cluster keeps elsewhere than the crawl: no script reaches both.
+        """Refuse keys that are in another slot of a Redis Cluster than the crawl: no script can use both.
 
         Raises:
-            FrontierRefused: it names the key, and how to name it so that it fits.
+            FrontierRefused: the message has the key, and a name for it that is in the right slot.
         """
         if not self._cluster:
             return
@@ -112,7 +112,7 @@ class Connection:
         return client
 
     def missed(self) -> None:
-        """Note that Redis did not answer: if it is the embedded one, see that it runs."""
+        """Redis did not answer: if it is the embedded one, make sure that it runs."""
         loop = asyncio.get_running_loop()
         if self._embedded is None or self._ensuring or loop.time() < self._ensured_at + ENSURE_EVERY_S:
             return
@@ -129,7 +129,7 @@ class Connection:
 
     @property
     def target(self) -> str:
-        """Where Redis is, for messages: never with a password."""
+        """The address of Redis, for messages: never with a password."""
         if self._socket:
             return f"unix://{self._socket}"
         pool = (self._client or self.blocking()).connection_pool
@@ -143,7 +143,7 @@ class Connection:
         options: dict[str, Any] = {
             "socket_timeout": config.redis_timeout_s,
             "socket_connect_timeout": config.redis_timeout_s,
-            # RESP3 begins with HELLO: a Redis too old to know it could not even tell its version.
+            # RESP3 starts with HELLO: a Redis that is too old for it could not even report its version.
             "protocol": 2,
         }
         try:
@@ -153,11 +153,11 @@ class Connection:
             pool = client.connection_pool
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
-            # A script that is sent twice by the client is applied twice: only the worker may repeat.
-            # Not among the options: a URL's query would win over them.
+            # A script that the client sends twice is applied twice: only the worker may repeat.
+            # Not among the options: the query of a URL would override them.
             pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
             check_host_name(client)
-            pool.connection_class(**pool.connection_kwargs)  # an unknown option is found now, not later
+            pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except TypeError as error:
             raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
         except ValueError as error:
@@ -182,34 +182,34 @@ class Connection:
             check_info(info, self.target, embedded=self._embedded is not None, level=level)
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
-        """Return what INFO says, None if it is not allowed; a Redis that is just starting is waited for."""
+        """Return INFO, or None if it is not allowed; wait for a Redis that is still starting."""
         deadline = time.monotonic() + PATIENCE_S
-        told = False
+        logged = False
         while True:
             try:
                 await client.ping()
                 return dict(await client.info())
             except NoPermissionError:
-                await client.ping()  # this may be what is not allowed
+                await client.ping()  # raises if it is PING that is not allowed
                 return None
             except (AuthenticationError, ResponseError):
                 raise
             except (RedisError, OSError, TimeoutError) as error:
                 if time.monotonic() >= deadline:
                     raise
-                if not told:
+                if not logged:
                     logger.info("%s. Waiting up to %.0f s for it", explain(error), PATIENCE_S)
-                    told = True
+                    logged = True
                 await asyncio.sleep(0.2)
 
 
 def check_info(
     info: dict[str, Any], target: str, *, embedded: bool = False, level: int = logging.WARNING
 ) -> None:
-    """Refuse a Redis that is too old or that evicts keys; warn, at *level*, about one that forgets.
+    """Refuse a Redis that is too old or that evicts keys; warn, at *level*, about missing persistence.
 
     Raises:
-        FrontierRefused: with the command or the version that mends it.
+        FrontierRefused: the message has the command or the version that fixes it.
     """
     for finding in health.needed(info, target, embedded=embedded):
         if finding.level == health.BAD:
@@ -219,7 +219,7 @@ def check_info(
 
 
 def refusal(error: Exception, target: str) -> FrontierRefused:
-    """Return what to tell of a Redis that does not serve at all, and what mends it."""
+    """Return the error for a Redis that is not usable at all, with what fixes it."""
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return FrontierRefused(
             f"Redis at {target} denies access ({describe(error)}). Check the user and password in "
@@ -227,21 +227,21 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
         )
     if isinstance(error, ResponseError):
         index = "DB index" in str(error)
-        way_out = ". The database is the number at the end of REDIS_URL, or REDIS_DB" if index else ""
-        return FrontierRefused(f"Redis at {target} refuses to serve: {error}{way_out}")
+        hint = ". The database is the number at the end of REDIS_URL, or REDIS_DB" if index else ""
+        return FrontierRefused(f"Redis at {target} refuses commands: {error}{hint}")
     return FrontierRefused(
-        f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or leave "
-        f"REDIS_URL and REDIS_HOST out to use the embedded Redis"
+        f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or remove "
+        f"REDIS_URL and REDIS_HOST to use the embedded Redis"
     )
 
 
 @contextmanager
 def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis, str]]:
-    """Yield a blocking client, and where Redis is; for commands that look, whatever answers.
+    """Yield a blocking client and the address of Redis, without checks; for commands.
 
     Raises:
-        FrontierRefused: Redis does not serve, or there is no embedded one to be had.
-        FrontierUnavailable: it stopped to answer meanwhile.
+        FrontierRefused: Redis is not usable, or the embedded one cannot be started.
+        FrontierUnavailable: it stopped answering meanwhile.
     """
     connection = Connection(config, data_dir)
     try:
@@ -258,9 +258,9 @@ def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis
 
 
 def place(config: Config) -> tuple[str, dict[str, Any]]:
-    """Return the URL of the configured Redis, or "", and all arguments of its client but for retries."""
+    """Return the URL of the configured Redis, or "", and all arguments of its client except for retries."""
     options = {name: value for name, value in config.redis_params.items() if name not in _OURS}
-    # As scrapy-redis has it: a URL wins, then a socket, then REDIS_HOST.
+    # Precedence as in scrapy-redis: a URL, then a socket, then REDIS_HOST.
     own_url = options.pop("url", "")
     url = config.redis_url or own_url
     if not url.startswith("unix:"):
@@ -275,7 +275,7 @@ def place(config: Config) -> tuple[str, dict[str, Any]]:
 
 
 def check_host_name(client: Any) -> None:
-    """Have a client that speaks TLS check whose certificate it is shown: redis-py before 6 does not."""
+    """Make a TLS client verify the host name of the certificate: redis-py before 6 does not."""
     pool = client.connection_pool
     options = pool.connection_kwargs
     speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
@@ -286,7 +286,7 @@ def check_host_name(client: Any) -> None:
 def unusable(url: str, error: Exception) -> ConfigError:
     if not url:
         return ConfigError(f"REDIS_PARAMS cannot be used: {error}")
-    # Not the error's own text: it may hold a part of the password.
+    # Without the text of the error: it may contain a part of the password.
     return ConfigError(
         "REDIS_URL cannot be used: expected redis://, rediss:// or unix://, for example "
         "redis://user:password@host:6379/0, with special characters of the password percent-encoded"

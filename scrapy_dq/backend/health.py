@@ -1,4 +1,4 @@
-"""Whether a Redis is fit for a crawl: the rules, for workers as they start and for `scrapy dq doctor`."""
+"""Whether a Redis is suitable for a crawl: the rules, for workers that start and for `scrapy dq doctor`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 OLDEST = (6, 2)
 OK, WARN, BAD = "ok", "warn", "bad"
 SLOW_S = 0.1
-"""A trip of this length is met by larger exchanges, but a worker that begins waits for several."""
+"""Larger exchanges compensate for this latency, but a worker that starts waits for several trips."""
 CLOCK_OFF_S = 2.0
 NEARLY_FULL = 0.9
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     level: str
     """ok, warn or bad."""
     text: str
-    """What was found; unless it is ok, what to change, too."""
+    """What was found; unless that is ok, also what to change."""
 
 
 def needed(info: Mapping[str, Any], target: str, *, embedded: bool = False) -> Iterator[Finding]:
-    """Yield what a worker needs of a Redis, from its INFO. With one that is bad, no worker starts."""
+    """Yield the checks of INFO that decide whether a worker starts: if one is bad, it does not."""
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
         yield Finding("version", BAD, f"Redis at {target} is version {version}; 6.2 or newer is needed")
@@ -37,12 +37,12 @@ def needed(info: Mapping[str, Any], target: str, *, embedded: bool = False) -> I
     if int(info.get("aof_enabled", 0)):
         yield Finding("persistence", OK, "AOF: at most the last second is lost if it is killed")
     elif embedded:
-        yield Finding("persistence", OK, "none seen; the embedded Redis looks after it itself")
+        yield Finding("persistence", OK, "none seen; the embedded Redis sets it up itself")
     else:
         yield Finding(
             "persistence", WARN,
-            f"Redis at {target} has no AOF: if it stops, the crawl goes back to its last snapshot, or is "
-            f"gone. Run `redis-cli CONFIG SET appendonly yes` to keep all but the last second",
+            f"Redis at {target} has no AOF: if it stops, the crawl is rolled back to the last snapshot, or "
+            f"lost. Run `redis-cli CONFIG SET appendonly yes` to keep all but the last second",
         )  # fmt: skip
 
 
@@ -50,26 +50,26 @@ def _eviction(policy: str, target: str) -> Finding:
     if policy.startswith("allkeys"):
         return Finding(
             "eviction", BAD,
-            f"Redis at {target} has maxmemory-policy {policy}: when its memory is full it would delete parts "
+            f"Redis at {target} has maxmemory-policy {policy}: when its memory is full, it deletes parts "
             f"of the crawl. Run `redis-cli CONFIG SET maxmemory-policy noeviction`, or use another Redis",
         )  # fmt: skip
     if policy.startswith("volatile"):
         return Finding(
             "eviction", WARN,
             f"Redis at {target} has maxmemory-policy {policy}. No key of a crawl has a TTL, so none is "
-            f"evicted; noeviction would say so plainly",
+            f"evicted; noeviction would guarantee that",
         )  # fmt: skip
     return Finding("eviction", OK, policy)
 
 
 def at_work(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield how a Redis fares now, from its INFO."""
+    """Yield the checks of INFO for the current state of a Redis."""
     if info.get("role") == "slave":
         yield Finding("role", BAD, "a replica, which takes no writes. Name its master in REDIS_URL")
     for part, asks in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
         if info.get(part, "ok") != "ok":
             yield Finding(
-                "disk", BAD, f"its last {asks} could not be written. Free some disk, and see Redis's log"
+                "disk", BAD, f"its last {asks} could not be written. Free some disk space, and see its log"
             )
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     text = f"{size(used)} used, {f'maxmemory {size(limit)}' if limit else 'no maxmemory'}"
@@ -79,26 +79,26 @@ def at_work(info: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "memory", BAD if used >= limit else WARN,
             f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with more, or "
-            f"free some",
+            f"free some memory",
         )  # fmt: skip
 
 
 def latency(median_s: float) -> Finding:
-    """Judge a trip to Redis and back."""
+    """Judge the round-trip time to Redis."""
     text = f"{median_s * 1000:.2f} ms for a PING (median of 20)"
     if median_s < SLOW_S:
         return Finding("latency", OK, text)
-    return Finding("latency", WARN, f"{text}. Run workers nearer to Redis, or Redis nearer to them")
+    return Finding("latency", WARN, f"{text}. Run the workers closer to Redis")
 
 
 def clock(offset_s: float) -> Finding:
-    """Judge how far Redis's clock is ahead of this host's; negative: behind."""
+    """Judge by how many seconds the clock of Redis is ahead of this host's; negative: behind."""
     if abs(offset_s) < CLOCK_OFF_S:
         return Finding("clock", OK, f"{round(offset_s * 1000) or 0} ms from this host's")
     return Finding(
         "clock", WARN,
-        f"{offset_s:+.0f} s from this host's: times are shown, and dq_not_before is kept, by Redis's. Set "
-        f"both by NTP",
+        f"{offset_s:+.0f} s from this host's: times shown, and dq_not_before, follow the clock of Redis. "
+        f"Synchronize both with NTP",
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def scripts(refused: str, cached: bool) -> Finding:
 
 
 def signing(host: str) -> Iterator[Finding]:
-    """Yield what to do where entries are not signed, and Redis is on *host*; empty: a socket of this one."""
+    """Yield a warning for unsigned entries if Redis, on *host*, is on another host; empty: a local socket."""
     try:
         here = ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -122,13 +122,13 @@ def signing(host: str) -> Iterator[Finding]:
     if not here:
         yield Finding(
             "signing", WARN,
-            "entries are not signed, and Redis is on another host: whoever can write there decides what is "
-            "crawled, and with which callback. Set DQ_SIGNING_KEYS",
+            "entries are not signed, and Redis is on another host: everybody who can write there decides "
+            "what is crawled, and with which callback. Set DQ_SIGNING_KEYS",
         )  # fmt: skip
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

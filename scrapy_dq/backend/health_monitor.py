@@ -1,4 +1,4 @@
-"""Looks again, in mid-crawl, whether its Redis can still be trusted: settings change under a crawl."""
+"""Repeats the checks of Redis during the crawl, because its configuration may be changed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EVERY_S = 10.0
 
 
 class HealthMonitor:
-    """Logs what has become unfit of a Redis since the last look: its eviction policy, its persistence."""
+    """Logs what has become unsuitable since the last check: the eviction policy, the persistence."""
 
     def __init__(self, client: Any, target: str, *, embedded: bool) -> None:
         """
         Args:
             client: a `redis.asyncio` client.
-            target: where it is, for messages.
+            target: the address of Redis, for messages.
         """
         self._client = client
         self._target = target
@@ -31,12 +31,12 @@ class HealthMonitor:
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         self._task.cancel()
 
     async def _watch(self) -> None:
         while True:
-            # An outage is told of elsewhere; or INFO is not allowed.
+            # The worker reports an outage; or INFO is not allowed.
             with suppress(RedisError, OSError, TimeoutError):
                 self._compare(await self._client.info())
             await asyncio.sleep(EVERY_S)
@@ -50,6 +50,6 @@ class HealthMonitor:
         for finding in found:
             if self._known is not None and finding.text not in self._known:
                 level = logging.ERROR if finding.level == health.BAD else logging.WARNING
-                logger.log(level, "It has changed while the crawl goes on: %s", finding.text)
-        # What was found when the crawl was opened has been told then.
+                logger.log(level, "Changed during the crawl: %s", finding.text)
+        # What was found when the crawl was opened was logged then.
         self._known = {finding.text for finding in found}

@@ -1,8 +1,8 @@
-"""`scrapy dq ...`: the commands. Scrapy loads this for every command of its own: it imports little."""
+"""`scrapy dq ...`: the commands. Scrapy imports this for every one of its commands: it imports little."""
 
-from scrapy_dq.commands.interrupts import tell_in_a_line
+from scrapy_dq.commands.interrupts import report_in_one_line
 
-tell_in_a_line()
+report_in_one_line()
 
 from scrapy_dq.commands.group import Command  # noqa: E402
 

@@ -23,30 +23,30 @@ MOST_REASONS = 5
 
 
 class Adopt(Subcommand):
-    """Takes over queue and dupefilter; start URLs stay where they are."""
+    """Takes over queue and dupefilter; start URLs stay in their key."""
 
     name = "adopt"
     arguments = "<spider>"
     summary = "take over a crawl of scrapy-redis"
     description = (
-        "Takes over the crawl that scrapy-redis has begun for a spider: the requests of its queue, and what "
-        "its dupefilter has seen. Stop its workers first. The source stays as it is; to adopt again stores "
-        "only what is missing."
+        "Takes over the crawl that scrapy-redis has started for a spider: the requests of its queue, and "
+        "what its dupefilter has seen. Stop its workers first. The source is not changed; a second adoption "
+        "stores only what is missing."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
         parser.add_argument(
             "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
-            help="set spider argument (may be repeated), as of `scrapy crawl`",
+            help="set spider argument (may be repeated), as with `scrapy crawl`",
         )  # fmt: skip
         parser.add_argument(
             "--trust-pickle", action="store_true",
-            help="read pickles: as plain data only, nothing that they name is used",
+            help="read pickles, as plain data only: nothing that they refer to is imported or called",
         )  # fmt: skip
         parser.add_argument(
             "--queue", choices=("fifo", "lifo"), default="",
-            help="how a queue that is a LIST was served (default: as SCHEDULER_QUEUE_CLASS says)",
+            help="order of a queue that is a LIST (default: that of SCHEDULER_QUEUE_CLASS)",
         )  # fmt: skip
         parser.add_argument(
             "--queue-key", default="", metavar="KEY", help="the queue (default: SCHEDULER_QUEUE_KEY)"
@@ -61,7 +61,7 @@ class Adopt(Subcommand):
         parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        # Scrapy loads the commands whenever it starts: what they need comes when they run.
+        # Scrapy imports the commands whenever it starts: large modules are imported here.
         from scrapy_dq.adoption.source import BadSource
         from scrapy_dq.adoption.takeover import Wishes, take_over
         from scrapy_dq.commands.input.crawlers import prepared_crawler
@@ -108,11 +108,11 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
     tally = report.tally
     if not report.nothing:
         yield "requests adopted", tally.adopted
-        yield "known already", tally.known
+        yield "already seen", tally.known
         yield "dead letters", tally.dead
         yield "fingerprints", tally.fingerprints
     if tally.no_fingerprints:
-        yield "left out, no fingerprints of scrapy-redis 0.9", tally.no_fingerprints
+        yield "skipped, not fingerprints of scrapy-redis 0.9", tally.no_fingerprints
     for found in report.start_urls:
         if found.size:
             yield f"start URLs, left in {found.key}", found.size
@@ -129,42 +129,43 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
         if count > 0:
             yield f"{count:,} dead letters: {reason}"
     if report.nothing:
-        yield f"There is nothing to adopt: neither {report.queue.key} nor {report.dupefilter.key} is there."
+        yield f"There is nothing to adopt: neither {report.queue.key} nor {report.dupefilter.key} exists."
         if config.embedded:
             yield (
-                "This project names no Redis, so its embedded one was looked at; scrapy-redis would have "
-                "used localhost:6379. -s REDIS_URL=redis://localhost:6379 looks there."
+                "This project names no Redis, so its embedded one was searched; scrapy-redis would have "
+                "used localhost:6379. -s REDIS_URL=redis://localhost:6379 searches there."
             )
     if report.changed:
         yield (
-            f"{report.queue.key} changed meanwhile: a scrapy-redis worker runs. Stop it, and run this again: "
-            f"some requests are missing."
+            f"{report.queue.key} changed meanwhile: a scrapy-redis worker is running. Stop it, and run this "
+            f"again: some requests are missing."
         )
     if report.disturbed:
-        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: something may be missing."
+        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
     if report.tally.dead_before:
-        yield f"{report.tally.dead_before:,} of those known already are dead letters of an earlier adoption."
+        yield f"{report.tally.dead_before:,} of those already seen are dead letters of an earlier adoption."
     if report.tally.cut:
-        yield f"Of {report.tally.cut:,} dead letters only the beginning is kept."
+        yield f"Of {report.tally.cut:,} dead letters, only the beginning is kept."
     if report.tally.has_dead:
         yield (
-            "Dead letters could not be read as requests of this spider. If all are, is SCHEDULER_SERIALIZER "
-            "the one that wrote them? Mend the cause and run this again. The source is not deleted before."
+            "Dead letters could not be decoded as requests of this spider. If this is true of all requests, "
+            "check that SCHEDULER_SERIALIZER is the one that wrote them. Fix the cause and run this again. "
+            "Until then, the source is not deleted."
         )
     if report.served and config.order not in FITTING_ORDERS[report.served]:
         yield (
-            f"scrapy-redis served this queue {report.served}, and DQ_ORDER is {config.order.value!r}: the "
-            f"requests are served in another order."
+            f"scrapy-redis served this queue {report.served}, but DQ_ORDER is {config.order.value!r}: the "
+            f"requests are served in a different order."
         )
     if any(found.size for found in report.start_urls) and not is_fed(spider):
         yield (
-            f"The start URLs stay there, and {type(spider).__name__} does not read them: derive it from "
+            f"The start URLs stay there, but {type(spider).__name__} does not read them: derive it from "
             f"scrapy_dq.RedisSpider or scrapy_dq.RedisCrawlSpider."
         )
-    # Not issubclass(): for Scrapy anything with the methods of a scheduler is one.
+    # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.
     if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:
         yield "Set SCHEDULER and DUPEFILTER_CLASS of scrapy_dq, or its add-on, before you crawl."
     if config.flush_on_start and not report.nothing:
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was adopted. Unset it first."
     if report.complete and not report.nothing:
-        yield f"Go on with: {go_on}"
+        yield f"Continue with: {go_on}"

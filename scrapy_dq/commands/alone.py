@@ -1,4 +1,4 @@
-"""What the commands that need to be alone with a crawl have in common: nobody may be at work."""
+"""Shared by the commands that need exclusive access to a crawl: no worker may be alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def with_frontier(place: Place, call: Callable[[Frontier], Awaitable[T]]) -> T:
-    """Return what *call* returns of the frontier of the crawl."""
+    """Call *call* with the frontier of the crawl, and return its result."""
     from scrapy_dq.backend.connection import Connection
     from scrapy_dq.environment import data_dir
     from scrapy_dq.factory import frontier_of
@@ -29,7 +29,7 @@ async def with_frontier(place: Place, call: Callable[[Frontier], Awaitable[T]]) 
 
 
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
-    """Say for whom the command waits, if somebody is registered who may be alive."""
+    """Print which registered workers the command watches: those that may be alive."""
     from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 
     own = own_identity()

@@ -20,21 +20,21 @@ COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead"
 
 
 class Clear(Subcommand):
-    """Deletes the keys of one crawl, each by its name."""
+    """Deletes the keys of one crawl, each by name."""
 
     name = "clear"
     arguments = "[<spider>]"
     summary = "delete a crawl"
     description = (
-        "Deletes everything of a crawl: what waits, what was seen, failed requests, dead letters, limits. "
-        "Says how much that is, and asks. Refuses while a worker lives."
+        "Deletes all data of a crawl: waiting requests, what was seen, failed requests, dead letters, "
+        "limits. Shows how much that is, and asks. Refuses while a worker is alive."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         parser.add_argument(
             "--force", action="store_true",
-            help="also under workers that live: they close with reason frontier_lost",
+            help="even while workers are alive: they close with reason frontier_lost",
         )  # fmt: skip
         asking.add_yes(parser)
 
@@ -45,7 +45,7 @@ class Clear(Subcommand):
         with looking.place_of(settings, options) as place:
             overview = _overview(place)
             if overview is None:
-                asking.say(f"What an earlier clear has left of crawl {place.crawl!r} is deleted.", options)
+                asking.say(f"The rest of crawl {place.crawl!r}, from an earlier clear, is deleted.", options)
                 return DONE
             ttl_s = place.config.worker_ttl_s
 
@@ -64,7 +64,7 @@ class Clear(Subcommand):
 
             if not options.force:
                 asyncio.run(alone.with_frontier(place, check))
-            # Not inside an event loop: there, Ctrl-C would not end the question.
+            # Not inside an event loop: there, Ctrl-C would not interrupt the question.
             _ask(place, overview, options)
             asyncio.run(alone.with_frontier(place, delete))
         counts = {name: getattr(overview.census, name) for name in COUNTS}
@@ -76,7 +76,7 @@ class Clear(Subcommand):
 
 
 def _overview(place: looking.Place) -> Overview | None:
-    """Return the crawl's state; None: it was gone, and now so is what an earlier clear has left of it."""
+    """Return the crawl's state; None: it was deleted before, and now also what that clear had left."""
     from scrapy_dq.frontier import keys
 
     try:
@@ -99,11 +99,11 @@ SWEEP_S = 60.0
 
 
 def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:
-    beside = f" (and {others:,} more are registered)" if others > 0 else ""
+    more = f" (and {others:,} more are registered)" if others > 0 else ""
     named = options.spider or f"--crawl {crawl}"
     return (
-        f"worker {worker_id} of crawl {crawl!r} is alive{beside}: nothing was deleted. `scrapy dq stop "
-        f"{named}` ends all workers; --force deletes the crawl under them"
+        f"worker {worker_id} of crawl {crawl!r} is alive{more}: nothing was deleted. `scrapy dq stop "
+        f"{named}` stops all workers; --force deletes the crawl while they run"
     )
 
 
@@ -112,5 +112,5 @@ def _ask(place: looking.Place, overview: Overview, options: argparse.Namespace) 
     asking.say(f"Crawl {place.crawl!r} at {place.target}: {overview.phase}, run {overview.run}", options)
     asking.say(", ".join(f"{count:,} {name}" for name, count in shown), options)
     if options.force and overview.members:
-        asking.say("Workers that live close with reason frontier_lost.", options)
+        asking.say("Workers that are alive will close with reason frontier_lost.", options)
     asking.need_consent("Delete all of it?", options)

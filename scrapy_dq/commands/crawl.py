@@ -32,16 +32,16 @@ RESTARTS = 10
 
 
 class Crawl(Subcommand):
-    """Starts workers, shows them at work, starts those again that die, and joins what they have written."""
+    """Starts workers, shows their progress, restarts those that die, and joins the feeds that they wrote."""
 
     name = "crawl"
     arguments = "<spider>"
     own_status = True
     summary = "crawl with several workers on this machine"
     description = (
-        "Crawls with N worker processes, shows how far it is, starts workers again that die, and joins the "
-        "feeds that each writes into the one that was asked for. Ctrl-C stops gracefully, a second one at "
-        "once; the same command goes on. Exit status: 0, the run is finished; 1, it is not."
+        "Crawls with N worker processes, shows the progress, restarts workers that die, and joins their "
+        "parts of each feed into one file. Ctrl-C stops gracefully, a second Ctrl-C at once; the same "
+        "command continues. Exit status: 0, the run is finished; 1, it is not."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -53,23 +53,23 @@ class Crawl(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
-            help="set spider argument (may be repeated), as of `scrapy crawl`",
+            help="set spider argument (may be repeated), as with `scrapy crawl`",
         )  # fmt: skip
         parser.add_argument(
             "-o", "--output", action="append", metavar="FILE",
-            help="append items to the end of FILE (jsonlines, csv, json), as of `scrapy crawl`",
+            help="append items to the end of FILE (jsonlines, csv, json), as with `scrapy crawl`",
         )  # fmt: skip
         parser.add_argument(
             "-O", "--overwrite-output", action="append", metavar="FILE",
-            help="write items to FILE, in place of what is there; a run that goes on appends its own",
+            help="write items to FILE, replacing its contents; a run that is continued appends to it",
         )  # fmt: skip
         parser.add_argument(
             "--restarts", type=_restarts, default=RESTARTS, metavar="N",
-            help=f"how many workers that die are started again, all together (default: {RESTARTS})",
+            help=f"maximum number of restarts of workers that die, in total (default: {RESTARTS})",
         )  # fmt: skip
         parser.add_argument(
             "--log-dir", type=Path, metavar="DIR",
-            help="a log per worker goes there (default: logs/<crawl> in the data directory of scrapy_dq)",
+            help="folder for one log per worker (default: logs/<crawl> in the data directory of scrapy_dq)",
         )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print the summary as JSON, for programs")
 
@@ -77,7 +77,7 @@ class Crawl(Subcommand):
         from scrapy_dq.crew.errors import CrewError
 
         if os.name != "posix":
-            raise CommandError("it needs a POSIX system: start `scrapy crawl` several times instead")
+            raise CommandError("this needs a POSIX system: start `scrapy crawl` several times instead")
         try:
             return self._run(settings, options)
         except CrewError as error:
@@ -130,21 +130,21 @@ class Crawl(Subcommand):
             if owed:
                 crew.run = owed
                 view.say(
-                    f"Run {owed.number} was finished, and its feeds were not: they are joined now, and "
-                    f"nothing is crawled. The same command begins the next run"
+                    f"Run {owed.number} was finished, but its feeds were not joined: they are joined now, "
+                    f"and nothing is crawled. The same command then starts the next run"
                 )
             else:
                 view.say(f"Crawl {config.crawl!r} at {target}: {workers(options.workers)}")
                 view.say(f"Logs: {_common(logs)}")
                 hint = delay_of_each(crawler, config)
                 if hint and options.workers > 1:
-                    view.say(f"Beware: {hint}")
+                    view.say(f"Warning: {hint}")
                 if stops.count:
                     raise KeyboardInterrupt
                 with view:
                     crew.work(stops)
             joined, unjoined = _join(feeds, crew, stops)
-            stops.most = stops.count + 1  # whoever reads what is printed may have stopped reading
+            stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
         damaged = monitor.overview is not None and monitor.overview.census.gone > 0
@@ -152,7 +152,7 @@ class Crawl(Subcommand):
 
 
 def _owed(feeds: list[Joining], monitor: Monitor) -> Run | None:
-    """Return the last run, if it is finished and its parts are there: a new one would leave them behind."""
+    """Return the last run if it is finished and parts of it are not joined: a new run would orphan them."""
     from scrapy_dq.crew.feeds.parts import Run
 
     monitor.look()
@@ -164,7 +164,7 @@ def _owed(feeds: list[Joining], monitor: Monitor) -> Run | None:
 
 
 def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[list[Joined], list[str]]:
-    """Join all feeds; return them, and why others could not be."""
+    """Join all feeds; return those that were joined, and why others were not."""
     from scrapy_dq.commands.output.display import ProgressBar
     from scrapy_dq.crew.errors import CrewError, Interrupted
 
@@ -211,7 +211,7 @@ def _restarts(text: str) -> int:
 
 
 def _fill_standard_streams() -> None:
-    """Open those that are closed: a lock or pipe of ours that has their number would reach no worker."""
+    """Open those that are closed: a lock or pipe with their number would not be inherited by workers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
@@ -236,17 +236,17 @@ def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
     from scrapy_dq.scheduling.scheduler import Scheduler
 
     if not config.enabled:
-        raise CommandError("DQ_ENABLED = False: without scrapy_dq each worker would crawl all of it")
-    # Not issubclass(): for Scrapy anything with the methods of a scheduler is one.
+        raise CommandError("DQ_ENABLED = False: without scrapy_dq each worker would crawl everything")
+    # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.
     if Scheduler not in load_object(crawler.settings["SCHEDULER"]).__mro__:
         raise CommandError(
-            "this spider's SCHEDULER is not that of scrapy_dq, so each worker would crawl all of it. Set "
+            "this spider's SCHEDULER is not that of scrapy_dq, so each worker would crawl everything. Set "
             'ADDONS = {"scrapy_dq.Addon": 500}, or SCHEDULER = "scrapy_dq.Scheduler"'
         )
 
 
 def _common(logs: list[Path]) -> str:
-    """Return where the logs are, in one name."""
+    """Return where the logs are, for people."""
     from scrapy_dq.commands.output.display import short
 
     return short(logs[0]) if len(logs) == 1 else f"{short(logs[0])}, ..."

@@ -1,4 +1,4 @@
-"""`scrapy dq doctor`: whether this Redis is fit for a crawl, and what to change."""
+"""`scrapy dq doctor`: whether this Redis is suitable for a crawl, and what to change."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PINGS = 20
 
 
 class Doctor(Subcommand):
-    """Looks at Redis, not at a crawl."""
+    """Examines Redis, and with `--audit` a crawl."""
 
     name = "doctor"
     arguments = "[<spider>]"
-    summary = "whether Redis is fit for a crawl"
+    summary = "check whether Redis is suitable for a crawl"
     description = (
-        "Looks at the Redis of the project (or of a spider, if its own settings name one): version, "
-        "persistence, eviction, memory, latency, clock, scripts; with --audit or --repair, whether the keys "
-        "of a crawl agree with its counts. Exit status 1: something is bad."
+        "Checks the Redis of the project (or of a spider, if its own settings name one): version, "
+        "persistence, eviction, memory, latency, clock, scripts; with --audit or --repair, also whether the "
+        "keys of a crawl agree with its counts. Exit status 1: something is bad."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ class Doctor(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "--repair", action="store_true",
-            help="the same, and make anew what leads to its requests",
+            help="the same, and rebuild the keys that can be derived from others",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -70,9 +70,9 @@ class Doctor(Subcommand):
 
 
 def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Finding]:
-    """Return whether the keys of a crawl agree with its counts; nothing, if it is not there.
+    """Return whether the keys of a crawl agree with its counts; an empty list if there is no such crawl.
 
-    With `--repair` what can be made anew is, and what is gone is noted.
+    With `--repair`, what can be derived is rebuilt, and the loss of the rest is recorded.
     """
     from scrapy_dq.backend import health
     from scrapy_dq.frontier.admin.overview import peek
@@ -91,8 +91,8 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
     text, level = told(found[0]), health.OK
     if found[0] != Audited():
         level = health.WARN if options.repair and not (found[0].gone or found[0].seen_gone) else health.BAD
-        way = ". `scrapy dq doctor --repair` mends what can be"
-        text += "; what can be is made anew" if options.repair else way
+        hint = ". `scrapy dq doctor --repair` rebuilds what can be derived"
+        text += "; what can be derived was rebuilt" if options.repair else hint
     elif overview.census.gone:
         level = health.BAD
         text = f"{overview.census.gone} requests, or keys, of this run were deleted or evicted"
@@ -100,7 +100,7 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
 
 
 def examine(place: looking.Place) -> list[Finding]:
-    """Return what is found, the rules of `scrapy_dq.backend.health` first."""
+    """Return the findings, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
     from scrapy_dq.frontier.admin.backlog import info_of, refused_scripts
 

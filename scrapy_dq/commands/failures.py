@@ -1,4 +1,4 @@
-"""`scrapy dq failed` and `scrapy dq dead`: what went wrong for good, listed, or one of them in full."""
+"""`scrapy dq failed` and `scrapy dq dead`: requests that failed for good, as a list, or one in full."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID = re.compile(r"[0-9a-f]{24}")
 
 
 class _Failures(Subcommand):
-    """What both have in common."""
+    """The common part of both."""
 
     arguments = "[<spider>] [<id>]"
     words = "words"
@@ -29,7 +29,7 @@ class _Failures(Subcommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "words", nargs="*", metavar="<spider> <id>",
-            help="the name of the spider; an id from the list, to see that one in full",
+            help="the name of the spider; an id from the list, to show that one in full",
         )  # fmt: skip
         looking.add_common_options(parser)
         looking.add_count(parser, 20)
@@ -43,7 +43,7 @@ class _Failures(Subcommand):
             if entry_id:
                 found = self.read_one(place, bytes.fromhex(entry_id))
                 if found is None:
-                    raise CommandError(f"the crawl {place.crawl!r} keeps no {self.of_one} {entry_id}")
+                    raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}")
             else:
                 listed = [_record(each, place) for each in self.read(place, options.count)]
             one = _record(found, place) if entry_id and found is not None else None
@@ -60,25 +60,25 @@ class _Failures(Subcommand):
 
     @abstractmethod
     def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
-        """Return some of them."""
+        """Return at most *count* of them."""
 
     @abstractmethod
     def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
-        """Return that one."""
+        """Return the one with this id; None: there is none."""
 
     @abstractmethod
     def total(self, census: Census) -> int:
-        """Return how many there are, kept or not."""
+        """Return how many there are, including those that are not kept."""
 
 
 class FailedRequests(_Failures):
-    """Reads the list of requests that failed."""
+    """Lists the requests that failed."""
 
     name = "failed"
     summary = "requests that failed for good"
     description = (
         "Lists the newest requests of the run that failed for good (an exception in a callback, a page that "
-        "could not be downloaded), as many as DQ_KEEP_FAILED keeps, with what the worker knew of each."
+        "could not be downloaded), at most DQ_KEEP_FAILED, each with the reason and the worker."
     )
     of_one, of_many = "failed request", "failed requests"
 
@@ -97,13 +97,14 @@ class FailedRequests(_Failures):
 
 
 class DeadLetters(_Failures):
-    """Reads the dead letters."""
+    """Lists the dead letters."""
 
     name = "dead"
     summary = "dead letters"
     description = (
-        "Lists dead letters of the run: requests whose workers died too often, and what cannot be read or "
-        "served. They are stored in no order: of many, any -n are shown, the newest of these first."
+        "Lists dead letters of the run: requests whose workers died too often, and entries that cannot be "
+        "decoded or served. They are stored in no order: if there are more than -n, any of them are shown, "
+        "the newest of these first."
     )
     of_one, of_many = "dead letter", "dead letters"
 
@@ -129,7 +130,7 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
         return "", words[0]
     spider, entry_id = [*words, "", ""][:2]
     if entry_id and not _ID.fullmatch(entry_id):
-        raise WrongUsage(f"{entry_id!r} is no id: those of the list have 24 digits from 0 to f")
+        raise WrongUsage(f"{entry_id!r} is not an id: an id has 24 hexadecimal digits")
     return spider, entry_id
 
 
@@ -162,7 +163,7 @@ def _print_list(listed: Sequence[dict[str, Any]], total: int, of_one: str, of_ma
 
 def _by(each: dict[str, Any]) -> str:
     times = f", after {each['attempts']} crashes" if each["attempts"] else ""
-    return f"{each['worker'] or 'before any worker had it'}{times}"
+    return f"{each['worker'] or 'before any worker leased it'}{times}"
 
 
 def _print_one(one: dict[str, Any]) -> None:

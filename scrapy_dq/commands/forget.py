@@ -1,4 +1,4 @@
-"""`scrapy dq forget`: un-see requests."""
+"""`scrapy dq forget`: remove requests from what a crawl has seen."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Forget(Subcommand):
     name = "forget"
     arguments = "<spider> [<URL> ...]"
     words = "urls"
-    summary = "un-see requests: crawl them when they are found again"
+    summary = "remove requests from what was seen"
     description = (
         "Makes a spider's crawl forget that it has seen these requests: the next time one is found, it is "
-        "crawled. Nothing is crawled by that alone (see push). The file is written as that of push: method "
-        "and body of an object make another request of a URL."
+        "crawled again. This alone crawls nothing (see push). The file has the format of that of push: "
+        "method and body of an object are part of what identifies a request."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ class Forget(Subcommand):
             )  # fmt: skip
         else:
             print(f"Crawl {place.crawl!r} at {place.target}")
-            print_rows([("forgotten", found.known), ("had not seen", found.requests - found.known)])
+            print_rows([("forgotten", found.known), ("not seen before", found.requests - found.known)])
             if found.bad:
-                print_rows([("no request", found.bad)])
+                print_rows([("invalid", found.bad)])
         return FAILED if found.bad else DONE

@@ -1,4 +1,4 @@
-"""The group `scrapy dq`: finds the subcommand, gives it Scrapy's options, says in one line what is wrong."""
+"""The group `scrapy dq`: finds the subcommand, adds Scrapy's options, reports errors in one line."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class Command(ScrapyCommand):
     """The entry point."""
 
     requires_project = True
-    # They need no reactor. Scrapy 2.13 makes a crawler process all the same.
+    # The commands need no reactor. Scrapy 2.13 creates a crawler process nevertheless.
     requires_crawler_process = False
 
     def syntax(self) -> str:
         return "<command> [options]"
 
     def short_desc(self) -> str:
-        return "Look after crawls in Redis (scrapy_dq)"
+        return "Manage crawls in Redis (scrapy_dq)"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add one parser per subcommand; Scrapy's own options stand after its name."""
-        parser.prog = "scrapy dq"  # else errors are those of __main__.py, or of the whole usage line
+        """Add one parser per subcommand; Scrapy's own options come after its name."""
+        parser.prog = "scrapy dq"  # else errors begin with __main__.py, or with the whole usage line
         commands = parser.add_subparsers(
             title="Commands", metavar="<command>", dest="subcommand", prog=parser.prog
         )
@@ -72,7 +72,7 @@ class Command(ScrapyCommand):
             subcommand.add_options(own)
             own.add_argument("--crawl", metavar="NAME", help="the name of the crawl (default: DQ_CRAWL)")
             super().add_options(own)
-        # Without a subcommand they have their defaults: Scrapy reads them.
+        # Scrapy reads these options even without a subcommand: then they have their defaults.
         defaults = argparse.ArgumentParser()
         super().add_options(defaults)
         parser.set_defaults(**vars(defaults.parse_args([])))
@@ -83,7 +83,7 @@ class Command(ScrapyCommand):
         super().process_options(args, opts)
         words = next((each.words for each in SUBCOMMANDS if each.name == opts.subcommand), "")
         if words and not any(word.startswith("-") for word in args):
-            # argparse takes words in one place only.
+            # argparse takes these words in one place only.
             setattr(opts, words, [*getattr(opts, words), *args])
             args = []
         if args:
@@ -91,12 +91,12 @@ class Command(ScrapyCommand):
             parser.error(f"unrecognized arguments: {' '.join(args)}")
         assert self.settings is not None
         if not (opts.loglevel or opts.logfile):
-            # The project's level is for crawls: here it would mix with what is shown.
+            # The project's level is for crawls: here its log lines would mix with the output.
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
         if opts.subcommand and opts.crawl:
             self.settings.set("DQ_CRAWL", opts.crawl.replace("%", "%%"), priority="cmdline")
 
-        # Scrapy 2.13 loads all spiders before `run`: one that is broken would end commands that need none.
+        # Scrapy 2.13 loads all spiders before `run`: a broken one would abort commands that need no spider.
         self._loader = self.settings.attributes[LOADER]
         self.settings.attributes[LOADER] = SettingsAttribute(NoSpiders, self._loader.priority)
 
@@ -108,12 +108,12 @@ class Command(ScrapyCommand):
             return
         assert self.settings is not None
         self.settings.attributes[LOADER] = self._loader
-        # Scrapy asks `requires_project` of its own commands alone. Source: scrapy/cmdline.py
+        # Scrapy checks `requires_project` of its own commands only. Source: scrapy/cmdline.py
         if not inside_project() and not opts.crawl:
             self.exitcode = FAILED
             _say(
                 subcommand,
-                "no Scrapy project here: run it in the folder that has scrapy.cfg; or name the crawl with "
+                "no Scrapy project here: run this in the folder that has scrapy.cfg; or name the crawl with "
                 "--crawl, and its Redis with -s REDIS_URL=...",
             )
             return
@@ -136,10 +136,10 @@ class Command(ScrapyCommand):
             self.exitcode = FAILED
             _say(subcommand, "interrupted")
         except BrokenPipeError:
-            self.exitcode = FAILED  # who read it has seen enough
+            self.exitcode = FAILED  # the reader has closed the pipe: no message
 
 
 def _say(subcommand: Subcommand, text: str) -> None:
-    # It may quote what a stranger has stored.
+    # It may quote untrusted data from Redis.
     with suppress(OSError):
         print(f"scrapy dq {subcommand.name}: {printable(text, LONGEST_LINE)}", file=sys.stderr)

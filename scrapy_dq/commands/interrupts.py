@@ -1,4 +1,4 @@
-"""Ctrl-C in the first moments of `scrapy dq`, when nothing is begun: a line, no traceback."""
+"""Ctrl-C while `scrapy dq` still imports its modules: one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 from types import TracebackType
 
 
-def tell_in_a_line() -> None:
-    """Let this process end so, if it is a `scrapy dq`; its subcommands say it by themselves once they run."""
+def report_in_one_line() -> None:
+    """Install this for a process of `scrapy dq`; once a subcommand runs, it reports Ctrl-C itself."""
     if sys.argv[1:2] != ["dq"]:
         return
     before = sys.excepthook
 
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
             print("scrapy dq: interrupted", file=sys.stderr)
         else:
             before(kind, error, trace)
 
-    sys.excepthook = tell
+    sys.excepthook = report

@@ -1,4 +1,4 @@
-"""`scrapy dq limit`: what one partition may have, while the crawl runs."""
+"""`scrapy dq limit`: the limits of one partition, while the crawl runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MAX_BLOCK_S = 31_536_000
 
 
 class Limit(Subcommand):
-    """Changes the limits of a partition; without options, shows them."""
+    """Changes the limits of a partition, or shows them if no option is given."""
 
     name = "limit"
     arguments = "[<spider>] <partition>"
     words = "words"
     summary = "a partition's delay, concurrency, block"
     description = (
-        "Shows, or changes, how often and how much at once a partition (as a rule a host) may be asked, all "
-        "workers together. They go by it from their next exchange on, until the run is finished, or a worker "
-        "joins whose settings differ from those in force."
+        "Shows or changes the delay and the concurrency of a partition (usually a host), for all workers "
+        "together. They apply from the next exchange of each worker on, until the run is finished, or a "
+        "worker joins whose settings differ from those in force."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -44,21 +44,21 @@ class Limit(Subcommand):
             "--delay",
             type=_seconds(0, MAX_DELAY_S),
             metavar="S",
-            help="seconds between two requests; 0: none",
+            help="seconds between two requests; 0: no delay",
         )
         parser.add_argument(
             "--concurrency", type=_concurrency, metavar="N", help="requests at once; 0: no limit"
         )
         parser.add_argument(
-            "--default", action="store_true", help="delay and concurrency as the settings say, again"
+            "--default", action="store_true", help="reset delay and concurrency to those of the settings"
         )
         parser.add_argument(
             "--block",
             type=_seconds(0.001, MAX_BLOCK_S),
             metavar="S",
-            help="leave it alone for so many seconds",
+            help="send it no requests for S seconds",
         )
-        parser.add_argument("--unblock", action="store_true", help="do not leave it alone any more")
+        parser.add_argument("--unblock", action="store_true", help="end a block")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json, print_table
@@ -66,14 +66,14 @@ class Limit(Subcommand):
 
         options.spider, partition = _words(options.words, bool(options.crawl))
         if options.default and (options.delay, options.concurrency) != (None, None):
-            raise WrongUsage("--default stands for both delay and concurrency: leave them out, or it")
+            raise WrongUsage("--default cannot be combined with --delay or --concurrency")
         if options.unblock and options.block is not None:
-            raise WrongUsage("either --block or --unblock")
+            raise WrongUsage("--block and --unblock cannot be combined")
         asked = (options.delay, options.concurrency, options.block)
         changes = options.default or options.unblock or asked != (None, None, None)
         with looking.place_of(settings, options) as place:
             if place.overview().phase == "finished":
-                raise CommandError("the run is finished: the next one goes by its settings")
+                raise CommandError("the run is finished: the next run uses the limits of the settings")
             hint = _hint(place, partition)
             if hint and not changes:
                 raise CommandError(hint)
@@ -90,7 +90,7 @@ class Limit(Subcommand):
                 place.overview()
                 raise CommandError("the crawl was deleted just now")
         if hint:
-            print(f"scrapy dq limit: it is set, but {printable(hint)}", file=sys.stderr)
+            print(f"scrapy dq limit: the limit is set, but {printable(hint)}", file=sys.stderr)
         if options.json:
             print_json({"partition": partition} | asdict(now))
         else:
@@ -105,20 +105,22 @@ class Limit(Subcommand):
 
 
 def _hint(place: looking.Place, partition: str) -> str:
-    """Return what to say if nothing of the crawl is there: the name may have been typed wrongly."""
+    """Return a hint if the crawl has nothing in this partition: the name may be misspelled; else ""."""
     from scrapy_dq.frontier.admin.backlog import names_beside
 
     beside = names_beside(place.client, place.crawl, partition) if fits_a_partition(partition) else None
     if beside is None:
         return ""
     near = difflib.get_close_matches(partition, beside, 1)
-    hint = "nothing of this crawl is in a partition of this name now"
+    hint = "this crawl has nothing in a partition of that name now"
     if near:
         return f"{hint}; did you mean {near[0]!r}?"
     if beside == [""]:
-        return f"{hint}: all of it is in one without a name ('')"
+        return f"{hint}: everything is in one without a name ('')"
     named = [name for name in beside if name]
-    return f"{hint}; there are: {', '.join(named[:5])}{', ...' if len(named) > 5 else ''}" if named else hint
+    if not named:
+        return hint
+    return f"{hint}; existing partitions: {', '.join(named[:5])}{', ...' if len(named) > 5 else ''}"
 
 
 def _span(seconds: float) -> str:
@@ -144,7 +146,7 @@ def _seconds(least: float, most: float) -> Callable[[str], float]:
             number = float(text)
         except ValueError:
             number = math.nan
-        if not least <= number <= most:  # nan is not, either
+        if not least <= number <= most:  # nor is nan
             raise argparse.ArgumentTypeError(f"expected {least:g} to {most} seconds, not {text!r}")
         return number
 

@@ -1,4 +1,4 @@
-"""What the commands that look have in common: which crawl, where it is, and how it is shown."""
+"""Shared by the commands: their common options, and the crawl and the Redis that they name."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.settings import Config
 
 MOST = 1000
-"""Entries that a command shows."""
+"""Maximum number of entries that a command shows."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A crawl that is there, and a blocking client of its Redis."""
+    """The crawl that a command names, and a blocking client of its Redis."""
 
     client: Any
     target: str
@@ -36,7 +36,7 @@ class Place:
         """Return the crawl's state now.
 
         Raises:
-            CommandError: there is no such crawl; it names one that is.
+            CommandError: there is no such crawl; the message names existing ones.
         """
         found = peek(self.client, self.crawl)
         if found.phase == "absent":
@@ -56,23 +56,23 @@ class Place:
         if near:
             hint = f"did you mean --crawl {near[0]!r}?"
         elif names:
-            hint = f"there are: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+            hint = f"existing crawls: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
         else:
-            hint = "none was found there"
+            hint = "no crawl was found there"
         return f"there is no crawl {self.crawl!r} at {self.target}: {hint}"
 
 
 def add_crawl_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which crawl is meant, and how it is shown."""
+    """Add the spider and the common options."""
     parser.add_argument("spider", metavar="<spider>", nargs="?", default="", help="the name of the spider")
     add_common_options(parser)
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add what all these commands have; the spider is theirs."""
+    """Add the options that all these commands have, without the spider."""
     parser.add_argument(
         "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
-        help="set spider argument (may be repeated), where DQ_CRAWL depends on it",
+        help="set spider argument (may be repeated), if DQ_CRAWL depends on it",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
@@ -81,7 +81,7 @@ def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
     """Return the arguments of the spider.
 
     Raises:
-        WrongUsage: one is none.
+        WrongUsage: one is not NAME=VALUE.
     """
     try:
         return arglist_to_dict(options.spargs)
@@ -90,7 +90,7 @@ def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
 
 
 def add_count(parser: argparse.ArgumentParser, count: int) -> None:
-    """Add how many are shown, *count* by default."""
+    """Add the option for how many entries are shown, *count* by default."""
     parser.add_argument(
         "-n",
         dest="count",
@@ -108,7 +108,7 @@ def _count(text: str) -> int:
 
 
 def title_of(request: dict[str, Any]) -> str:
-    """Return the URL of what `codec.shown` makes of a payload, or what there is in its place."""
+    """Return the URL of a payload as decoded by `codec.shown`, or a substitute in brackets."""
     kind = request["kind"]
     if kind == "request":
         return str(request["url"])
@@ -122,7 +122,7 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
     """Yield the crawl that the command line names.
 
     Raises:
-        CommandError, ConfigError, FrontierError: it names none, or Redis does not serve.
+        CommandError, ConfigError, FrontierError: it names none, or Redis is not usable.
     """
     if not (options.spider or options.crawl):
         raise WrongUsage("name a spider, or a crawl with --crawl")
@@ -132,7 +132,7 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
 
 @contextmanager
 def opened(config: Config) -> Iterator[Place]:
-    """Yield the crawl of *config*, if it is there or not."""
+    """Yield the crawl of *config*, whether it exists or not."""
     from scrapy_dq.backend.connection import opened_to_look
     from scrapy_dq.environment import data_dir
 
@@ -141,13 +141,13 @@ def opened(config: Config) -> Iterator[Place]:
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
-    """Return the Config of the spider that is named; without one, of the project, and of crawl `--crawl`."""
+    """Return the Config of the named spider; without one, that of the project, for the crawl `--crawl`."""
     from scrapy_dq.commands.input.crawlers import prepared_crawler, project_settings
     from scrapy_dq.factory import config_of
 
     spider_args = spider_args_of(options)
     settings = settings.copy()
-    # It may depend on what only a worker has, and is nothing to one who looks.
+    # It may depend on environment variables that only workers have, and only workers need it.
     settings.set("DQ_RUN_NAME", "", "cmdline")
     if options.spider:
         return config_of(prepared_crawler(settings, options.spider, spider_args))

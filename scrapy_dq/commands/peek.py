@@ -1,4 +1,4 @@
-"""`scrapy dq peek`: the entries that would be leased next; nothing is leased."""
+"""`scrapy dq peek`: show the entries that would be leased next, without leasing any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.backlog import Upcoming
 
 _FED = "\x01"
-"""The partition of what came back from a start key. Source: frontier/lua/lib/state.lua"""
+"""The partition of released start payloads. Source: frontier/lua/lib/state.lua"""
 
 
 class Peek(Subcommand):
@@ -24,8 +24,8 @@ class Peek(Subcommand):
     arguments = "[<spider>]"
     summary = "the next entries"
     description = (
-        "Shows what a worker that holds nothing would lease next, then what waits for its partition's turn, "
-        "then what is not due yet. Nothing is leased, and no code of the project reads it."
+        "Shows what a worker that holds nothing would lease next, then what waits because of its partition's "
+        "limits, then what is not due yet. Nothing is leased, and no code of the project is run."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

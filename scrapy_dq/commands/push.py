@@ -21,33 +21,35 @@ if TYPE_CHECKING:
 
 
 class Push(Subcommand):
-    """Puts requests as a worker of the crawl would: what was seen is not crawled again."""
+    """Puts requests as a worker would: what was seen is not crawled again."""
 
     name = "push"
     arguments = "<spider> [<URL> ...]"
     words = "urls"
     summary = "put requests into a crawl"
     description = (
-        "Puts URLs, or the requests of a file, into a spider's crawl. What the crawl has seen is left out, "
-        "unless --dont-filter. The file has a URL or a JSON object in each line: an object has the names of "
-        "a request's attributes (url, method, headers, body, cookies, meta, cb_kwargs, priority, callback, "
+        "Puts URLs, or the requests of a file, into a spider's crawl. What the crawl has seen is skipped, "
+        "unless --dont-filter is given. Each line of the file is a URL or a JSON object, with the names of a "
+        "request's attributes (url, method, headers, body, cookies, meta, cb_kwargs, priority, callback, "
         "errback, dont_filter, ...)."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         reading.add_input(parser)
         looking.add_common_options(parser)
-        parser.add_argument("--priority", type=int, default=0, metavar="N", help="of those that name none")
-        parser.add_argument("--meta", default="", metavar="JSON", help="an object, for all of them")
+        parser.add_argument(
+            "--priority", type=int, default=0, metavar="N", help="for requests without one (default: 0)"
+        )
+        parser.add_argument("--meta", default="", metavar="JSON", help="an object, for all requests")
         parser.add_argument(
             "--callback", default="", metavar="NAME", help="a method of the spider (default: parse)"
         )
         parser.add_argument(
-            "--dont-filter", action="store_true", help="also what the crawl has seen; marks them dont_filter"
+            "--dont-filter", action="store_true", help="also put what the crawl has seen; sets dont_filter"
         )
         parser.add_argument(
             "--no-wait", action="store_true",
-            help="do not wait, for about a second, until Redis has it on its disk",
+            help="do not wait, for about a second, until Redis has written the requests to disk",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -59,7 +61,7 @@ class Push(Subcommand):
         common = _common(options)
         crawler, config = reading.crawler_named(settings, options)
         with reading.Input(self.name, options, config) as source, looking.opened(config) as place:
-            # A name that somebody typed is one of a crawl that is there; a spider's crawl may begin here.
+            # With --crawl, the crawl must exist; a spider's own crawl may be created by this command.
             before = place.overview() if options.crawl else peek(place.client, place.crawl)
             spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""
             pusher = Pusher(
@@ -94,7 +96,7 @@ class Push(Subcommand):
 
 
 def _wake(place: looking.Place) -> None:
-    """Have quiet workers look; in an outage they find what was pushed by themselves, somewhat later."""
+    """Wake idle workers; without that, as in an outage, they find what was pushed somewhat later."""
     from scrapy_dq.frontier.admin.control import wake
     from scrapy_dq.frontier.errors import as_unavailable
     from scrapy_dq.frontier.model import FrontierError
@@ -113,17 +115,17 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
         try:
             common["meta"] = json.loads(options.meta)
         except (ValueError, RecursionError) as error:
-            raise WrongUsage(f"--meta is no JSON: {error}") from error
+            raise WrongUsage(f"--meta is not valid JSON: {error}") from error
         if not isinstance(common["meta"], dict):
-            raise WrongUsage("--meta is a JSON object, as '{\"page\": 1}'")
+            raise WrongUsage("--meta must be a JSON object, such as '{\"page\": 1}'")
     return common
 
 
 def _rows(pushed: Pushed) -> Iterator[tuple[str, int]]:
     yield "requests pushed", pushed.new
-    yield "known already", pushed.known
+    yield "already seen", pushed.known
     if pushed.bad:
-        yield "no request", pushed.bad
+        yield "invalid", pushed.bad
 
 
 def _advice(
@@ -131,11 +133,11 @@ def _advice(
 ) -> Iterator[str]:
     """Yield what the user should know, or do next."""
     if pushed.disturbed:
-        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: something may be missing."
+        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
     if pushed.run is None:
         return
     if before.phase != "open" or pushed.run != before.run:
-        yield from asking.go_on(options, f"Run {pushed.run} begins with them; its start() runs, too.")
+        yield from asking.go_on(options, f"Run {pushed.run} starts with them; its start() runs, too.")
     elif not asking.anybody(before):
         yield from asking.go_on(options, "No worker is alive.")
     if flush_on_start and not asking.anybody(before):

@@ -1,4 +1,4 @@
-"""`scrapy dq retry`: what failed for good, or is a dead letter, gets another try."""
+"""`scrapy dq retry`: put failed requests and dead letters back into the backlog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.retry import Retried
 
 LONGEST_LABEL = 2000
-"""There the scheduler cuts URLs."""
+"""Length at which the scheduler cuts URLs."""
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -33,8 +33,9 @@ class Retry(Subcommand):
     words = "words"
     summary = "give failed requests and dead letters another try"
     description = (
-        "Puts requests that failed for good, and dead letters, back to where they waited, with no attempt "
-        "charged: those with an id or a URL that is named, those that --match and --reason choose, or --all."
+        "Puts requests that failed for good, and dead letters, back into the backlog, at their old place and "
+        "with their attempts reset: those with a given id or URL, those that --match and --reason select, or "
+        "--all."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -47,12 +48,12 @@ class Retry(Subcommand):
         parser.add_argument("--dead", action="store_true", help="dead letters only")
         parser.add_argument(
             "--match", action="append", default=[], metavar="GLOB",
-            help="those whose whole URL this matches: * is anything (may be repeated)",
+            help="those whose whole URL matches: * is anything (may be repeated)",
         )  # fmt: skip
         parser.add_argument(
-            "--reason", metavar="TEXT", help="of these, only those whose reason has this in it"
+            "--reason", metavar="TEXT", help="of these, only those whose reason contains TEXT"
         )
-        parser.add_argument("--all", action="store_true", help="all that are kept; says how many, and asks")
+        parser.add_argument("--all", action="store_true", help="all that are kept; shows how many, and asks")
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -61,7 +62,7 @@ class Retry(Subcommand):
 
         options.spider, named = _words(options.words, bool(options.crawl))
         if options.all == bool(named or options.match or options.reason):
-            raise WrongUsage("say which: ids, URLs, --match or --reason; or --all, and none of these")
+            raise WrongUsage("select some with ids, URLs, --match or --reason; or all, with --all alone")
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
@@ -76,7 +77,7 @@ class Retry(Subcommand):
                     failed=choice.wants_failed if choice.of_failed else None,
                     dead=choice.wants_dead if choice.of_dead else None,
                 )  # fmt: skip
-            working = asking.anybody(place.overview())  # of a run that ends just now they may have left
+            working = asking.anybody(place.overview())  # again: if the run just ended, they may have left
         missing = [name for name in named if name not in choice.found]
         if options.json:
             print_json(
@@ -86,21 +87,21 @@ class Retry(Subcommand):
                 }
             )  # fmt: skip
         else:
-            for line in _told(found, overview, working, options):
+            for line in _result(found, overview, working, options):
                 asking.say(line, options)
             if missing:
-                print(f"Kept neither as failed nor as dead: {' '.join(missing)}", file=sys.stderr)
+                print(f"Not among the failed or dead: {' '.join(missing)}", file=sys.stderr)
         return FAILED if missing or found.left else DONE
 
 
 class _Choice:
-    """What the command line chooses."""
+    """What the command line selects."""
 
     def __init__(self, named: Sequence[str], options: argparse.Namespace, max_bytes: int) -> None:
         self.of_failed = options.failed or not options.dead
         self.of_dead = options.dead or not options.failed
         self.found: set[str] = set()
-        """Those ids and URLs that were there."""
+        """The named ids and URLs that were found."""
         self._named = frozenset(named)
         self._globs: list[str] = options.match
         self._reason: str | None = options.reason
@@ -126,7 +127,7 @@ class _Choice:
     def _url_of(self, payload: bytes) -> str:
         from scrapy_dq.codec.shown import shown
 
-        # Of what cannot be read the URL is not known: its id chooses it.
+        # The URL of an undecodable payload is unknown: only its id selects it.
         return str(shown(payload, self._max_bytes).get("url", ""))
 
 
@@ -139,7 +140,7 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, list[str]]:
         spider, chosen = "", list(words)
     for each in chosen:
         if not (_ID.fullmatch(each) or "://" in each):
-            raise WrongUsage(f"{each!r} is neither a URL nor an id, which has 24 digits from 0 to f")
+            raise WrongUsage(f"{each!r} is neither a URL nor an id, which has 24 hexadecimal digits")
     return spider, chosen
 
 
@@ -151,7 +152,7 @@ def _ask(
     where = f"the backlog of crawl {place.crawl!r} at {place.target}"
     asking.say(f"To {where}: {_both(failed, dead) or 'nothing'}{more}.", options)
     if failed or dead:
-        asking.need_consent("Go on?", options)
+        asking.need_consent("Continue?", options)
 
 
 def _both(failed: int, dead: int) -> str:
@@ -159,18 +160,18 @@ def _both(failed: int, dead: int) -> str:
     return " and ".join(count_of(count, name) for count, name in counts if count)
 
 
-def _told(found: Retried, overview: Overview, working: bool, options: argparse.Namespace) -> Iterator[str]:
+def _result(found: Retried, overview: Overview, working: bool, options: argparse.Namespace) -> Iterator[str]:
     if not (found.failed or found.dead or found.left):
         yield "Nothing to retry."
         return
     if found.failed or found.dead:
         yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
-        yield f"{found.left:,} stay as they are: gone meanwhile, or stored by another version."
+        yield f"{found.left:,} were left: removed meanwhile, or stored by another version."
     if working:
         return
     if overview.phase == "finished":
-        known = "The run was finished and is open again; what it has seen is known still."
-        yield from asking.go_on(options, known)
+        reopened = "The run was finished and is open again; it still knows what it has seen."
+        yield from asking.go_on(options, reopened)
     else:
         yield from asking.go_on(options, "No worker is alive.")

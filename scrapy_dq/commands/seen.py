@@ -1,4 +1,4 @@
-"""`scrapy dq seen convert`: keep what a crawl has seen as another kind."""
+"""`scrapy dq seen convert`: change the kind of `seen` of a crawl."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class SeenOf(Subcommand):
-    """Makes another kind of `seen`; its settings are DQ_SEEN and DQ_SEEN_TTL."""
+    """Changes the kind of `seen`; its settings are DQ_SEEN and DQ_SEEN_TTL."""
 
     name = "seen"
     arguments = "convert [<spider>]"
-    summary = "keep what was seen in another way (DQ_SEEN)"
+    summary = "store what was seen in another way (DQ_SEEN)"
     description = (
-        "`seen convert` makes another kind of what a crawl has seen: exact and compact as DQ_SEEN says it, "
-        "expiring for DQ_SEEN_TTL. Nothing that was seen is forgotten. Nothing else can be made of a compact "
-        "one. Refuses while a worker lives; if it breaks off, the same command goes on with it."
+        "`seen convert` changes how a crawl stores what it has seen: exact or compact (DQ_SEEN), or expiring "
+        "(DQ_SEEN_TTL). Nothing that was seen is forgotten. A compact one cannot be converted. Refuses while "
+        "a worker is alive. If it is interrupted, the same command continues."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("action", metavar="convert", choices=("convert",), help="what is to be done")
+        parser.add_argument("action", metavar="convert", choices=("convert",), help="the only action")
         looking.add_crawl_options(parser)
         parser.add_argument(
             "--to", choices=[kind.value for kind in Seen], default="",
-            help="the kind (default: as DQ_SEEN and DQ_SEEN_TTL of the project's settings say)",
+            help="the new kind (default: that of the project's DQ_SEEN and DQ_SEEN_TTL)",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -56,8 +56,8 @@ class SeenOf(Subcommand):
                         left = still
                 except KeyboardInterrupt:
                     raise CommandError(
-                        f"interrupted: {left:,} fingerprints are left, and until they are converted nobody "
-                        f"can join. The same command goes on with them"
+                        f"interrupted: {left:,} fingerprints are left, and until they are converted no "
+                        f"worker can join. The same command continues"
                     ) from None
             after = place.overview().census.seen
         from_ = stored.partition(">")[0] or to.value
@@ -69,16 +69,16 @@ class SeenOf(Subcommand):
         print(f"Crawl {place.crawl!r} at {place.target}")
         print_rows([("seen", after)])
         print(
-            f"It is {to.value} already." if stored == to.value else f"It was {from_}, and is {to.value} now."
+            f"It is already {to.value}." if stored == to.value else f"It was {from_}, and is now {to.value}."
         )
         if to is not wanted:
             setting = SETTING_OF_SEEN[to]
-            print(f"Before you crawl, set {setting}: a worker that goes by {wanted.value} is refused.")
+            print(f"Set {setting} before you crawl: a worker with {wanted.value} is refused.")
         return DONE
 
 
 async def _nobody(frontier: Frontier, place: looking.Place) -> list[str]:
-    """Return who is registered and dead; raise FrontierRefused if one lives."""
+    """Return the ids of registered workers that are dead; raise FrontierRefused if one is alive."""
     from scrapy_dq.frontier.admin.flush import need_nobody
 
     def refused(crawl: str, worker_id: str) -> str:

@@ -1,4 +1,4 @@
-"""`scrapy dq status`: how far a crawl is; without a name, which crawls this project's spiders have."""
+"""`scrapy dq status`: the progress of a crawl; without a name, the crawls of this project's spiders."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ SHORTEST_S, LONGEST_S = 0.1, 86_400.0
 
 
 class Status(Subcommand):
-    """Reads counts, and of the partitions at most some thousands; changes nothing."""
+    """Reads the counts, and at most some thousands of partitions; changes nothing."""
 
     name = "status"
     arguments = "[<spider>]"
-    summary = "how far a crawl is"
+    summary = "the progress of a crawl"
     description = (
         "Shows phase, counts, pages per second, the largest and the slowest partitions of a spider's crawl; "
-        "with --watch again and again, until Ctrl-C. Without a spider and without --crawl: which crawls this "
-        "project's spiders have."
+        "with --watch repeatedly, until Ctrl-C. Without a spider and without --crawl: the crawls of this "
+        "project's spiders."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         parser.add_argument(
             "--no-rate", action="store_true",
-            help=f"do not wait {INTERVAL_S:g} s to see how many pages that makes",
+            help=f"do not wait {INTERVAL_S:g} s to measure pages per second",
         )  # fmt: skip
         parser.add_argument(
             "--watch", action="store_true",
-            help="go on: a live view in a terminal, elsewhere a line (with --json: an object) per look",
+            help="repeat: a live view in a terminal, elsewhere one line (with --json: one object) each time",
         )  # fmt: skip
         parser.add_argument(
             "--every", type=_seconds, default=INTERVAL_S, metavar="SECONDS",
-            help=f"with --watch: how often to look (default: {INTERVAL_S:g})",
+            help=f"with --watch: time between two updates (default: {INTERVAL_S:g})",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -77,7 +77,7 @@ def _seconds(text: str) -> float:
 
 
 def _crawls(settings: Settings) -> list[dict[str, Any]]:
-    """Return, for each spider, its crawl as its settings say, or why it cannot be told."""
+    """Return, for each spider, the crawl that its settings name, or why that is unknown."""
     from scrapy_dq.commands.input.crawlers import spider_names
     from scrapy_dq.frontier.admin.overview import peek
     from scrapy_dq.settings import Config, ConfigError
@@ -90,7 +90,7 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
         try:
             config = looking.config_named(settings, argparse.Namespace(spider=spider, spargs=[]))
         except (CommandError, ConfigError) as error:
-            found["why"] = str(error)  # it needs arguments, say
+            found["why"] = str(error)  # for example, it needs spider arguments
             continue
         found["crawl"] = config.crawl
         where = (config.redis_url, config.redis_host, config.redis_port, config.redis_db, config.redis_params)
@@ -122,5 +122,5 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
 
 
 def _named(found: dict[str, Any]) -> str:
-    # Why it cannot be told would be a block of lines beside those of the others.
+    # The reason (`why`) would take several lines in the table.
     return f"{found['spider']}: {found['crawl'] or 'needs -a?'}"

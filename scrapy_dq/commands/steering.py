@@ -19,11 +19,11 @@ LOOK_S = 0.1
 
 
 class Steering(Subcommand):
-    """Says one word, and can wait until all have done it."""
+    """Sends one command to all workers, and can wait until all have obeyed it."""
 
     arguments = "[<spider>]"
     done: ClassVar[str]
-    """What the crawl is then."""
+    """The state of the crawl after that, for people."""
     awaited: ClassVar[str] = "nothing is in flight"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ class Steering(Subcommand):
         if self.awaited:
             parser.add_argument(
                 "--wait", nargs="?", type=_seconds, const=float("inf"), metavar="SECONDS",
-                help=f"wait until {self.awaited}, so long at most (default: as long as it takes)",
+                help=f"wait until {self.awaited}, at most SECONDS (default: as long as it takes)",
             )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -46,8 +46,8 @@ class Steering(Subcommand):
             until = time.monotonic() + (wait_s or 0.0)
             found = place.overview()
             if not options.json:
-                said = self.needless(before) or f"{self.done}. {self.told(found)}"
-                print(f"Crawl {place.crawl!r}: {said}", flush=True)
+                result = self.needless(before) or f"{self.done}. {self.recipients(found)}"
+                print(f"Crawl {place.crawl!r}: {result}", flush=True)
             while wait_s is not None and not self.obeyed(found) and time.monotonic() < until:
                 time.sleep(LOOK_S)
                 found = place.overview()
@@ -61,61 +61,61 @@ class Steering(Subcommand):
             print(f"{self.awaited[0].upper()}{self.awaited[1:]}.")
         if not obeyed:
             raise CommandError(
-                f"said, but after {wait_s:g} s there are {found.census.in_flight:,} in flight and "
-                f"{len(found.members):,} workers still"
+                f"sent, but after {wait_s:g} s, {found.census.in_flight:,} are still in flight and "
+                f"{len(found.members):,} workers still registered"
             )
         return DONE
 
     def check(self, found: Overview) -> None:
-        """Raise CommandError if it makes no sense to say this now."""
+        """Raise CommandError if this command makes no sense now."""
 
     def needless(self, found: Overview) -> str:
-        """Return why it makes no difference that it is said now; empty: it does."""
+        """Return why this command has no effect now; empty: it has."""
         return ""
 
-    def told(self, found: Overview) -> str:
-        """Return whom it was told."""
+    def recipients(self, found: Overview) -> str:
+        """Return how many workers get the command, and how many leases they hold, for people."""
         workers, in_flight = len(found.members), found.census.in_flight
         if not workers:
             return "No worker is registered."
         return f"{workers:,} worker{'s' * (workers > 1)}, {in_flight:,} in flight."
 
     def obeyed(self, found: Overview) -> bool:
-        """Tell whether all workers that can do it have done it."""
+        """Return whether all workers that are not dead have obeyed."""
         return not any(member.in_flight for member in found.members if not _is_gone(member))
 
 
 class _Holding(Steering):
     def check(self, found: Overview) -> None:
         if found.phase == "finished":
-            raise CommandError("the run is finished: there is nothing to hold up")
+            raise CommandError("the run is finished: there is nothing to pause or drain")
 
 
 class Pause(_Holding):
     name = "pause"
-    summary = "have all workers send nothing more, for now"
+    summary = "let all workers stop sending requests, until resume"
     description = (
-        "All workers give back what they have in their buffers, finish what downloads, and wait. New workers "
-        "wait, too. `resume` lets the crawl go on."
+        "All workers release the requests in their buffers, finish those in progress, and wait. New workers "
+        "wait, too. `resume` continues the crawl."
     )
     done = "paused"
 
 
 class Drain(_Holding):
     name = "drain"
-    summary = "have all workers finish what they hold, and take nothing more"
+    summary = "let all workers finish what they hold, and lease nothing more"
     description = (
-        "All workers finish what they have leased, in their buffers too, take nothing more, and wait. "
-        "`resume` lets the crawl go on; `stop` closes the workers."
+        "All workers finish what they have leased, including their buffers, lease nothing more, and wait. "
+        "`resume` continues the crawl; `stop` closes the workers."
     )
     done = "draining"
 
 
 class Resume(Steering):
     name = "resume"
-    summary = "let a paused or draining crawl go on"
-    description = "Lets a crawl go on that was told to pause or to drain."
-    done = "goes on"
+    summary = "continue a paused or draining crawl"
+    description = "Continues a crawl that was paused or drained."
+    done = "resumed"
     awaited = ""
 
     def needless(self, found: Overview) -> str:
@@ -124,11 +124,10 @@ class Resume(Steering):
 
 class Stop(Steering):
     name = "stop"
-    summary = "have all workers close gracefully"
+    summary = "let all workers close gracefully"
     description = (
-        "Closes all workers that are registered now, as SIGTERM would: each gives back its buffer at once, "
-        "and what is not finished when DQ_SHUTDOWN_GRACE is over. The crawl stays: workers that start later "
-        "go on."
+        "Closes all workers that are registered now, as SIGTERM would: each releases its buffer at once, and "
+        "what is not finished after DQ_SHUTDOWN_GRACE. The crawl stays: workers that start later continue it."
     )
     done = "stopping"
     awaited = "all workers are gone"
@@ -144,18 +143,18 @@ class Stop(Steering):
 
 class Complete(Steering):
     name = "complete"
-    summary = "let a run end though a start() was broken off"
+    summary = "let a run end although a start() is incomplete"
     description = (
-        "A run is not finished while a start() was broken off (its worker was killed or stopped, or it "
-        "raised) and none with the same arguments is complete. This says that the rest of it is not wanted."
+        "A run is not finished while a start() is incomplete (its worker was killed or stopped, or it "
+        "raised) and none with the same arguments has completed. This lets the run end without the rest."
     )
-    done = "ends without what is missing"
+    done = "will end without the rest"
     awaited = ""
 
     def needless(self, found: Overview) -> str:
         if found.phase == "finished":
             return "the run is finished: nothing is missing."
-        return "" if found.census.incomplete else "no start() is broken off: nothing is missing."
+        return "" if found.census.incomplete else "no start() is incomplete: nothing is missing."
 
 
 def _is_gone(member: Member) -> bool:

@@ -1,4 +1,4 @@
-"""What a subcommand of `scrapy dq` is."""
+"""The base class of the subcommands of `scrapy dq`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import ClassVar
 from scrapy.settings import Settings
 
 DONE, FAILED, USAGE = 0, 1, 2
-"""Exit status: it is done; it could not be, and standard error says why; it was asked for wrongly."""
+"""Exit status: it was done; it failed, and standard error says why; the command line is invalid."""
 
 
 class CommandError(Exception):
-    """The command cannot do what it is asked for; the message is all that is printed of it."""
+    """The command failed; only the message is printed."""
 
     status: ClassVar[int] = FAILED
 
 
 class WrongUsage(CommandError):
-    """What was typed means nothing, whatever the crawl is like."""
+    """The command line is invalid, whatever the state of the crawl."""
 
     status = USAGE
 
@@ -31,21 +31,21 @@ class Subcommand(ABC):
     arguments: ClassVar[str]
     """For the usage line."""
     words: ClassVar[str] = ""
-    """The option that takes any number of words: also those that stand after others."""
+    """The argument that takes any number of words, also those after other options."""
     summary: ClassVar[str]
     description: ClassVar[str]
 
     own_status: ClassVar[bool] = False
-    """Whether its exit status tells of what it did only, and not of whether that could be printed."""
+    """Whether its exit status ignores that its output could not be printed."""
 
     @abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what Scrapy's own options, and `--crawl`, do not cover."""
+        """Add its options, in addition to those of Scrapy and `--crawl`."""
 
     @abstractmethod
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        """Do it and return the exit status.
+        """Run the command and return the exit status.
 
         Raises:
-            CommandError, ConfigError, FrontierError: it cannot be done.
+            CommandError, ConfigError, FrontierError: it failed.
         """

@@ -1,4 +1,4 @@
-"""`scrapy dq status --watch`: look again and again, through outages, until somebody ends it."""
+"""`scrapy dq status --watch`: read the status repeatedly, also during outages, until it is ended."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from scrapy_dq.commands.looking import Place
 
 LONGEST_LINE = 2000
-GONE = "The crawl is not there any more: its keys were deleted, or Redis was emptied"
+GONE = "The crawl no longer exists: its keys were deleted, or Redis was emptied"
 
 
 class Output(Protocol):
-    """Where the looks go."""
+    """Shows the status each time it was read."""
 
     def open(self) -> AbstractContextManager[Any]:
-        """Return what is entered for as long as the crawl is watched."""
+        """Return a context manager that is active while the crawl is watched."""
 
     def show(self, status: dict[str, Any]) -> None:
-        """Show what was seen just now."""
+        """Show *status*, which was read just now."""
 
     def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
-        """Show why nothing was seen (`error`), and what was the *last* time."""
+        """Show why the status could not be read (`error` of *status*), and the *last* that was."""
 
 
 def output(*, as_json: bool) -> Output:
-    """Return what fits standard output: a view if it is a terminal that can move its cursor."""
+    """Return what fits standard output: a live view if it is a terminal that can move its cursor."""
     console = Console(highlight=False, markup=False)
     if as_json:
         return _JsonLines()
@@ -51,10 +51,10 @@ def output(*, as_json: bool) -> Output:
 
 
 def watch(place: Place, every_s: float, to: Output) -> None:
-    """Look every so many seconds, until Ctrl-C, SIGTERM, or nobody reads what is printed.
+    """Show the status every *every_s* seconds, until Ctrl-C, SIGTERM, or nothing reads the output.
 
     Raises:
-        CommandError, FrontierError: already the first look is in vain.
+        CommandError, FrontierError: the first attempt to read it failed.
     """
     with _ended_quietly(), to.open():
         progress = Progress(place)
@@ -62,7 +62,7 @@ def watch(place: Place, every_s: float, to: Output) -> None:
         last = progress.status(place.overview())
         to.show(last)
         while not nobody_reads():
-            due = max(due + every_s, time.monotonic())  # one that took long is not caught up with
+            due = max(due + every_s, time.monotonic())  # no catching up after one that took long
             time.sleep(max(0.0, due - time.monotonic()))
             status = _look(place, progress)
             if "error" in status:
@@ -87,21 +87,21 @@ def _look(place: Place, progress: Progress) -> dict[str, Any]:
 
 @contextmanager
 def _ended_quietly() -> Iterator[None]:
-    """Take what ends a command that goes on by itself for its end, not for a failure."""
+    """Treat Ctrl-C, SIGTERM and a closed pipe as the normal end of a command that has no other end."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        # Python would fail on it again as it flushes at exit.
+        # Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 class _JsonLines:
-    """One JSON object per look."""
+    """One JSON object each time."""
 
     def open(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -114,7 +114,7 @@ class _JsonLines:
 
 
 class _Lines:
-    """One line per look, with the time of day."""
+    """One line each time, with the time of day."""
 
     def open(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -130,7 +130,7 @@ class _Lines:
 
 
 class _View:
-    """A view that stays where it is in a terminal, and changes."""
+    """A live view, which is redrawn in place in a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")

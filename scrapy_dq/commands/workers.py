@@ -1,4 +1,4 @@
-"""`scrapy dq workers`: who works on a crawl, and whether each is alive."""
+"""`scrapy dq workers`: the workers of a crawl, and whether each is alive."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 1.0
 WAIT_S = 2.5
-"""A live worker beats at least once a second."""
+"""A live worker has a heartbeat at least once a second."""
 COLUMNS = ("host", "pid", "since", "beat", "leases", "pages/s", "state")
 WIDE = 110
-"""So many columns have room for ids."""
+"""Minimum width, in columns, for showing ids."""
 
 
 class Workers(Subcommand):
-    """Judges as a new worker does: by the process on this machine, else by whether it beats."""
+    """Judges as a new worker does: by the process if it is on this machine, else by the heartbeat."""
 
     name = "workers"
     arguments = "[<spider>]"
-    summary = "who works on a crawl"
+    summary = "the workers of a crawl"
     description = (
-        f"Shows the workers that are registered in a spider's crawl, watched for {INTERVAL_S:g} s. Of one on "
-        f"this machine it is known whether its process is gone; of another, --wait watches for {WAIT_S:g} s "
-        f"whether it beats."
+        f"Shows the workers that are registered in a spider's crawl, watched for {INTERVAL_S:g} s. For those "
+        f"on this machine, it checks whether their processes exist; for others, --wait watches their "
+        f"heartbeats for {WAIT_S:g} s."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         how_long = parser.add_mutually_exclusive_group()
-        how_long.add_argument("--wait", action="store_true", help=f"watch for {WAIT_S:g} s who beats")
-        how_long.add_argument("--no-rate", action="store_true", help="look once: no pages per second")
+        how_long.add_argument("--wait", action="store_true", help=f"watch the heartbeats for {WAIT_S:g} s")
+        how_long.add_argument("--no-rate", action="store_true", help="do not watch: no pages per second")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json, print_table, width
@@ -59,7 +59,7 @@ class Workers(Subcommand):
 
 
 def read_workers(place: looking.Place, wait_s: float) -> list[dict[str, Any]]:
-    """Return what is known of each worker, after *wait_s* in which it is watched; 0: it is not.
+    """Return the state of each worker, after watching them for *wait_s* seconds; 0: without watching.
 
     Raises:
         CommandError: there is no such crawl.
@@ -92,12 +92,12 @@ def read_workers(place: looking.Place, wait_s: float) -> list[dict[str, Any]]:
 def _rate(member: Member, before: Member | None, passed_s: float) -> float | None:
     if before is None:
         return None
-    # Less than before: Redis went back, or the next run began.
+    # Fewer than before: Redis was rolled back, or the next run has started.
     return round(max(0, member.done - before.done) / passed_s, 1)
 
 
 def _state(member: Member, before: Member | None, long_enough: bool) -> str:
-    """Return what is known; not to have seen a beat tells nothing unless it was watched *long_enough*."""
+    """Return the state; a missing heartbeat means something only if it was watched *long_enough*."""
     from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
 
     own = own_identity()
@@ -125,5 +125,5 @@ def _row(worker: dict[str, Any]) -> dict[str, Any]:
 
 
 def _identity(member: Member) -> dict[str, Any]:
-    # A stranger may have written it.
+    # Untrusted: another program may have written it.
     return member.identity if isinstance(member.identity, dict) else {}

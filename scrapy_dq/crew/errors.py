@@ -1,9 +1,9 @@
-"""What goes wrong with a crew."""
+"""The errors of a crew."""
 
 
 class CrewError(Exception):
-    """It cannot do what it was asked for; the message is one line for people."""
+    """The crew cannot do what was asked; the message is one line for the user."""
 
 
 class Interrupted(Exception):
-    """Somebody asked to stop at once."""
+    """The user asked to stop at once."""

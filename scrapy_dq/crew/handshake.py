@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` tells a worker as it starts it: one environment variable, and two pipes."""
+"""What `scrapy dq crawl` passes to a worker when it starts it: one environment variable and two pipes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ VARIABLE = "SCRAPY_DQ_CREW"
 
 @dataclass(frozen=True)
 class Handshake:
-    """A worker's number, its two ends of pipes, and where its parts of feeds belong."""
+    """A worker's number, its ends of two pipes, and the folders of its parts of feeds."""
 
     number: int
     lifeline: int
     """Ends (EOF) with the parent."""
     reports: int
-    """What the worker counts goes there."""
+    """The worker writes its reports to it."""
     inodes: tuple[int, int]
     """Of the two pipes."""
     parts: dict[str, str]
@@ -33,15 +33,15 @@ class Handshake:
 
     @classmethod
     def take(cls) -> Handshake | None:
-        """Return the handshake of this process, once; the variable and the pipes go to no child of it."""
+        """Return the handshake of this process, once; its children inherit neither variable nor pipes."""
         text = os.environ.pop(VARIABLE, "")
         if not text:
             return None
         with suppress(ValueError, TypeError, OSError):
             found = cls(**json.loads(text))
-            # A crawl that a worker's spider starts has the variable, but not the pipes: it is in no crew.
+            # A crawl started by a worker's spider may have the variable, but not the pipes: it is in no crew.
             if (_pipe(found.lifeline), _pipe(found.reports)) == tuple(found.inodes):
-                # The embedded Redis outlives us: it must not keep the parent's ends busy.
+                # The embedded Redis outlives this process: it must not keep these pipes open.
                 os.set_inheritable(found.lifeline, False)
                 os.set_inheritable(found.reports, False)
                 return found

@@ -1,4 +1,4 @@
-"""What a worker tells its parent: JSON lines through a pipe, the same words on both sides."""
+"""The reports of a worker to its parent: JSON lines through a pipe; both ends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 MAX_BYTES = 4096
-"""PIPE_BUF: so much is written at once or not at all."""
+"""PIPE_BUF: up to this size, a write to a pipe is atomic."""
 
 
 def send(descriptor: int, report: dict[str, Any]) -> bool:
-    """Write *report* if there is room, without waiting; False: it is dropped."""
+    """Write *report* if the pipe has room, without blocking; False: it is dropped."""
     line = json.dumps(report, separators=(",", ":")).encode() + b"\n"
     with suppress(OSError):
         return len(line) <= MAX_BYTES and os.write(descriptor, line) == len(line)
@@ -20,7 +20,7 @@ def send(descriptor: int, report: dict[str, Any]) -> bool:
 
 
 class Reader:
-    """The parent's end; `read` never waits."""
+    """The parent's end; `read` never blocks."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)

@@ -1,4 +1,4 @@
-"""How a worker of a crew is started: its command line, and where its log goes."""
+"""How a worker of a crew is started: its command line and its log file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOST_LOGS = 10_000
 
 
 def command_of(spider: str, options: Any, settings: Mapping[str, Any]) -> list[str]:
-    """Return the command line of a worker: that of `scrapy dq crawl`, as far as `scrapy crawl` knows it.
+    """Return the command line of a worker: those options of `scrapy dq crawl` that `scrapy crawl` has.
 
     Args:
         options: of the command line.
-        settings: more, as `-s`, which win over those of the command line.
+        settings: more settings, as `-s`; they override those of the command line.
     """
     return [sys.executable, "-m", "scrapy_dq.crew", "crawl", spider, *_passed_on(options), *_set(settings)]
 
@@ -51,11 +51,11 @@ def _set(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> list[Path]:
-    """Return one log per worker, in folders that are there.
+    """Return one log per worker; their folders are created.
 
     Args:
-        folder: for logs without a name of their own; the last crew's are kept beside the new ones.
-        log_file: LOG_FILE; each worker's has its number in it.
+        folder: for logs if there is no *log_file*; those of the last crew are kept next to the new ones.
+        log_file: LOG_FILE; the name of each worker's log is this with its number.
     Raises:
         CrewError: they cannot be written.
     """
@@ -72,8 +72,8 @@ def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> lis
 
 
 def _taken(folder: Path, count: int) -> list[Path]:
-    """Return so many logs that no other crew uses, and keep others from them for the life of this process."""
-    # A byte of this file is a log: the kernel frees them when we die, and one descriptor does for all.
+    """Return *count* logs that no other crew uses, and lock them for the life of this process."""
+    # Each byte of this file is the lock of a log: the kernel releases them if this process dies.
     lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     logs: list[Path] = []
     for number in range(1, MOST_LOGS + 1):

@@ -1,4 +1,4 @@
-"""Looks at the crawl in Redis twice a second, in a thread: a Redis that does not answer holds up nobody."""
+"""Reads the crawl's state twice a second, in a thread, so that an unresponsive Redis blocks nothing else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EVERY_S = 0.5
 
 
 class Monitor:
-    """The newest look at a crawl.
+    """The newest state of a crawl.
 
     Attributes:
-        overview: None before the first one.
-        problem: why there is none newer; "" if all is well.
-        at: when it was asked for (monotonic).
+        overview: the state; None before the first was read.
+        problem: why the last attempt to read it failed; "" if it did not.
+        at: when *overview* was requested (monotonic).
     """
 
     def __init__(self, client: Any, crawl: str) -> None:
@@ -34,7 +34,7 @@ class Monitor:
 
     @contextmanager
     def looking(self) -> Iterator[Monitor]:
-        """Look again and again, until the end of the block."""
+        """Read the state repeatedly, until the end of the block."""
         thread = threading.Thread(target=self._look_on, name="monitor", daemon=True)
         thread.start()
         try:
@@ -44,7 +44,7 @@ class Monitor:
             thread.join()
 
     def look(self) -> None:
-        """Look once; what goes wrong is a `problem`."""
+        """Read the state once; an error is stored in `problem`."""
         at = time.monotonic()
         try:
             self.overview, self.problem = peek(self._client, self._crawl), ""

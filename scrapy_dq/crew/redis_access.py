@@ -1,4 +1,4 @@
-"""The crawl's Redis, as a crew needs it: checked as a worker would, and there until the crew has ended."""
+"""The crawl's Redis for a crew: checked as by a worker, and kept running until the crew has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_RUN_NAME = 1_000
 
 @contextmanager
 def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
-    """Yield a blocking client, and where Redis is. The crew keeps an embedded Redis from being stopped.
+    """Yield a blocking client, and the address of Redis. An embedded Redis is not stopped meanwhile.
 
     Raises:
         FrontierRefused: it cannot be reached, or would lose the crawl.
@@ -37,7 +37,7 @@ def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
 
 
 async def _prepare(connection: Connection, config: Config) -> None:
-    """Check Redis, and start afresh if that is asked for: the workers would do it to each other."""
+    """Check Redis, and flush the crawl if that is configured: each worker would flush that of the others."""
     client = await connection.open()
     try:
         if config.flush_on_start:
@@ -49,17 +49,17 @@ async def _prepare(connection: Connection, config: Config) -> None:
 def run_name_for(client: Any, config: Config) -> str:
     """Return the DQ_RUN_NAME for the workers.
 
-    With a name, a worker that comes late, or is started again as the run ends, finds it finished and does
-    not begin the next one. A run that goes on keeps the name that it has, if it has one.
+    With a name, a worker that joins late, or is restarted when the run ends, finds the run finished and does
+    not start the next one. A run that is continued keeps its name, if it has one.
 
     Raises:
-        FrontierUnavailable, FrontierRefused: it cannot be known.
+        FrontierUnavailable, FrontierRefused: Redis does not answer, or refuses.
     """
     if config.run_name:
         return config.run_name
     try:
         name = run_name(client, config.crawl) if peek(client, config.crawl).phase == "open" else ""
-        # It goes into a command line, and others may have written it: a system takes no endless ones.
+        # It becomes part of a command line, whose length is limited, and it is untrusted.
         if name and name.isprintable() and len(name) <= LONGEST_RUN_NAME:
             return name
     except Exception as error:

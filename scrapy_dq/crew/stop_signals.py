@@ -1,4 +1,4 @@
-"""How often somebody asked to stop: Ctrl-C, SIGTERM, a terminal that was closed."""
+"""Counts requests to stop: Ctrl-C, SIGTERM, a closed terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts; nobody is interrupted by it."""
+    """Counts signals; they interrupt nothing."""
 
     count = 0
     most = math.inf
-    """One more ends this process."""
+    """If `count` exceeds this, the signal ends the process."""
 
     def listen(self) -> None:
-        """Count these signals from now on, in place of what they do otherwise.
+        """Count these signals from now on, in place of their default action.
 
-        Until this process is gone: one that comes as it ends must not change how it ends.
+        Until the process exits: a signal that arrives at its end must not change its exit status.
         """
         for number in SIGNALS:
             signal.signal(number, self._count)
 
     def _count(self, number: int, frame: object) -> None:
-        # A terminal or session that ends may say so twice, or after SIGTERM: that is no second demand.
+        # A closing terminal or session may send SIGHUP twice, or after SIGTERM: this is not a second request.
         if number != signal.SIGHUP or not self.count:
             self.count += 1
         if self.count > self.most:

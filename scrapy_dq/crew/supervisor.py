@@ -1,4 +1,4 @@
-"""The parent of a crew: starts the workers, starts those again that die, passes on who asks to stop."""
+"""The parent of a crew: starts the workers, restarts those that die, and forwards requests to stop."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from scrapy_dq.crew.worker_slot import WorkerSlot
 
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
-"""Two signals of one kind that come at once are one."""
+"""Two pending signals of the same kind are delivered as one: they are sent this far apart."""
 
 
 class View(Protocol):
-    """Shows the crew at work."""
+    """Shows the progress of the crew."""
 
     def show(self, crew: Supervisor) -> None: ...
     def say(self, line: str) -> None: ...
 
 
 class Supervisor:
-    """So many workers of one crawl.
+    """The workers of one crawl in this crew.
 
     Args:
         command: of a worker.
         logs: one file per worker.
         parts: the folder of each feed that is joined, by its URI.
-        restarts: how many of all workers' deaths are made good.
+        restarts: maximum number of restarts, all workers together.
         grace_s: DQ_SHUTDOWN_GRACE.
     """
 
@@ -55,7 +55,7 @@ class Supervisor:
         self.began = time.monotonic()
         self.took_s = 0.0
         self.run: Run | None = None
-        """Of the first worker that joined."""
+        """The run of the first worker that joined."""
         self.took_part = False
         """A worker joined before the run was finished."""
         self.restarted = 0
@@ -65,20 +65,20 @@ class Supervisor:
         self._grace_s = grace_s
         self._view = view
         self._say: Callable[[str], None] = view.say
-        self._hopeless = False
-        """One could not begin, and has shown why."""
-        self._told = 0
-        self._told_at = 0.0
+        self._start_failed = False
+        """A worker could not start, and the end of its log was shown."""
+        self._forwarded = 0
+        self._forwarded_at = 0.0
         self._stops: int | None = None
         self._calm_at = 0.0
-        """When a look last found that nobody had said `scrapy dq stop`."""
+        """When the state was last read without a new `scrapy dq stop`."""
         self._called_off = False
-        # Open for writing in this process alone: the kernel closes it with us, and the workers see that.
+        # Only this process has the write end: if it dies, the kernel closes it, and the workers notice.
         self._lifeline, self._life = os.pipe()
 
     @property
     def finished(self) -> bool:
-        """Whether the run is finished, as of the last look."""
+        """Whether the run is finished, as of the last state read."""
         seen = self.monitor.overview
         if self.run is None or seen is None or seen.epoch != self.run.epoch:
             return False
@@ -86,10 +86,10 @@ class Supervisor:
 
     @property
     def stopping(self) -> bool:
-        return self._told > 0
+        return self._forwarded > 0
 
     def work(self, stops: StopSignals) -> None:
-        """Start the workers, and return once none is left and none is to be started again."""
+        """Start the workers, and return once none is left and none will be restarted."""
         try:
             for slot in self.slots:
                 self._start(slot)
@@ -97,8 +97,8 @@ class Supervisor:
                 for slot in self.slots:
                     self._attend(slot)
                     slot.sample()
-                self._hear_stop()
-                self._pass_on(stops.count)
+                self._check_stop()
+                self._forward_stops(stops.count)
                 self._view.show(self)
                 time.sleep(TICK_S)
         except BaseException:
@@ -128,7 +128,7 @@ class Supervisor:
             if slot.due and time.monotonic() >= slot.due:
                 self._start_again(slot)
             return
-        # In this order: what it reported before its end is there, then.
+        # In this order: after its end, all its reports can be read.
         status = process.status
         for error in process.read():
             self._say(f"{slot.name}: {error}")
@@ -139,7 +139,7 @@ class Supervisor:
 
     def _ended(self, slot: WorkerSlot, process: WorkerProcess, status: int) -> None:
         slot.take_leave(process)
-        # One that has closed its spider has ended, though a signal may find it while Python exits.
+        # A worker that has closed its spider has ended normally, even if SIGTERM hit it while Python exits.
         if process.reason and status in (0, -signal.SIGTERM):
             slot.state = process.reason
             if process.reason != "finished":
@@ -147,39 +147,37 @@ class Supervisor:
             return
         slot.state = how_it_ended(status)
         if self.stopping and status == 0:
-            slot.state = "stopped"  # by its second signal: it could not say so
+            slot.state = "stopped"  # by the second signal, without a last report
             return
         self._say(f"{slot.name} died: {slot.state}")
         if self.stopping or self._called_off:
             return
         hopeless = process.run is None and status >= 0 and self.run is None
-        if (process.run is None or status >= 0) and not (hopeless and self._hopeless):
+        if (process.run is None or status >= 0) and not (hopeless and self._start_failed):
             for line in process.last_words():
                 self._say(f"  {line}")
         if hopeless:
-            # Nobody has joined so far: it would fare no better if it were started again.
-            self._hopeless = True
-            self._say(f"{slot.name} could not begin; its log is {slot.log}")
+            # No worker has joined so far: a restart would fail in the same way.
+            self._start_failed = True
+            self._say(f"{slot.name} could not start; its log is {slot.log}")
         elif self.restarted >= self._restarts:
-            self._say(
-                f"{slot.name} is not started again: {self._restarts} restarts are the limit (--restarts)"
-            )
+            self._say(f"{slot.name} is not restarted: {self._restarts} restarts are the limit (--restarts)")
         else:
             self.restarted += 1
             pause_s = slot.pause(process)
             slot.due = time.monotonic() + pause_s
-            slot.state = f"{slot.state}; again in {pause_s:g} s"
+            slot.state = f"{slot.state}; restart in {pause_s:g} s"
 
     def _start_again(self, slot: WorkerSlot) -> None:
         if self.monitor.at < slot.due - TICK_S and not self.monitor.problem:
-            return  # the next look is due any moment
+            return  # the state is about to be read again
         if self.finished:
             slot.due, slot.state = 0.0, "died; the run is finished"
         else:
             self._start(slot)
 
-    def _hear_stop(self) -> None:
-        """Start nobody any more once all workers were asked to close: who joins later would go on."""
+    def _check_stop(self) -> None:
+        """After `scrapy dq stop`, start no more workers: one that joins later would continue the crawl."""
         at, seen = self.monitor.at, self.monitor.overview
         if seen is None or self._called_off:
             return
@@ -187,40 +185,40 @@ class Supervisor:
             self._stops, self._calm_at = seen.stops, at
             return
         self._called_off = True
-        self._say("All workers of the crawl are asked to stop: none is started again")
+        self._say("All workers of the crawl were asked to stop: none is restarted")
         for slot in self.slots:
             if slot.due:
-                slot.due, slot.state = 0.0, "died; not started again"
+                slot.due, slot.state = 0.0, "died; not restarted"
         late = [
             slot.process for slot in self.slots if slot.process and slot.process.joined_at > self._calm_at
         ]
         self._signal(late, signal.SIGTERM)
 
-    def _pass_on(self, stops: int) -> None:
-        """Tell the workers what we were told; kill those that do not end."""
+    def _forward_stops(self, stops: int) -> None:
+        """Forward requests to stop to the workers; kill those that do not end."""
         now = time.monotonic()
         processes = [slot.process for slot in self.slots if slot.process]
-        if stops > self._told and self._told < 2 and now >= self._told_at + BETWEEN_SIGNALS_S:
-            self._told, self._told_at = self._told + 1, now
+        if stops > self._forwarded and self._forwarded < 2 and now >= self._forwarded_at + BETWEEN_SIGNALS_S:
+            self._forwarded, self._forwarded_at = self._forwarded + 1, now
             for slot in self.slots:
                 slot.due = 0.0
             how = (
-                "finish what they have begun; Ctrl-C again stops at once"
-                if self._told == 1
+                "finish what they have started; Ctrl-C again stops at once"
+                if self._forwarded == 1
                 else "stop at once"
             )
             if processes:
                 self._say(f"Stopping: the workers {how}")
             self._signal(processes, signal.SIGTERM)
-        elif self._told == 2 and now >= self._told_at + self._grace_s + AFTER_GRACE_S:
-            self._told = 3
+        elif self._forwarded == 2 and now >= self._forwarded_at + self._grace_s + AFTER_GRACE_S:
+            self._forwarded = 3
             for slot in self.slots:
                 if slot.process:
                     self._say(f"{slot.name} does not stop: killed")
             self._signal(processes, signal.SIGKILL)
 
     def _abandon(self) -> None:
-        """Something is wrong with this program: leave no worker behind."""
+        """Stop all workers after an unexpected error in this process."""
         processes = [slot.process for slot in self.slots if slot.process]
         self._signal(processes, signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s + AFTER_GRACE_S

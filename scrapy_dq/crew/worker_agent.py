@@ -1,4 +1,4 @@
-"""A worker's side of a crew: it stops when its parent is gone, reports, and says where its parts go."""
+"""A worker's side of a crew: it stops if its parent dies, sends reports, and writes parts of feeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPORT_EVERY_S = 0.5
 ERRORS_A_SECOND = 5
 LONGEST_ERROR = 300
 AFTER_GRACE_S = 3.0
-"""A worker that is told to stop and still runs so long after its grace is told again, then killed."""
+"""Seconds after its grace period after which a worker that still runs gets a second SIGTERM, then SIGKILL."""
 
 
 class WorkerAgent:
@@ -50,7 +50,7 @@ class WorkerAgent:
         """Scrapy's hook.
 
         Raises:
-            NotConfigured: this process is in no crew, or another crawl of it is the crew's.
+            NotConfigured: this process is in no crew, or the crew's crawl is another one in this process.
         """
         handshake = Handshake.take()
         if handshake is None:
@@ -61,7 +61,7 @@ class WorkerAgent:
         return agent
 
     def enter(self, grace_s: float) -> None:
-        """Begin to watch the parent and to report; on the event loop."""
+        """Start to watch the parent and to send reports; on the event loop."""
         self._grace_s = grace_s
         self._relay = _ErrorRelay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
@@ -70,7 +70,7 @@ class WorkerAgent:
         self._report()
 
     def joined(self, epoch: str, run: int, over: bool) -> None:
-        """Tell which run this worker is in, and whether it came too late to take part."""
+        """Report which run this worker has joined, and whether that was already finished."""
         self._run, self._over = Run(epoch, run), over
         write_parts(self._handshake.parts, self._run, self._handshake.number)
         self._send()
@@ -99,7 +99,7 @@ class WorkerAgent:
         self._send(reason=printable(reason, 100))
 
     def _watch_parent(self) -> None:
-        # Of a parent that is killed, nothing is left that could stop us: the kernel closes its end.
+        # A parent that is killed cannot stop its workers, but the kernel closes its end of the pipe.
         with suppress(OSError):
             while os.read(self._handshake.lifeline, 1):
                 pass
@@ -111,7 +111,7 @@ class WorkerAgent:
 
 
 class _ErrorRelay(logging.Handler):
-    """Sends the first line of each error, and what was raised, to the parent; some per second."""
+    """Sends the first line of each error, with the exception, to the parent; at most 5 per second."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(logging.ERROR)
@@ -138,5 +138,5 @@ def _first_line(text: str) -> str:
 
 
 def _named(error: BaseException) -> str:
-    """Return what went wrong as the end of its traceback says it."""
+    """Return an exception as the last line of its traceback shows it."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""One worker process of a crew: started, heard, told to stop."""
+"""One worker process of a crew: starts it, reads its reports, stops it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TAIL_BYTES = 8192
 
 
 class WorkerProcess:
-    """A `scrapy crawl` in a session of its own, so that the terminal's Ctrl-C is the parent's alone.
+    """A `scrapy crawl` in its own session, so that Ctrl-C in the terminal reaches only the parent.
 
     Attributes:
         pages, items, errors: as of its last report; done: requests, confirmed.
-        run: None as long as it has not joined.
-        over: the run was finished before this worker came.
-        joined_at: when that was heard of (monotonic); inf before.
+        run: None until it has joined.
+        over: the run was finished before this worker joined.
+        joined_at: when it reported that it has joined (monotonic); inf before.
         reason: why its spider closed; "" before.
     """
 
@@ -66,7 +66,7 @@ class WorkerProcess:
         return self._process.poll()
 
     def read(self) -> list[str]:
-        """Take in its reports; return the errors that it has logged."""
+        """Process its new reports; return the errors that it has logged."""
         errors = []
         for report in self._reader.read():
             if "error" in report:
@@ -85,7 +85,7 @@ class WorkerProcess:
         self._process.send_signal(number)
 
     def close(self) -> None:
-        """Let go of it after its end."""
+        """Close the pipe of its reports, after its end."""
         self._reader.close()
 
     def last_words(self) -> list[str]:

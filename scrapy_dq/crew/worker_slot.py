@@ -1,4 +1,4 @@
-"""One worker's place in a crew: its numbers go on when its process is started again."""
+"""One worker of a crew: its counts continue when its process is restarted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ RATE_OVER_S = 5.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 LIVED_S = 60.0
-"""A worker that lived so long died of something else than the one before."""
+"""After so many seconds, a death is considered unrelated to the previous one."""
 
 
 class WorkerSlot:
-    """A number, a log, and the process that works there now, if any."""
+    """A number, a log, and the process that runs now, if any."""
 
     def __init__(self, number: int, log: Path) -> None:
         self.number = number
@@ -24,7 +24,7 @@ class WorkerSlot:
         self.log = log
         self.process: WorkerProcess | None = None
         self.due = 0.0
-        """When it is started again (monotonic); 0: it is not."""
+        """When it is restarted (monotonic); 0: it is not."""
         self.state = ""
         """How it ended."""
         self.restarts = 0
@@ -56,20 +56,20 @@ class WorkerSlot:
         return (pages - before) / (now - since) if now > since else 0.0
 
     def sample(self) -> None:
-        """Note how far it is; `rate` is made of it."""
+        """Record the number of pages at this time, for `rate`."""
         now = time.monotonic()
         self._samples.append((now, self.pages))
         while now - self._samples[0][0] > RATE_OVER_S:
             self._samples.popleft()
 
     def take_leave(self, process: WorkerProcess) -> None:
-        """Its process has ended."""
+        """Detach its process, which has ended, and keep its counts."""
         self._before = (self.pages, self.items, self.errors, self.done)
         self.process = None
         process.close()
 
     def pause(self, process: WorkerProcess) -> float:
-        """Return how long to wait before it is started again: longer each time it dies soon."""
+        """Return the seconds to wait before it is restarted: twice as many each time it dies soon."""
         self._deaths = 1 if time.monotonic() - process.began > LIVED_S else self._deaths + 1
         self.restarts += 1
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self._deaths - 1))

@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 
 class RedisPipeline:
-    """Stores each item in Redis before its request is acknowledged.
+    """Stores each item in Redis before its request is acked.
 
-    `process_item` returns once Redis has the item, and a request counts as done only when its pipelines have
-    returned: so what a killed worker had not stored is scraped again. Each item is stored at least once; see
-    `ItemWriter` for when it is stored twice.
+    `process_item` returns once Redis has the item, and a request is done only when its pipelines have
+    returned: items that a killed worker had not stored are scraped again. Each item is stored at least once;
+    see `ItemWriter` for when it is stored twice.
 
     To override: `item_key`, or `serialize`.
     """
@@ -51,17 +51,17 @@ class RedisPipeline:
         """Check the settings. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
-            ConfigError: after one ERROR line; the crawl is not opened yet, and what failed in it still there.
+            ConfigError: one ERROR line was logged. The crawl is not opened; its failed requests are kept.
         """
         self = cls(crawler)
         self._checked()
         return self
 
     def open_spider(self, spider: Spider | None = None) -> None:
-        """Check the settings. Redis is connected to by the first item.
+        """Check the settings. The first item connects to Redis.
 
         Raises:
-            ConfigError: after one ERROR line.
+            ConfigError: one ERROR line was logged.
         """
         config = self._checked(need_asyncio)
         self.key = config.items_key
@@ -98,7 +98,7 @@ class RedisPipeline:
         """Return *item* once it is stored.
 
         Raises:
-            ItemNotStored, TypeError: it is not, and will not be; or whatever its serializer raises.
+            ItemNotStored, TypeError: it is not stored, and will not be; or whatever its serializer raises.
         """
         spider = spider or self.crawler.spider
         assert spider is not None
@@ -122,8 +122,8 @@ class RedisPipeline:
     def _given_up(self) -> str:
         heard = self.crawler.signals.send_catch_log(items_given_up)
         if heard:
-            return "Their requests are given back, and run again in the next crawl"
-        return "They are lost: Scrapy's own scheduler takes their requests for done"
+            return "Their requests are released, and run again in the next crawl"
+        return "They are lost: Scrapy's own scheduler considers their requests done"
 
 
 def _serializer(named: Any) -> Callable[[Any], str | bytes]:

@@ -1,4 +1,4 @@
-"""The log of items that Redis has stored, for a Redis that comes back older."""
+"""The log of items that Redis has stored, in case Redis is rolled back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from scrapy_dq.frontier.keys import PREFIX
 MARK_PREFIX = f"{PREFIX}items-mark:"
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 MARK_TTL_S = 3600
-"""A killed process leaves its mark behind. One that has expired counts as forgotten: what is in the log
-then, mostly nothing, is written again."""
-# A value that is not the number of a trip is somebody else's: NaN would never be replaced.
-# Not set by a Redis that has forgotten the last one: else a lost reply would hide that.
+"""A killed process does not delete its mark. An expired mark counts as rolled back: what is in the log then,
+usually nothing, is written again."""
+# A value that is not the number of a trip was written by another program: NaN would never be replaced.
+# Not set if the last one is missing: else, if the reply is lost, the rollback would go unnoticed.
 _MARK = """
 local was = redis.call('GET', KEYS[1]) or '0'
 was = #was < 16 and tonumber(string.match(was, '^%d+$')) or 0
@@ -25,11 +25,11 @@ return was
 
 
 class ItemLog:
-    """Items whose storing Redis has confirmed, and the number of the newest trip, kept beside them in Redis.
+    """Items that Redis has confirmed, and a mark in Redis: the number of the newest trip.
 
-    Each trip reads that mark. It is older than the last confirmed trip if Redis came back older: then what
-    was confirmed since is written again. An item retires once a trip that began *horizon_s* after its
-    confirmation has found the mark.
+    Each trip reads the mark. If it is older than the last confirmed trip, Redis was rolled back, and what was
+    confirmed since is written again. An item is dropped from the log once a trip that started *horizon_s*
+    after its confirmation has found the mark.
     """
 
     def __init__(self, horizon_s: float) -> None:
@@ -39,19 +39,19 @@ class ItemLog:
         self._bytes = 0
         self._trip = self._marked = 0
         self.off = False
-        """Redis refuses the mark: nothing is known of what it forgets."""
+        """Redis refuses the mark: a rollback cannot be detected."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     def begin(self, pipe: Any) -> None:
-        """Have the trip that *pipe* is read the mark and set it, after its items."""
+        """Add to *pipe*, after its items, the script that reads and sets the mark."""
         self._trip += 1
         self._began = time.monotonic()
         pipe.eval(_MARK, 1, self._key, self._marked, self._trip, MARK_TTL_S)
 
     def add(self, key: str | bytes, item: bytes) -> None:
-        """Take in an item that this trip has stored."""
+        """Add an item that this trip has stored."""
         if self.off:
             return
         self._items.append((time.monotonic(), self._trip, key, item))
@@ -60,7 +60,7 @@ class ItemLog:
             self._drop()
 
     def found(self, mark: int) -> list[tuple[str | bytes, bytes]]:
-        """Note the mark that this trip has found; return the items that Redis has forgotten, oldest first."""
+        """Process the mark that this trip has found; return the items that Redis has lost, oldest first."""
         if mark >= self._marked:
             self._marked = self._trip
             while self._items and self._items[0][0] + self._horizon_s <= self._began:
@@ -73,7 +73,7 @@ class ItemLog:
         return forgotten
 
     async def remove(self, client: Any) -> None:
-        """Remove the mark: this process ends."""
+        """Delete the mark, at the end of this process."""
         await client.delete(self._key)
 
     def _drop(self) -> None:

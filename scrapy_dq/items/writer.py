@@ -20,22 +20,22 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 LINGER_S = 0.01
 MAX_ITEMS, MAX_BYTES = 500, 1_048_576
-"""Of one batch: they bound how long it holds Redis. One item may be larger."""
+"""Limits of a batch, which bound how long it blocks Redis. A single item may be larger."""
 LOOK_S = 0.2
 CHECK_S = 1.0
-"""From one look at whether Redis still has what it confirmed to the next one, while nothing new comes."""
+"""Seconds between two checks whether Redis was rolled back, while there are no new items."""
 # One command for each key, so that each key's part of a batch is stored as a whole or not at all. Not MULTI:
 # a user that may run scripts need not be granted transactions.
 _ADD_TO_STREAM = "for i = 1, #ARGV do redis.call('XADD', KEYS[1], '*', 'item', ARGV[i]) end"
 
 
 class ItemNotStored(RuntimeError):
-    """An item is not in Redis, as far as is known."""
+    """An item is probably not in Redis: it was not confirmed."""
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """An item on its way, and who waits for it."""
+    """An item to be stored, and the future that its page awaits."""
 
     key: str | bytes
     item: bytes
@@ -43,20 +43,20 @@ class _Waiting:
 
 
 class ItemWriter:
-    """One coroutine that takes all items that wait and stores them in one trip.
+    """One coroutine that stores all waiting items in one trip.
 
-    An item is stored at least once. If a reply is lost, its batch is written again and may be there twice. To
-    count batches in Redis would mend only that: an item comes twice as well when its page is crawled again
-    after a crash, so a consumer that must not see one twice has to know its items anyhow. What a Redis that
-    came back older has forgotten is written again, too (item_log.py): the page it came from may be done.
+    An item is stored at least once. If a reply is lost, its batch is written again, and may be stored twice.
+    Numbering batches in Redis would prevent only that: an item is also stored twice if its page is crawled
+    again after a crash, so a consumer that needs each item once has to identify items anyway. What a rollback
+    of Redis has lost is written again, too (replay_log.py), because its page may be done.
 
     Args:
         kind: list or stream.
-        closing: tells whether the spider is closing.
-        grace_s: how long after that an outage is waited out.
-        horizon_s: how much older Redis may come back.
-        given_up: called before items fail because that is over; returns what becomes of their pages.
-        counted: called with how many items were stored, and how many failed.
+        closing: returns whether the spider is closing.
+        grace_s: how many seconds, from then on, the writer still waits for the end of an outage.
+        horizon_s: by how many seconds Redis may be rolled back.
+        given_up: called before items fail because *grace_s* is over; returns what happens to their pages.
+        counted: called with the numbers of items that were stored and that failed.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ItemWriter:
         self._client: Any = None
         self._waiting: deque[_Waiting] = deque()
         self._in_hand: list[_Waiting] = []
-        """What is being written; nobody may wait for it, if Redis had it before."""
+        """The batch that is being written; no page waits for those items that Redis had before."""
         self._log = ItemLog(horizon_s)
         self._ended: asyncio.Future[None] | None = None
         self._outage = Outage("Items wait, and with them their requests, until Redis serves again", "items")
@@ -92,7 +92,7 @@ class ItemWriter:
         """Store *item* under *key*, after all that were given before it.
 
         Raises:
-            ItemNotStored: Redis refuses it, or is away until the end of the crawl.
+            ItemNotStored: Redis refuses it, or is unavailable until the end of the crawl.
         """
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_on(), name="scrapy-dq items")
@@ -102,7 +102,7 @@ class ItemWriter:
         await waiting.stored
 
     async def close(self) -> None:
-        """Stop writing, once Redis has all that it has confirmed: nobody waits for an item any more."""
+        """Stop writing, after a last check for a rollback. Call it when no page waits for an item."""
         if self._writing is not None:
             if self._log or self._waiting or self._in_hand:
                 self._closing_since = self._closing_since or time.monotonic()
@@ -126,7 +126,7 @@ class ItemWriter:
             try:
                 await self._store(batch)
             except Exception as error:
-                # Never end silently: without this coroutine every page with an item would hang for ever.
+                # Never end silently: without this coroutine every page with an item would hang forever.
                 logger.exception("Unexpected error while %d items were stored", len(batch))
                 self._fail(batch, f"unexpected {type(error).__name__}: {error}")
             self._in_hand = []
@@ -155,7 +155,7 @@ class ItemWriter:
             if error is None:
                 self._outage.ended(kept)
                 return
-            if batch or self._waiting:  # else nothing waits for it: it was only asked what it has
+            if batch or self._waiting:  # else it was only a check for a rollback
                 self._outage.began(ItemNotStored(explain(error)))
             if self._client is not None:
                 self._connection.missed()
@@ -167,7 +167,7 @@ class ItemWriter:
             kept = len(batch) + len(self._waiting)
 
     async def _send(self, batch: list[_Waiting]) -> tuple[list[_Waiting], Exception | None]:
-        """Try once; return what has to be tried again, and why."""
+        """Make one attempt; return the items to be sent again, and the error."""
         by_key: dict[str | bytes, list[_Waiting]] = {}
         for waiting in batch:
             by_key.setdefault(waiting.key, []).append(waiting)
@@ -198,11 +198,11 @@ class ItemWriter:
         return left, outage
 
     def _marked(self, reply: Any) -> Exception | None:
-        """Take what a trip found as the mark; return why it has to be tried again."""
+        """Process the mark that a trip has found; return the error if the trip has to be repeated."""
         if not isinstance(reply, Exception):
             if forgotten := self._log.found(int(reply)):
                 logger.warning(
-                    "Redis came back older than it was: %d items that it had are written again",
+                    "Redis was rolled back: %d items that it had are written again",
                     len(forgotten),
                 )
                 done = asyncio.get_running_loop().create_future()
@@ -213,8 +213,8 @@ class ItemWriter:
         else:
             self._log.off = True
             logger.warning(
-                "Redis refuses to note which items it has (%s): if it comes back older than it was, items of "
-                "the last seconds may be missing. The user in REDIS_URL needs EVAL, GET and SET for %s*",
+                "Redis refuses to store a mark for the newest items (%s): if it is rolled back, items of the "
+                "last seconds may be missing. The user in REDIS_URL needs EVAL, GET and SET for %s*",
                 describe(reply),
                 MARK_PREFIX,
             )
@@ -235,7 +235,7 @@ class ItemWriter:
         """Await *work*, unless the spider closes meanwhile and its grace ends.
 
         Raises:
-            _TooLate: it does; a trip's time is left to each batch.
+            _TooLate: it has ended; each batch gets at least the time of one trip.
         """
         working = asyncio.ensure_future(work)
         try:
@@ -256,17 +256,17 @@ class ItemWriter:
         self._waiting.clear()
         if doubtful:
             logger.warning(
-                "Redis was away until DQ_SHUTDOWN_GRACE was over: if it comes back older than it was, up to "
-                "%d items that it had confirmed may be missing",
+                "Redis was unavailable until DQ_SHUTDOWN_GRACE was over: if it is rolled back, up to %d "
+                "items that it had confirmed may be missing",
                 doubtful,
             )
         if lost:
             logger.error(
-                "Redis was away until DQ_SHUTDOWN_GRACE was over: %d items are not stored. %s",
+                "Redis was unavailable until DQ_SHUTDOWN_GRACE was over: %d items are not stored. %s",
                 len(lost),
                 self._given_up(),
             )
-            self._fail(lost, "Redis was away until the end of the crawl")
+            self._fail(lost, "Redis was unavailable until the end of the crawl")
 
     def _refuse(self, key: str | bytes, parts: list[_Waiting], error: Exception) -> None:
         shown = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
@@ -274,8 +274,8 @@ class ItemWriter:
         if key not in self._refused:
             self._refused.add(key)
             logger.error(
-                "%s. They are lost to this crawl. The key has to be a %s, or not there, and the user in "
-                "REDIS_URL has to be allowed to write to it; REDIS_ITEMS_KEY names another one",
+                "%s. They are lost to this crawl. The key has to be a %s, or not exist, and the user in "
+                "REDIS_URL has to be allowed to write to it; REDIS_ITEMS_KEY names another key",
                 why,
                 self._kind,
             )

@@ -1,1 +1,1 @@
-"""A request's way through one worker: from Scrapy's scheduler contract to the frontier and back."""
+"""The path of a request through a worker: from Scrapy's scheduler interface to the frontier and back."""

@@ -1,4 +1,4 @@
-"""What makes a request new: its fingerprint, its place among the start requests, or its parent's lease."""
+"""What makes a request new: its fingerprint, its ordinal among the start requests, or its parent's lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED_BYTES = 16
 
 
 class Admitted(NamedTuple):
-    """How a put names its entry, and which token decides whether it is new."""
+    """The entry id of a put, and the token that decides whether it is new."""
 
     entry_id: bytes
     by: Admission
@@ -24,7 +24,7 @@ class Admitted(NamedTuple):
 
 
 class Admissions:
-    """Gives each request of this worker its entry id and token, and remembers what was sent already."""
+    """Gives each request of this worker its entry id and token, and remembers the fingerprints sent."""
 
     def __init__(
         self, fingerprint: Callable[[Request], bytes], seed_once: bool, local_seen: int, shares_seen: bool
@@ -32,8 +32,8 @@ class Admissions:
         """
         Args:
             seed_once: start requests are admitted once per run (DQ_SEED_ONCE).
-            local_seen: how many fingerprints are remembered (DQ_LOCAL_SEEN).
-            shares_seen: the frontier filters, not another DUPEFILTER_CLASS of this process.
+            local_seen: number of fingerprints that are remembered (DQ_LOCAL_SEEN).
+            shares_seen: the frontier filters, not a DUPEFILTER_CLASS of the project.
         """
         self._fingerprint = fingerprint
         self._seed_once = seed_once
@@ -45,11 +45,11 @@ class Admissions:
         self._ids = entry_ids()
 
     def fingerprint(self, request: Request) -> bytes | None:
-        """Return what `seen` goes by; None for a request that is not filtered by the frontier."""
+        """Return the fingerprint that `seen` stores; None for a request that the frontier does not filter."""
         return self._fingerprint(request) if self._shares_seen and not request.dont_filter else None
 
     def known(self, fingerprint: bytes | None) -> bool:
-        """Tell whether this worker sent *fingerprint* not long ago: no trip is needed to know."""
+        """Return whether this worker sent *fingerprint* recently: then it is seen, without asking Redis."""
         return fingerprint in self._sent
 
     def remember(self, fingerprint: bytes) -> None:
@@ -59,11 +59,11 @@ class Admissions:
             self._sent.popitem(last=False)
 
     def forget_sent(self) -> None:
-        """Some of what was sent was never stored: let the frontier decide what is known."""
+        """Some fingerprints that were sent are not stored: let the frontier filter them again."""
         self._sent.clear()
 
     def settled(self, entry_id: bytes) -> None:
-        """A lease has ended: nothing more comes of it."""
+        """A lease has ended: it has no more children."""
         self._children.pop(entry_id, None)
 
     def of(
@@ -87,7 +87,7 @@ class Admissions:
     def unfiltered(
         self, request: Request, parent_id: bytes | None, payload: bytes, followed: bool
     ) -> Admitted:
-        """Return entry id and token of a request that no fingerprint makes known."""
+        """Return entry id and token of a request that is not filtered by its fingerprint."""
         seed = self._seed_token(request, payload)
         if seed is not None:
             return Admitted(next(self._ids), Admission.SEED, seed)
@@ -98,26 +98,27 @@ class Admissions:
         return Admitted(entry_id, Admission.ID, entry_id)
 
     def _seed_token(self, request: Request, payload: bytes) -> bytes | None:
-        """Return what makes a start request the same on all workers; None: there is no such thing.
+        """Return what identifies a start request on all workers; None: nothing does.
 
-        All of it: another worker's start() may yield several that differ in their cb_kwargs alone in another
-        order, and then a number of each URL would be that of another request.
+        It is made of the whole payload: another worker's start() may yield requests that differ in their
+        cb_kwargs only in another order, so that an ordinal per URL would identify another request.
         """
         meta = request.meta
         seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
         if not (seeding and self._seed_once):
             return None
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
-        key = int.from_bytes(token[:8], "big")  # half the memory; there may be millions
+        key = int.from_bytes(token[:8], "big")  # half the memory of the token; there may be millions
         self._seeds[key] += 1
         return token + self._seeds[key].to_bytes(4, "big")
 
     def _child_id(self, request: Request, parent_id: bytes, payload: bytes, followed: bool) -> bytes:
-        """Return the id that this child has again when its parent runs again; the second one is dropped.
+        """Return an id that this child gets again if its parent runs again; the second put is then dropped.
 
-        Two children are the same only if all of them is: a callback may yield them in another order. But for
-        when they are due (due.py), which is reckoned anew each time by a page that polls itself. A
-        redirect or retry is its parent's only one, and carries the latency of this very download.
+        The whole payload identifies a child, because a callback may yield its requests in another order. The
+        payload does not contain when the child is due (due_times.py): a page that polls itself computes that
+        anew each time. A redirect or retry is its parent's only child, and its meta has the latency of this
+        one download: its fingerprint identifies it.
         """
         child = self._fingerprint(request) if followed else payload
         name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()
@@ -128,7 +129,7 @@ class Admissions:
 
 
 def entry_ids() -> Iterator[bytes]:
-    """Yield ids that no worker makes twice: 8 random bytes of this process, 4 of a counter."""
+    """Yield ids that are unique among all workers: 8 random bytes of this process, 4 of a counter."""
     while True:
         prefix = os.urandom(8)
         for number in range(2**32):

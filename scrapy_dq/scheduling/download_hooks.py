@@ -1,9 +1,10 @@
-"""When has a request gone out? The one file that knows the insides of Scrapy's download handlers.
+"""When was a request sent? The only file that uses internals of Scrapy's download handlers.
 
-Scrapy's signals tell when a request reaches the downloader, long before its connection is there, and when
-its answer begins. A delay between two requests at a site counts from the moment in between, at which the
-connection writes the request. Later is safe, earlier never is: where that moment cannot be known, the answer
-tells. What is used here is pinned by tests/crawl/test_outgoing.py for every supported version.
+Scrapy's signals report when a request reaches the downloader, long before its connection is established, and
+when its response begins. A delay between two requests to a site counts from the moment in between, when the
+connection writes the request. A later moment is safe, an earlier one never: where that moment is unknown,
+the beginning of the response counts. What is used here is pinned by tests/crawl/test_outgoing.py for every
+supported version.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from zope.interface import alsoProvides  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
 TURNS = 6
-"""Of the event loop, from writing to a transport until the socket has surely been written to.
+"""Iterations of the event loop after a write to a transport, until the socket was certainly written to.
 
-Two with asyncio's own loop, which runs what is called soon before what is ready to be written to; one more
-for a write that TLS gathers, and one for each of these where the loop queues what is ready (uvloop)."""
+Two with asyncio's own loop, which runs the callbacks of call_soon() before those of writable sockets; one
+more for a write that TLS buffers, and one for each of these if the loop queues writable sockets (uvloop)."""
 
 
 class DownloadHooks:
-    """Calls *gone* with each request that it watches, once or more: the first time it has surely gone out."""
+    """Calls *gone* with each watched request, once or more, the first time after it was certainly sent."""
 
     def __init__(self, crawler: Crawler, gone: Callable[[Request], None]) -> None:
         self._crawler = crawler
@@ -40,11 +41,11 @@ class DownloadHooks:
         self._watched: WeakSet[Request] = WeakSet()
         self._pools: WeakSet[HTTPConnectionPool] = WeakSet()
         self._current: Request | None = None
-        """The request whose download handler is at work at this moment, if it is watched."""
+        """The request whose download handler is running at this moment, if it is watched."""
         self._installed = False
 
     def watch(self, request: Request) -> None:
-        """Tell when *request*, which is about to be handed out, goes out."""
+        """Report when *request*, which the engine is about to get, is sent."""
         if not self._installed:
             self._installed = True
             self._crawler.signals.connect(self._answer_began, signals.headers_received)
@@ -59,7 +60,7 @@ class DownloadHooks:
         downloader = getattr(self._crawler.engine, "downloader", None)
         handlers: Any = getattr(downloader, "handlers", None)
         if not callable(getattr(handlers, "_get_handler", None)):
-            logger.debug("%r has no download handlers as Scrapy has: delays count from answers", downloader)
+            logger.debug("%r has no download handlers like Scrapy's: delays count from responses", downloader)
         elif hasattr(handlers, "download_request_async"):
             handlers.download_request_async = self._wrapped_async(handlers, handlers.download_request_async)
         else:  # Scrapy 2.13
@@ -88,7 +89,7 @@ class DownloadHooks:
             self._current = before
 
     def _watch_pool(self, handlers: Any, request: Request) -> Request | None:
-        """Return *request* if it is watched; its connection tells of it then, if it is Scrapy's HTTP/1.1."""
+        """Return *request* if it is watched; then a connection of Scrapy's HTTP/1.1 handler reports it."""
         if request not in self._watched:
             return None
         pool = getattr(handlers._get_handler(urlparse_cached(request).scheme), "_pool", None)
@@ -104,8 +105,8 @@ class DownloadHooks:
             request = self._current
             if request is None:
                 return original(key, endpoint)
-            # When a connection breaks that was kept open, Twisted would ask again at once, which nobody has
-            # counted. Scrapy's RetryMiddleware asks again under a lease of its own.
+            # If a kept-open connection breaks, Twisted would repeat the request at once, and no delay would
+            # count that. Scrapy's RetryMiddleware repeats it under a lease of its own.
             retries, pool.retryAutomatically = pool.retryAutomatically, False
             try:
                 connecting = original(key, endpoint)
@@ -116,7 +117,7 @@ class DownloadHooks:
         pool.getConnection = get_connection
 
     def _written(self, request: Request, transport: Any) -> None:
-        """*request* was written to *transport*, which sends it on as soon as it can."""
+        """*request* was written to *transport*, which sends it as soon as it can."""
         tls = transport.protocol if getattr(transport, "TLS", False) else transport
         if not isinstance(tls, TLSMemoryBIOProtocol):
             self._gone_after(TURNS, request)
@@ -125,7 +126,7 @@ class DownloadHooks:
         if done:
             self._gone_after(TURNS, request)
         elif done is False:
-            # The connection is there, but what is written to it waits for the end of TLS's handshake.
+            # The connection is established, but sends nothing before the TLS handshake is complete.
             protocol: Any = tls.wrappedProtocol
             protocol.handshakeCompleted = partial(self._gone_after, TURNS, request)
             alsoProvides(protocol, IHandshakeListener)
@@ -138,7 +139,7 @@ class DownloadHooks:
 
 
 class _Connection:
-    """What Twisted's Agent is given for a connection: it calls `request`, once."""
+    """Wraps a connection for Twisted's Agent, which calls `request`, once."""
 
     def __init__(self, connection: Any, written: Callable[[Any], None]) -> None:
         self._connection = connection
@@ -157,9 +158,9 @@ class _Connection:
 
 
 class _Steps:
-    """A coroutine, each step of which is made by *run*."""
+    """A coroutine, each step of which is executed by *run*."""
 
-    # A context variable would not do: on Twisted's reactor all timers that are due run in the context of one.
+    # A context variable would be wrong: Twisted's reactor runs all timers that are due in the context of one.
     def __init__(self, coroutine: Coroutine[Any, Any, Any], run: Callable[..., Any]) -> None:
         self._coroutine = coroutine
         self._run = run
@@ -173,5 +174,5 @@ class _Steps:
                 return end.value
             try:
                 step, value = self._coroutine.send, (yield waits_for)
-            except BaseException as error:  # it is cancelled, or what it waits for failed
+            except BaseException as error:  # it was cancelled, or what it awaits has failed
                 step, value = self._coroutine.throw, error

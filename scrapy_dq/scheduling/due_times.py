@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 from scrapy import Request
 
 LONGEST_S = 315_360_000
-"""Ten years: a longer delay is a mistake of units."""
+"""Ten years: a longer delay is a confusion of units."""
 LATEST_S = 100_000_000_000
 """The year 5138, for the same reason: milliseconds where seconds are meant."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
-# Of the download of its parent, whose meta it was given; measured anew, it would make another request of it.
+# Copied from the parent's meta, and different after each of its downloads, so it must not be stored.
 _OF_ONE_DOWNLOAD = ("download_latency",)
 _is_stored_as_it_is = frozenset(DUE_KEYS + _OF_ONE_DOWNLOAD).isdisjoint
 
 
 class BadDue(ValueError):
-    """What the meta of a request says of its time cannot be used."""
+    """The meta of a request has an invalid delay or time."""
 
 
 class Due(NamedTuple):
-    """Not before both; 0: at once."""
+    """A request is due when both times have passed; 0: at once."""
 
     at: float = 0.0
     """Seconds of this process's monotonic clock."""
@@ -38,10 +38,10 @@ def due_of(request: Request, parent: Request | None, backoff: tuple[float, float
     """Return when *request* is due.
 
     Args:
-        parent: what it is a retry of, perhaps.
+        parent: the request that it may be a retry of.
         backoff: base and cap in seconds, for retries (DQ_RETRY_BACKOFF).
     Raises:
-        BadDue: what its meta says cannot be used.
+        BadDue: `dq_delay` or `dq_not_before` in its meta is invalid.
     """
     meta = request.meta
     delay, not_before = meta.get("dq_delay"), meta.get("dq_not_before")
@@ -55,9 +55,9 @@ def due_of(request: Request, parent: Request | None, backoff: tuple[float, float
 
 
 def as_stored(request: Request) -> Request:
-    """Return *request* as it is stored, without what holds for this very request alone.
+    """Return *request* without the parts of its meta that apply to this request only; never modifies it.
 
-    Retries, redirects and many callbacks copy `meta`: what comes of it would be delayed once more.
+    Retries, redirects and many callbacks copy `meta`: with these parts, they would be delayed again.
     """
     if _is_stored_as_it_is(request.meta.keys()):
         return request
@@ -74,12 +74,12 @@ def _number(key: str, value: Any, highest: float) -> float:
 
 
 def _is_retry(request: Request, parent: Request | None) -> bool:
-    # A redirect of a retry has the same count as what it came from.
+    # A redirect of a retry has the same count as its parent.
     times = request.meta.get("retry_times")
     before = parent.meta.get("retry_times", 0) if parent is not None else 0
     return isinstance(times, int) and isinstance(before, int) and times > before
 
 
 def _pause_s(times: int, base_s: float, cap_s: float) -> float:
-    # Half of it is jitter: what failed together should not come back together.
+    # Half of it is jitter: requests that failed together should not be retried together.
     return min(cap_s, base_s * 2.0 ** min(times - 1, 30)) * random.uniform(0.5, 1.0)

@@ -24,20 +24,20 @@ _NOT_CALLED = ("request_seen", "request_fingerprint", "fingerprint")
 class DupeFilter(RFPDupeFilter):
     """`DUPEFILTER_CLASS`: with `scrapy_dq.Scheduler`, the crawl's shared `seen` decides.
 
-    Under another scheduler it is Scrapy's own in-memory filter, and says so.
+    Under another scheduler it is Scrapy's own in-memory filter, and logs that.
     """
 
     alone = True
-    """Nobody told it that the project has our Scheduler."""
+    """It filters by itself: the project's scheduler is not ours."""
 
     @classmethod
     def for_frontier(cls, crawler: Crawler) -> Self:
-        """Return one that only makes fingerprints and logs: the frontier remembers."""
+        """Return one that only makes fingerprints and logs: the frontier filters."""
         if own := [name for name in _NOT_CALLED if getattr(cls, name) is not getattr(DupeFilter, name)]:
             logger.warning(
-                "%s: its %s() is not called, for the crawl's shared `seen` decides, by "
-                "REQUEST_FINGERPRINTER_CLASS. Say there what is the same; or derive it from Scrapy's "
-                "RFPDupeFilter: then each worker filters by it, alone",
+                "%s: its %s() is not called, because the crawl's shared `seen` filters, by "
+                "REQUEST_FINGERPRINTER_CLASS. Define there which requests are equivalent; or derive the "
+                "class from Scrapy's RFPDupeFilter: then each worker filters with it, separately",
                 global_object_name(cls),
                 "() and ".join(own),
             )
@@ -51,7 +51,7 @@ class DupeFilter(RFPDupeFilter):
         if self.alone:
             logger.info(
                 "scrapy_dq.DupeFilter without scrapy_dq.Scheduler: duplicates are filtered in this process "
-                "only, as by Scrapy's own RFPDupeFilter. Set SCHEDULER = 'scrapy_dq.Scheduler' to share them"
+                "only, as by Scrapy's RFPDupeFilter. Set SCHEDULER = 'scrapy_dq.Scheduler' to share them"
             )
         return super().open()
 
@@ -61,7 +61,7 @@ class DupeFilter(RFPDupeFilter):
 
 
 def shares_seen(crawler: Crawler) -> bool:
-    """Tell whether the frontier filters under our scheduler, not a dupefilter of the project's own."""
+    """Return whether the frontier filters under our scheduler, not a dupefilter of the project."""
     named = crawler.settings["DUPEFILTER_CLASS"]
     cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
     return cls is RFPDupeFilter or peers.is_theirs(cls) or issubclass(cls, DupeFilter)
@@ -72,13 +72,13 @@ def dupefilter_of(crawler: Crawler) -> BaseDupeFilter:
     named = crawler.settings["DUPEFILTER_CLASS"]
     cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
     if cls is RFPDupeFilter:
-        # Scrapy's default here would filter in each process alone: every page would be crawled N times.
+        # Scrapy's default would filter in each process separately: every page would be crawled N times.
         cls = DupeFilter
     elif peers.is_theirs(cls) or peers.is_theirs(named):
         logger.warning(
-            "DUPEFILTER_CLASS = %s would ask Redis about each request while the event loop waits: "
-            "scrapy_dq.DupeFilter is used instead, and nothing is lost by it. Set DUPEFILTER_CLASS = "
-            "'scrapy_dq.DupeFilter', or leave it out",
+            "DUPEFILTER_CLASS = %s would block the event loop with a query to Redis for each request: "
+            "scrapy_dq.DupeFilter is used instead, with the same effect. Set DUPEFILTER_CLASS = "
+            "'scrapy_dq.DupeFilter', or remove it",
             peers.name_of(named),
         )
         cls = DupeFilter

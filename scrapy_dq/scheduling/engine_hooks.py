@@ -1,9 +1,9 @@
-"""When is a request done? The one file that knows the insides of Scrapy's engine.
+"""When is a request done? The only file that uses internals of Scrapy's engine.
 
-Scrapy tells a scheduler nothing about what becomes of a request. `ExecutionEngine._slot.inprogress`
-loses it after its callback and the pipelines of all its items have finished. Each thing that is used
-here is checked when the spider opens, and pinned by tests/scheduling/test_settlement.py for every
-supported version.
+Scrapy does not report to a scheduler how a request ended. It removes the request from
+`ExecutionEngine._slot.inprogress` after its callback and the pipelines of all its items have finished.
+Every internal that is used here is checked when the spider opens, and pinned by
+tests/scheduling/test_settlement.py for every supported version.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from scrapy_dq.text import printable
 
 
 class UnsupportedScrapy(RuntimeError):
-    """The engine of this Scrapy version has not the parts that settlement needs."""
+    """The engine of this Scrapy version lacks an attribute that settlement needs."""
 
 
 class Outcome(Enum):
     """How a request ended."""
 
     DONE = "done"
-    """Callback or errback and pipelines are through."""
+    """Its callback or errback, and the pipelines, have finished."""
     FAILED = "failed"
     """It could not be downloaded and no errback handled that, or its callback or errback raised."""
     INTERRUPTED = "interrupted"
@@ -41,7 +41,7 @@ class Outcome(Enum):
 
 
 class _InProgress(set[Request]):
-    """The engine's set of requests at work, which tells when one leaves it."""
+    """The engine's set of requests in progress; calls *left* with each that is removed."""
 
     def __init__(self, requests: Iterable[Request], left: Callable[[Request], None]) -> None:
         super().__init__(requests)
@@ -52,7 +52,7 @@ class _InProgress(set[Request]):
     def add(self, request: Request) -> None:
         if request in self:
             # A callback downloads its own request again (`engine.download()`): the end of that download
-            # removes it as well, and is not the end of the callback.
+            # removes it as well, but is not the end of the callback.
             self._more[request] += 1
         super().add(request)
 
@@ -67,7 +67,7 @@ class _InProgress(set[Request]):
 
 
 class _Start:
-    """The engine's iterator of what `start()` yields, which notes that it raised: Scrapy tells since 2.18."""
+    """The engine's iterator over `start()`; notes whether that raised, which Scrapy reports since 2.18."""
 
     def __init__(self, start: AsyncIterator[Any]) -> None:
         self._start = start
@@ -103,13 +103,14 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
     "scraper.handle_spider_output_async": callable,
     "scraper.call_spider_async": callable,
 }
-"""What is used of the engine, and how to tell that it is what we know."""
+"""The attributes of the engine that are used, and how to check that each is as expected."""
 
 
 class Settlement:
-    """Watches one crawler's engine; `settled(request, outcome, reason)` is called when a request is done.
+    """Watches the engine of a crawler, and calls `settled(request, outcome, reason)` for each request done.
 
-    The reason is that of a failure, else empty. `downloaded(request)`: one has left the downloader.
+    The reason is that of a failure, else empty. `downloaded(request)` is called when a request has left the
+    downloader.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Settlement:
 
     @property
     def closing(self) -> bool:
-        """The spider is closing: no request will be asked for any more."""
+        """The spider is closing: the engine asks for no more requests."""
         return self._slot.closing is not None
 
     @property
@@ -154,24 +155,27 @@ class Settlement:
 
     @property
     def start_over(self) -> bool:
-        """Nothing more comes from `start()`."""
+        """`start()` has ended, or will not run: it yields nothing more."""
         return self._engine._start is None
 
     @property
     def start_failed(self) -> bool:
-        """`start()` raised; CloseSpider, too, is not its end."""
+        """`start()` raised; after CloseSpider, too, it is incomplete."""
         return self._start.failed
 
     def parent_of(self, request: Request) -> Request | None:
-        """Return the request whose callback yielded, or whose download became, *request*; None: unknown."""
+        """Return the request whose callback yielded *request*, or that it is a redirect or retry of.
+
+        None: unknown.
+        """
         return self._parents.get(request)
 
     def followed(self, request: Request) -> bool:
-        """Tell whether *request* is a redirect or a retry: what a download became."""
+        """Return whether *request* is a redirect or a retry, which a downloader middleware returned."""
         return request in self._followed
 
     def held_up(self) -> set[Request]:
-        """Return the requests that wait in a downloader middleware; none of a downloader unlike Scrapy's."""
+        """Return the requests that wait in a downloader middleware; none of a foreign downloader."""
         # Source: scrapy/core/downloader/__init__.py::Downloader.fetch, Downloader._enqueue_request
         try:
             downloader = self._engine.downloader
@@ -180,16 +184,16 @@ class Settlement:
             return set()
 
     def skip_start(self) -> None:
-        """Have `start()` not run: this worker takes no part in the run, nobody would get what it yields."""
+        """Prevent `start()` from running: this worker takes no part in the run, which takes no requests."""
         self._engine._start = None
 
     def wake(self) -> None:
-        """Have the engine ask for requests, or find out that it is idle."""
+        """Make the engine ask for requests, or find out that it is idle."""
         if not self.closing:
             self._slot.nextcall.schedule()
 
     def close_spider(self, reason: str) -> None:
-        """Close the spider with *reason*."""
+        """Close the spider with *reason*; without effect if it is closing already."""
         if self.closing:
             return
         if hasattr(self._engine, "close_spider_async"):
@@ -225,7 +229,7 @@ class Settlement:
 
         original_call = scraper.call_spider_async
 
-        # The errback's turn; an exception of a spider middleware comes this way, too, and may be handled yet.
+        # Calls the errback; also for an exception of a spider middleware, which may still be handled.
         async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
             try:
                 return await original_call(result, request, *args, **kwargs)
@@ -239,8 +243,8 @@ class Settlement:
     def _wrap_output(self, scraper: Any) -> None:
         original = scraper.handle_spider_output_async
 
-        # The output is marked while it is read. A context variable would not do: Scrapy hands it on from a
-        # timer, and on Twisted's reactor all timers that are due run in the context of one of them.
+        # The parent is recorded while the output is read. A context variable would be wrong: Scrapy reads the
+        # output in a timer, and Twisted's reactor runs all timers that are due in the context of one of them.
         async def handle_spider_output_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
             kind = _AsyncMarked if isinstance(result, AsyncIterator) else _Marked
             return await original(kind(result, request, self._parents), request, *args, **kwargs)
@@ -253,7 +257,7 @@ class Settlement:
         def handle_downloader_output(result: Any, request: Request) -> Any:
             self._downloaded(request)
             if isinstance(result, Request):
-                # A redirect or a retry: a downloader middleware answered with another request.
+                # A redirect or a retry: a downloader middleware returned another request.
                 self._parents[result] = request
                 self._followed.add(result)
             elif isinstance(result, Failure) and not result.check(IgnoreRequest):  # type: ignore[no-untyped-call]
@@ -264,7 +268,7 @@ class Settlement:
 
 
 class _Marked:
-    """A callback's output that tells of each request in it who its parent is."""
+    """The output of a callback; records the parent of each request in it."""
 
     def __init__(self, output: Any, parent: Request, parents: MutableMapping[Request, Request]) -> None:
         self._output = iter(output)
@@ -284,7 +288,7 @@ class _Marked:
 
 
 class _AsyncMarked(_Marked):
-    """The same, of an async callback."""
+    """The same for an async callback."""
 
     def __init__(self, output: Any, parent: Request, parents: MutableMapping[Request, Request]) -> None:
         super().__init__((), parent, parents)
@@ -298,7 +302,7 @@ class _AsyncMarked(_Marked):
 
 
 def is_one_off(crawler: Crawler) -> bool:
-    """Tell whether this is `scrapy shell`, `fetch`, `view`, `parse` or `check`, not a crawl."""
+    """Return whether this is `scrapy shell`, `fetch`, `view`, `parse` or `check`, not a crawl."""
     if not crawler.crawling:  # the shell opens its engine without Crawler.crawl()
         return True
     start = getattr(type(crawler.spider), "start", None)
@@ -306,12 +310,12 @@ def is_one_off(crawler: Crawler) -> bool:
 
 
 def is_closing(crawler: Crawler) -> bool:
-    """Tell whether the spider is closing, under any scheduler; False if the engine does not say."""
+    """Return whether the spider is closing, under any scheduler; False if the engine does not reveal it."""
     return getattr(getattr(crawler.engine, "_slot", None), "closing", None) is not None
 
 
 def _unsupported(part: str) -> UnsupportedScrapy:
     return UnsupportedScrapy(
-        f"scrapy_dq cannot tell when a request is done: Scrapy {__version__} has no engine.{part} as it "
-        f"knows it. It is tested with Scrapy 2.13.4 to 2.19; install one of these, or a newer scrapy-dq"
+        f"scrapy_dq cannot tell when a request is done: engine.{part} of Scrapy {__version__} is missing or "
+        f"not as expected. Tested are Scrapy 2.13.4 to 2.19; install one of these, or a newer scrapy-dq"
     )

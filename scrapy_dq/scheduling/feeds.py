@@ -1,4 +1,4 @@
-"""Scrapy's feeds in a worker: which lose items when it is killed, and none for who takes no part in a run."""
+"""Scrapy's feeds in a worker: which lose items if it is killed; none in a worker outside the run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def open_none(crawler: Crawler) -> None:
-    """Have *crawler* leave its feeds as they are: it takes no part in its run, and scrapes nothing.
+    """Make *crawler* open no feeds: it takes no part in the run, and scrapes nothing.
 
-    Of whatever storage: it would put an empty feed in the place of what those that did have scraped.
+    With any storage, it would overwrite what the workers of the run have scraped with an empty feed.
     """
     for extension in crawler.extensions.middlewares:
         if isinstance(extension, FeedExporter):
@@ -25,20 +25,20 @@ def open_none(crawler: Crawler) -> None:
 
 
 def kept_in_process(settings: BaseSettings) -> list[str]:
-    """Return those of FEEDS whose items may be in no file before the worker closes, without any password.
+    """Return the URIs, without passwords, of those FEEDS that may write items only when the worker closes.
 
-    A kill takes them, while their requests are acknowledged. A storage class that keeps none says so with a
-    function `writes_at_once`, which takes the class of the exporter.
+    A kill loses these items, although their requests are acked. A storage class that writes items at once
+    has a function `writes_at_once`, which takes the class of the exporter.
     """
     storages = settings.getwithbase("FEED_STORAGES")
     exporters = settings.getwithbase("FEED_EXPORTERS")
     found = []
     for uri, options in settings.getdict("FEEDS").items():
         parts = urlsplit(str(uri))
-        scheme = parts.scheme if len(parts.scheme) > 1 else ""  # that is a drive of Windows
+        scheme = parts.scheme if len(parts.scheme) > 1 else ""  # one letter is a Windows drive
         storage = storages.get("stdout" if str(uri) == "-" else scheme)
         exporter = exporters.get(options.get("format"))
-        with suppress(ImportError, NameError, ValueError):  # Scrapy says what is wrong with it
+        with suppress(ImportError, NameError, ValueError):  # Scrapy reports it
             storage = load_object(storage) if isinstance(storage, str) else storage
             exporter = load_object(exporter) if isinstance(exporter, str) else exporter
         at_once = hasattr(storage, "writes_at_once") and storage.writes_at_once(exporter)

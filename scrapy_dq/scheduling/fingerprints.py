@@ -1,4 +1,4 @@
-"""Scrapy's own fingerprint, in a tenth of the time for URLs that stand as its canonical form has them."""
+"""Scrapy's own fingerprint, in a tenth of the time for URLs that are in canonical form already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scrapy.utils.request import RequestFingerprinter
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NUMBER = r"(?:0|[1-9]\d{0,2})"
 _HOST = rf"(?:(?:{_LABEL}\.)*[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?|(?:{_NUMBER}\.){{3}}{_NUMBER})"
-# No escapes, no dot segments, no empty segments: nothing that a canonical form writes otherwise.
+# No escapes, no dot segments, no empty segments: nothing that canonicalization changes.
 _SEGMENT = r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]*"
 _VALUE = r"[A-Za-z0-9_.~-]"
 _canonical = re.compile(
@@ -34,11 +34,10 @@ _PROBES = (
 
 
 def quick_fingerprint(fingerprinter: Any) -> Callable[[Request], bytes]:
-    """Return what makes the same fingerprints as *fingerprinter*, quickly if it is Scrapy's own.
+    """Return a function with the same results as *fingerprinter*, but faster if that is Scrapy's own.
 
-    Canonicalizing URLs is most of what a crawl pays for its scheduler, and most URLs are canonical as they
-    are found. A Scrapy or w3lib that makes other fingerprints of these is found out here, and is asked
-    about every request.
+    Canonicalizing URLs is most of the cost of a scheduler, and most URLs of links are canonical already. If
+    Scrapy or w3lib makes other fingerprints of the probes, it is called for every request.
     """
     slow: Callable[[Request], bytes] = fingerprinter.fingerprint
     if type(fingerprinter) is not RequestFingerprinter or _is_patched(fingerprinter):
@@ -53,7 +52,7 @@ def quick_fingerprint(fingerprinter: Any) -> Callable[[Request], bytes]:
 
 
 def _is_patched(fingerprinter: RequestFingerprinter) -> bool:
-    """Tell whether a project has replaced a function of Scrapy's: probes need not show what it changes."""
+    """Return whether the project has replaced a function of Scrapy: the probes may not show its effect."""
     parts = (
         fingerprinter.fingerprint,
         getattr(fingerprinter, "_fingerprint", None),
@@ -66,7 +65,7 @@ def _is_patched(fingerprinter: RequestFingerprinter) -> bool:
 
 
 def _of_canonical(request: Request) -> bytes | None:
-    """Return the fingerprint of a request without a body whose URL is certainly canonical; None of others."""
+    """Return the fingerprint of a request without a body whose URL is certainly canonical; else None."""
     url = request.url
     found = _canonical(url)
     if found is None or request.body or request.method not in _METHODS:

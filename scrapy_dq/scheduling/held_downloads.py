@@ -1,4 +1,4 @@
-"""Downloads that wait in a downloader middleware, for a page of their own site perhaps."""
+"""Downloads that wait in a downloader middleware, perhaps for another page of the same site."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from scrapy_dq.scheduling.engine_hooks import Settlement
 
 LONG_S = 1.0
-"""Who waits for so long is held up."""
+"""A request that waits for longer is held up."""
 
 
 class HeldDownloads:
-    """Calls *held_up* with requests that wait in a downloader middleware for long, one in a second.
+    """Calls *held_up* with requests that wait in a downloader middleware for long, one per second.
 
-    They are not at their site. If they took its room, what they wait for, such as a login, would find none.
+    They use no connection to their site. If they counted against its concurrency limit, the request that they
+    wait for, such as a login, could not be sent.
     """
 
     def __init__(self, settlement: Settlement, held_up: Callable[[Request], None]) -> None:
@@ -28,18 +29,18 @@ class HeldDownloads:
         self._held_up = held_up
         self._looked_at = 0.0
         self._waiting: WeakSet[Request] = WeakSet()
-        self._told: WeakSet[Request] = WeakSet()
+        self._reported: WeakSet[Request] = WeakSet()
 
     def look(self) -> None:
-        """Look, but not again within a second: nothing is to be had, though there is room for a request."""
+        """Look for such requests, at most once per second; called if there is room, but nothing leased."""
         now = time.monotonic()
         if now - self._looked_at < LONG_S:
             return
         self._looked_at = now
-        waiting = self._settlement.held_up().difference(self._told)
+        waiting = self._settlement.held_up().difference(self._reported)
         held_up = next((request for request in waiting if request in self._waiting), None)
         if held_up is not None:
-            self._told.add(held_up)
+            self._reported.add(held_up)
             self._held_up(held_up)
         self._waiting = WeakSet(waiting)
         if waiting:

@@ -1,4 +1,4 @@
-"""What this worker is at: which request is which lease, which are local, and what waits for whom."""
+"""The requests in progress in this worker: their leases, the local ones, and which leases wait for those."""
 
 from __future__ import annotations
 
@@ -23,45 +23,46 @@ class Ending(NamedTuple):
 class InProgress:
     """The requests that this worker has taken and not settled.
 
-    The end of a lease waits for the local requests that may be its children: these die with this process, and
-    then it has to run again.
+    A lease is settled only after the local requests that may be its children are done: if this process dies,
+    they are lost, and the lease has to run again.
     """
 
     def __init__(self, settle: Callable[[bytes, Ending], None]) -> None:
-        """*settle* is called with each lease that has ended, and how, once nothing local is its child."""
+        """*settle* is called with each lease that has ended, and how, once no local request is its child."""
         self._settle = settle
         self.local = LocalQueue()
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, Ending] = {}
-        """Done, but a local request may be their child."""
+        """Leases whose work has ended, but a local request may be their child."""
         self._fed_by: MutableMapping[Request, bytes] = WeakKeyDictionary()
 
     def __contains__(self, request: Request) -> bool:
         return request in self.local or request in self._leases
 
     def begin(self, request: Request, entry_id: bytes) -> None:
-        """Note that *request* is handed out, under a lease."""
+        """Note that the engine gets *request*, under a lease."""
         self._leases[request] = entry_id
 
     def feed(self, request: Request, entry_id: bytes) -> None:
-        """Note that *request* was fed with a lease, which is its parent."""
+        """Note that *request* was made from the start payload of a lease, which is its parent."""
         self._fed_by[request] = entry_id
 
     def was_fed(self, request: Request) -> bool:
-        """Tell whether *request* was fed."""
+        """Return whether *request* was made from a start payload."""
         return request in self._fed_by
 
     def lease_of(self, request: Request) -> bytes | None:
-        """Return the lease under which *request* is at work; None: there is none."""
+        """Return the lease under which *request* is in progress; None: there is none."""
         return self._leases.get(request)
 
     def parent_of(self, request: Request, parent: Request | None) -> bytes | None:
-        """Return the lease whose work yielded *request*; None: unknown, or that was no lease.
+        """Return the lease whose work yielded *request*; None: unknown, or there is none.
 
-        Of what a local request yields, that is the lease which waits for it: it brings both again.
+        If a local request yielded it, that is the lease which waits for the local request: if it runs again,
+        it yields both again.
 
         Args:
-            parent: the request whose callback yielded it, as far as is known.
+            parent: the request whose callback yielded it; None: unknown.
         """
         if parent is None:
             return self._fed_by.get(request)
@@ -79,13 +80,13 @@ class InProgress:
         return self.all_leases()
 
     def all_leases(self) -> set[bytes]:
-        """Return every lease at work, and those that wait for local requests."""
+        """Return every lease in progress, and those that wait for local requests."""
         return {*self._leases.values(), *self._waiting}
 
     def left(self, request: Request, ending: Ending) -> bool:
-        """Note that the engine is through with *request*; tell whether it was a local one."""
+        """Note that the engine has finished *request*; return whether it was a local one."""
         if request in self.local:
-            # Interrupted: the spider is closing, and its parents are given back, which yield it anew.
+            # Interrupted: the spider is closing, and its parents are released; they will yield it again.
             if ending.outcome is not Outcome.INTERRUPTED and self.local.is_taken(request):
                 for free in self.local.done(request):
                     if free in self._waiting:
@@ -104,12 +105,12 @@ class InProgress:
             self._settle(entry_id, ending)
 
     def take_waiting(self) -> list[bytes]:
-        """Return the leases that wait for local requests, which nobody will do any more."""
+        """Return the leases that wait for local requests, and forget them: these will not run any more."""
         waiting = list(self._waiting)
         self._waiting.clear()
         return waiting
 
     def take_unfinished(self) -> list[bytes]:
-        """Return every lease that is not through, to be given back."""
-        # They stay among the leases: what their callbacks still yield has a parent, and is not doubled.
+        """Return every lease that is not settled, to be released."""
+        # They stay in _leases: what their callbacks still yield has a parent, so that it is stored only once.
         return [*self._leases.values(), *self.take_waiting()]

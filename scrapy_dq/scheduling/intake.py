@@ -1,4 +1,4 @@
-"""Requests -> puts in the outbox; and what becomes of those that cannot be stored."""
+"""Requests -> puts in the outbox; and the handling of requests that cannot be stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Classified(NamedTuple):
-    """What decides where a request is placed."""
+    """What decides where a request is put."""
 
     fingerprint: bytes | None
     parent: Request | None
@@ -45,13 +45,13 @@ class _Classified(NamedTuple):
     partition: bytes
     due: Due
     reason: str
-    """Why it cannot be served as it is; "" if it can."""
+    """Why it cannot be served with what its meta says; "" if it can."""
     refused: bool
-    """DQ_START_HOSTS forbids it: it is not crawled here either."""
+    """DQ_START_HOSTS forbids it: this worker does not crawl it as a local request either."""
 
 
 class Intake:
-    """Takes requests into the outbox, or keeps them local. Nothing here waits."""
+    """Puts requests into the outbox or the local queue. Nothing here blocks."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class Intake:
         self._warned_unencodable = self._warned_dead = self._warned_over = False
 
     def store(self, request: Request) -> bool:
-        """Take *request* into the outbox, or keep it local; False if it is known, or dropped."""
+        """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
         try:
             check_host(request.url)
         except Unfit as error:
-            # Scrapy could not send it either, and each fingerprint of it takes seconds of this worker.
+            # Scrapy could not send it either, and each of its fingerprints blocks this worker for seconds.
             logger.warning("%s is dropped: %s", printable(request.url, 200), error)
             return False
         classified = self._classify(request)
@@ -107,12 +107,12 @@ class Intake:
         return self._place(request, classified, self._encode(request))
 
     def _classify(self, request: Request) -> _Classified | None:
-        """Return what *request* is; None: it is known already."""
-        # A DUPEFILTER_CLASS that is not ours drops it itself; ours asks the frontier.
+        """Return what *request* is; None: it is a duplicate."""
+        # A DUPEFILTER_CLASS that is not ours filters here; with ours, the frontier filters.
         if self._filters_alone and not request.dont_filter and self._dupefilter.request_seen(request):
             return None
         fingerprint = self.admissions.fingerprint(request)
-        if self.admissions.known(fingerprint):  # most links of most sites end here
+        if self.admissions.known(fingerprint):  # so are most links of most sites
             return None
         parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
@@ -138,7 +138,7 @@ class Intake:
             return None
 
     def _place(self, request: Request, classified: _Classified, payload: bytes | None) -> bool:
-        """Put *request* where it belongs: the outbox, the local queue, or the dead letters."""
+        """Put *request* into the outbox, the local queue, or the dead letters; False: it is dropped."""
         if payload is None:
             placed = self._keep_local(request, classified)
         elif classified.reason:
@@ -150,14 +150,14 @@ class Intake:
         return placed
 
     def store_fed(self, requests: Iterable[Request], entry_id: bytes) -> None:
-        """Store the requests that were fed with a lease, by way of the engine."""
+        """Pass the requests made from the start payload of a lease to the engine, which stores them."""
         assert self._crawler.engine is not None
         self._fed_puts.clear()
         for request in requests:
             self._work.feed(request, entry_id)
             self._crawler.engine.crawl(request)
         if not self._work.local.holds(entry_id):
-            # The lease ends with the exchange that stores them, and so cannot bring them again.
+            # The exchange that stores them also ends the lease, so that it cannot make them again.
             for put in self._fed_puts:
                 put.once = True
         self._count(stats.FED)
@@ -165,12 +165,12 @@ class Intake:
     def push_local(self, request: Request, parents: set[bytes], due: Due = AT_ONCE) -> None:
         """Keep *request* in this worker; the leases *parents* do not end before it is done."""
         if request in self._work:
-            # A callback yielded its own request again: the engine's set holds one object only once.
+            # A callback yielded its own request again: the engine's set holds an object only once.
             try:
                 request = request.copy()
-            except Exception:  # a class whose constructor wants more than Scrapy hands on
+            except Exception:  # a class whose constructor needs more arguments than Scrapy passes
                 request = copy.copy(request)
-        # Nobody else's clock is at hand: a local request goes by that of this host.
+        # The clock of Redis is not available here: for a local request, the clock of this host counts.
         due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)
         self._work.local.push(request, parents, due_at)
         if due_at:
@@ -179,13 +179,13 @@ class Intake:
         self._count(stats.SCRAPY_ENQUEUED)
 
     def count_duplicate(self, request: Request) -> None:
-        """Count *request* as known, and log it through the dupefilter."""
+        """Count *request* as a duplicate, and log it through the dupefilter."""
         self._count(stats.DUPLICATES)
         assert self._crawler.spider is not None
         self._dupefilter.log(request, self._crawler.spider)
 
     def warn_dead(self, what: str, reason: str) -> None:
-        """Say, once, that something becomes a dead letter."""
+        """Log that *what* becomes a dead letter: the first time only, unless SCHEDULER_DEBUG is set."""
         if not self._warned_dead or self._debug:
             self._warned_dead = True
             more = "" if self._debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
@@ -198,7 +198,7 @@ class Intake:
         if classified.reason:
             logger.warning("%s stays in this worker and is crawled at once: %s", request, classified.reason)
         for key in DUE_KEYS:
-            request.meta.pop(key, None)  # as of what is stored: a retry of it is due at once
+            request.meta.pop(key, None)  # as with stored requests (`as_stored`): a retry of it is due at once
         if request.meta.get("is_start_request"):
             request.meta["dq_seeded"] = True
             parents: set[bytes] = set()
@@ -208,8 +208,8 @@ class Intake:
         return True
 
     def _put_dead(self, request: Request, classified: _Classified, payload: bytes) -> bool:
-        """Store a request that cannot be served as a dead letter: there its maker finds it, and why."""
-        # Not under its fingerprint: one to the same page that is right must not be a duplicate of it.
+        """Store a request that cannot be served as a dead letter, with the reason."""
+        # Not under its fingerprint: a valid request for the same page must not be a duplicate of it.
         put = self._put_of(request, classified._replace(fingerprint=None), payload)
         put.reason = classified.reason
         self._count(stats.BURIED)
@@ -255,4 +255,4 @@ class Intake:
     def _warn_over(self, request: Request) -> None:
         if not self._warned_over:
             self._warned_over = True
-            logger.warning("%s is dropped, and what follows it: the run is over for this worker", request)
+            logger.warning("%s and all later requests are dropped: the run is over for this worker", request)

@@ -1,4 +1,4 @@
-"""Requests that stay in this worker: what cannot be stored, and what asks to (`dq_local`)."""
+"""Requests that stay in this worker: those that cannot be stored, and those with meta["dq_local"]."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from scrapy import Request
 class LocalQueue:
     """Local requests, higher priority first, then newest; and the leases that must wait for them.
 
-    A crash loses what is in here. So the ack of each lease that may be its parent waits until it is
-    done: a crash then runs the parent again.
+    A crash loses local requests. So each lease that may be the parent of one is acked only after that one is
+    done: after a crash, the parent runs again.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class LocalQueue:
         return request in self._parents
 
     def push(self, request: Request, parents: Iterable[bytes], due_at: float = 0.0) -> None:
-        """Take *request* in, and hold its *parents*.
+        """Add *request*, and hold its *parents*.
 
         Args:
-            due_at: not to be taken out before, in monotonic seconds.
+            due_at: time, in monotonic seconds, before which `pop` does not return it; 0: none.
         """
         if due_at:
             heappush(self._later, (due_at, next(self._numbers), request))
@@ -49,11 +49,11 @@ class LocalQueue:
 
     @property
     def parentless(self) -> bool:
-        """Tell whether one is among them, or at work, that no lease stands for: only this process has it."""
+        """Return whether one of them, waiting or taken, has no parent: a crash would lose it for good."""
         return not all(self._parents.values())
 
     def pop(self) -> Request | None:
-        """Take the next one; it holds its parents until `done`."""
+        """Take the next one, which holds its parents until `done`; None: none is due."""
         if not self._parents:
             return None
         while self._later and self._later[0][0] <= time.monotonic():
@@ -68,7 +68,7 @@ class LocalQueue:
         self._queue.push(request, -priority)
 
     def is_taken(self, request: Request) -> bool:
-        """Tell whether it was taken out, and is not done; else the engine knows it by `engine.download()`."""
+        """Return whether `pop` returned it, and it is not done; else it is from `engine.download()`."""
         return request in self._taken
 
     def parents(self, request: Request) -> frozenset[bytes]:
@@ -76,11 +76,11 @@ class LocalQueue:
         return self._parents[request]
 
     def holds(self, entry_id: bytes) -> bool:
-        """Tell whether a local request keeps this lease from being acked."""
+        """Return whether a local request keeps this lease from being acked."""
         return self._holds[entry_id] > 0
 
     def done(self, request: Request) -> list[bytes]:
-        """Forget *request*; return the leases that wait for nothing any more."""
+        """Remove *request*; return the leases that no local request holds any more."""
         self._taken.discard(request)
         free = []
         for entry_id in self._parents.pop(request):

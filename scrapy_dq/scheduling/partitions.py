@@ -1,4 +1,4 @@
-"""Scrapy's download slots: which partition a request is of, and how many of each may download at once."""
+"""Scrapy's download slots: the partition of a request, and how many of each may download at once."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from scrapy_dq.settings import Config
 
 MOST_HOSTS = 10_000
-"""Hosts whose partition is remembered."""
+"""Number of hosts whose partition is cached."""
 
 
 def delay_of_each(crawler: Crawler, config: Config) -> str:
-    """Return what to say if the delay that the project names holds for each worker by itself; else ""."""
+    """Return a hint if the project's delay applies to each worker separately; else ""."""
     delay_s = getattr(crawler.spider, "download_delay", None) or crawler.settings.getfloat("DOWNLOAD_DELAY")
     if not delay_s or config.domain_delay_s or config.domain_limits or config.partition_by == "none":
         return ""
     return (
-        f"DOWNLOAD_DELAY = {delay_s:g} holds for each worker by itself: several together ask more often. "
-        f"DQ_DOMAIN_DELAY = {delay_s:g} holds for all workers together"
+        f"DOWNLOAD_DELAY = {delay_s:g} applies to each worker separately: together they send requests more "
+        f"often. DQ_DOMAIN_DELAY = {delay_s:g} applies to all workers together"
     )
 
 
 class BadPartition(ValueError):
-    """The download slot of a request has a name that no partition can have."""
+    """The name of a request's download slot is not valid as the name of a partition."""
 
 
 class Slots:
@@ -42,18 +42,18 @@ class Slots:
     def __init__(self, crawler: Crawler) -> None:
         """
         Raises:
-            UnsupportedScrapy: the downloader is not like Scrapy's.
+            UnsupportedScrapy: the downloader has no `get_slot_key`.
         """
         settings = crawler.settings
-        # Source: scrapy/pqueues.py, which asks it the same.
+        # Source: scrapy/pqueues.py, which uses the same method.
         self._downloader = crawler.engine.downloader
         try:
             self._downloader.get_slot_key(Request("http://localhost"))
         except AttributeError as error:
             raise UnsupportedScrapy(
-                f"the downloader has no slots as Scrapy's has ({error}). Set DQ_PARTITION_BY = 'none'"
+                f"the downloader has no slots like Scrapy's ({error}). Set DQ_PARTITION_BY = 'none'"
             ) from error
-        # Scrapy's own key is the host of the URL: that is read once for all URLs that begin alike.
+        # Scrapy's own key is the host of the URL: it is computed once for all URLs with the same prefix.
         plain = getattr(self._downloader.get_slot_key, "__func__", None) is Downloader.get_slot_key
         self._by_host = plain and not getattr(self._downloader, "ip_concurrency", 0)
         self._hosts: dict[str, bytes] = {}
@@ -69,13 +69,13 @@ class Slots:
         """Return the partition that *request* waits in.
 
         Raises:
-            BadPartition: its slot's name is too long, or holds control characters.
+            BadPartition: the name of its slot is too long, or contains control characters.
         """
         url = request.url
-        end = url.find("/", 8)  # "https://" has 8: whatever names the host stands before
+        end = url.find("/", 8)  # "https://" has 8 characters: the host stands before *end*
         if (
             not self._by_host
-            or end < 0  # as of http://a.com, where nothing tells the host's end
+            or end < 0  # http://a.com, say: a query could follow the host
             or not url.startswith(("http://", "https://"))
             or self._downloader.DOWNLOAD_SLOT in request.meta
         ):
@@ -90,15 +90,15 @@ class Slots:
         return partition
 
     def leave_inherited(self, request: Request, parent: Request | None) -> None:
-        """Take the slot out of *request*'s meta that it has only as a copy of *parent*'s, as a redirect has.
+        """Remove the slot from *request*'s meta if it was only copied from *parent*, as in a redirect.
 
-        Scrapy notes in the meta of each download which slot it used. Copied, it would have a request to
-        another host wait in the partition of the one that named it, past the limits of its own. A slot that
-        the project has chosen stays, for what copies it as well.
+        Scrapy writes the slot that a download used into its meta. With a copy of that, a request to another
+        host would wait in its parent's partition, and bypass the limits of its own. A slot that the project
+        has chosen stays, also in requests that copy it.
         """
         key = self._downloader.DOWNLOAD_SLOT
         slot = request.meta.get(key)
-        # The same object: an equal text is one that somebody has written.
+        # Only the same object is a copy: a string that is merely equal was set by the project.
         if slot is None or parent is None or slot is not parent.meta.get(key):
             return
         bare = Request(parent.url, meta={name: value for name, value in parent.meta.items() if name != key})
@@ -106,29 +106,29 @@ class Slots:
             del request.meta[key]
 
     def limit(self, partition: bytes) -> int:
-        """Return how many downloads of *partition* may be at work in this worker at once."""
+        """Return how many downloads of *partition* this worker may run at once."""
         return self._own.get(partition, self.most)
 
 
 class OneSlot:
-    """`DQ_PARTITION_BY = "none"`: one partition, without a name and without bounds."""
+    """`DQ_PARTITION_BY = "none"`: one partition, without a name and without limits."""
 
     most = MAX_LEASES
 
     def partition_of(self, request: Request) -> bytes:
-        """Return the one partition that there is."""
+        """Return the only partition."""
         return b""
 
     def leave_inherited(self, request: Request, parent: Request | None) -> None:
-        """Leave *request* as it is: there is no other partition."""
+        """Do nothing: there is no other partition."""
 
     def limit(self, partition: bytes) -> int:
-        """Return that there is no limit."""
+        """Return the highest number that is possible: there is no limit."""
         return MAX_LEASES
 
 
 def partition_without_downloader(request: Request) -> bytes:
-    """Return the partition that *request* would wait in under Scrapy's own downloader; it is not there yet.
+    """Return the partition that *request* would have with Scrapy's own downloader, without one being open.
 
     Raises:
         BadPartition: as `Slots.partition_of`.
@@ -143,6 +143,6 @@ def _partition(name: str) -> bytes:
     if not fits_a_partition(name):
         raise BadPartition(
             f"the name of its download slot ({name[:100]!a}) is longer than {MAX_PARTITION_BYTES} bytes, or "
-            f"holds control characters"
+            f"contains control characters"
         )
     return name.encode()

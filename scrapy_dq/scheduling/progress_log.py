@@ -1,4 +1,4 @@
-"""What a worker logs of the whole crawl: when it opens, now and then, and at the end."""
+"""What a worker logs about the whole crawl: when it opens, at intervals, and at the end."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _START_REQUESTS = {
 }
 _HOLDS = {
     Hold.NONE: "resumed",
-    Hold.PAUSED: "paused; nothing is sent until somebody says `scrapy dq resume`",
-    Hold.DRAINING: "draining; what is leased is finished, and no more until somebody says `scrapy dq resume`",
+    Hold.PAUSED: "paused; no requests are sent until `scrapy dq resume`",
+    Hold.DRAINING: "draining; leased requests are finished, and no more are leased until `scrapy dq resume`",
 }
 
 
-def mention_settings(crawler: Crawler, config: Config) -> None:
-    """Log which settings do not do what somebody may expect of them."""
-    _mention_settings_without_effect(crawler, config)
-    mention_feeds(crawler)
+def log_settings(crawler: Crawler, config: Config) -> None:
+    """Log which settings do not have the effect that users may expect."""
+    _log_settings_without_effect(crawler, config)
+    log_feeds(crawler)
     for level, remark in peers.remarks(crawler.settings, config.order):
         logger.log(level, "%s", remark)
 
 
-def _mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
-    """Log which of the project's settings do nothing with this scheduler, and which are orders here."""
+def _log_settings_without_effect(crawler: Crawler, config: Config) -> None:
+    """Log which settings of the project have no effect here, and which are translated to a DQ_ORDER."""
     settings = crawler.settings
     if understood := breadth_first_queues(settings):
         queues, order = " and ".join(understood), config.order.value
-        logger.info("%s: breadth-first, which is DQ_ORDER = %r here", queues, order)
+        logger.info("%s: breadth-first, the same as DQ_ORDER = %r", queues, order)
     names = [*WITHOUT_EFFECT, *queues_in_vain(settings, config.order)]
     if names := [name for name in names if (settings.getpriority(name) or 0) > 0 and settings.get(name)]:
         logger.info(
@@ -62,19 +62,19 @@ def _mention_settings_without_effect(crawler: Crawler, config: Config) -> None:
         logger.info("%s: %s", start_queue_setting(settings), _START_REQUESTS[config.start_queue])
 
 
-def mention_feeds(crawler: Crawler) -> None:
-    """Log which feeds a kill of this worker would take items from."""
+def log_feeds(crawler: Crawler) -> None:
+    """Log which feeds lose items if this worker is killed."""
     if names := kept_in_process(crawler.settings):
         logger.warning(
             "These feeds may be written only when this worker closes, or a buffer at a time: %s. If it is "
-            "killed, items of pages that are done are missing there. scrapy_dq.RedisPipeline loses none, nor "
-            "does a local file with scrapy_dq.Addon in a format of Scrapy's, not in batches or postprocessed",
+            "killed, they lack items of pages that are done. scrapy_dq.RedisPipeline loses no items; with "
+            "scrapy_dq.Addon, nor does a local file in a format of Scrapy, without batches or postprocessing",
             printable(", ".join(names)),
         )
 
 
-def announce(crawler: Crawler, config: Config, target: str, joined: Joined, crawl: Identity) -> None:
-    """Log what this worker has found: a new run, others at work, other arguments than its own."""
+def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, crawl: Identity) -> None:
+    """Log whether the run is new, finished or resumed, how many workers it has, and how settings differ."""
     census = joined.census
     if joined.status is Status.FINISHED:
         if joined.ended_s is None:
@@ -83,8 +83,8 @@ def announce(crawler: Crawler, config: Config, target: str, joined: Joined, craw
             left_s = config.restart_window_s - joined.ended_s
             what = (
                 f"run {joined.run}, with the same arguments, was finished {joined.ended_s:.0f} s ago by "
-                f"several workers: nothing to do for one that was started again. A new run can begin in "
-                f"{left_s:.0f} s (DQ_RESTART_WINDOW), or at once with another DQ_RUN_NAME or with "
+                f"several workers: nothing to do for a worker that was restarted. A new run can start in "
+                f"{left_s:.0f} s (DQ_RESTART_WINDOW), or now with another DQ_RUN_NAME or with "
                 f"DQ_RESTART_WINDOW = 0"
             )
     elif not joined.resumed:
@@ -92,10 +92,10 @@ def announce(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     else:
         others = census.workers - 1
         workers = f"{others} registered worker{'s' * (others > 1)}"
-        verb = f"joined run {joined.run} beside {workers}" if others else f"resumed run {joined.run}"
+        verb = f"joined run {joined.run} alongside {workers}" if others else f"resumed run {joined.run}"
         adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
-        afresh = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts afresh"
-        what = f"{verb}; {counts_of(census)}{adopted}{afresh}"
+        hint = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts over"
+        what = f"{verb}; {counts_of(census)}{adopted}{hint}"
     logger.info("Crawl %r at %s: %s", config.crawl, target, what)
     if joined.words.hold:
         logger.warning("Crawl %r is %s", config.crawl, _HOLDS[joined.words.hold])
@@ -104,50 +104,50 @@ def announce(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         logger.warning("%s", delay)
     if joined.limits_changed:
         logger.info(
-            "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS are not what this run went by: "
-            "from now on all workers go by this worker's"
+            "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS differ from those of this run so "
+            "far: from now on all workers use those of this worker"
         )
     if joined.spider_args != crawl.spider_args:
         names = differing(joined.spider_args, crawl.spider_args)
         logger.warning(
             "This worker and its run differ in spider arguments (-a): %s. If these are different crawls, "
-            "give each a name of its own with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
+            "give each its own name with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
             printable(", ".join(names)),
         )
 
 
-def tell_hold(crawl: str, hold: Hold) -> None:
-    """Log that all workers wait, or go on."""
+def log_hold(crawl: str, hold: Hold) -> None:
+    """Log that the crawl was paused, drained or resumed."""
     logger.info("Crawl %r: %s", crawl, _HOLDS[hold])
 
 
-def mention_end(crawl: str, reason: str, census: Census) -> None:
-    """Log what is missing in a run that has ended, and what failed in it for good; and what can be done."""
+def log_end(crawl: str, reason: str, census: Census) -> None:
+    """Log what a run that has ended lacks, which requests failed for good, and what the user can do."""
     if reason == "start_incomplete" and not census.incomplete:
         logger.warning(
-            "Crawl %r: a start() had been broken off when this worker found nothing else to do. Since then "
-            "its worker has come back, or another one has done the same: `scrapy dq status` tells more",
+            "Crawl %r: a start() was incomplete when this worker found nothing else to do. Since then its "
+            "worker has come back, or another worker has completed the same start(): see `scrapy dq status`",
             crawl,
         )
     elif reason == "start_incomplete":
         logger.error(
-            "Crawl %r: everything that was found is done, but %d start() did not come to its end (its worker "
-            "was killed or stopped, or it raised), and none with the same arguments as that has. The run "
-            "stays open: `scrapy crawl` with those arguments runs start() again, and crawls what is missing; "
-            "`scrapy dq complete --crawl %s` lets it end without",
+            "Crawl %r: all requests found are done, but %d start() did not complete (its worker was killed "
+            "or stopped, or it raised), and no start() with the same arguments has. The run stays open: "
+            "`scrapy crawl` with those arguments runs start() again, and crawls what is missing; "
+            "`scrapy dq complete --crawl %s` ends the run without that",
             crawl, census.incomplete, shlex.quote(crawl),
         )  # fmt: skip
     if reason == "start_error":
         logger.error(
             "Crawl %r: start() raised. Unless another worker with the same arguments has completed its own, "
             "the run stays open: the same command runs start() again, and crawls what is missing; "
-            "`scrapy dq complete --crawl %s` lets it end without",
+            "`scrapy dq complete --crawl %s` ends the run without that",
             crawl, shlex.quote(crawl),
         )  # fmt: skip
     if reason == "frontier_damaged":
         logger.error(
-            "Crawl %r: keys were deleted or evicted while it went on, so that %d requests, or what was seen, "
-            "are gone; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
+            "Crawl %r: keys were deleted or evicted during the run: %d requests, or fingerprints that were "
+            "seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
             crawl, census.gone,
         )  # fmt: skip
     if reason != "finished":
@@ -163,30 +163,30 @@ def mention_end(crawl: str, reason: str, census: Census) -> None:
             )  # fmt: skip
 
 
-def mention_nothing_new(config: Config, reason: str, worker: Worker, counts: StatsCollector) -> None:
-    """Log if a run was over before it began: with SCHEDULER_PERSIST, filtered start requests are known."""
+def log_nothing_new(config: Config, reason: str, worker: Worker, counts: StatsCollector) -> None:
+    """Log if a run had nothing to crawl: with SCHEDULER_PERSIST, all start requests were duplicates."""
     census = worker.census
     if census.done or census.failed or census.dead or worker.over or not counts.get_value(stats.DUPLICATES):
         return
     if config.persist and reason == "finished":
         logger.warning(
-            "Crawl %r: nothing was crawled in this run: all that start() yields was seen in earlier ones "
-            "(SCHEDULER_PERSIST). Yield what each run is to fetch with dont_filter=True; SitemapSpider does "
-            "not",
+            "Crawl %r: nothing was crawled in this run: all requests that start() yields were seen in "
+            "earlier runs (SCHEDULER_PERSIST). Yield requests that every run should crawl with "
+            "dont_filter=True; SitemapSpider does not",
             config.crawl,
         )
 
 
 class Progress:
-    """Logs now and then how far all workers are together."""
+    """Logs at intervals the progress of all workers together."""
 
     def __init__(
         self, interval_s: float, census: Callable[[], Census], start_over: Callable[[], bool]
     ) -> None:
         """
         Args:
-            interval_s: 0: not at all.
-            start_over: tells whether this worker's start() has ended.
+            interval_s: between two log lines; 0: none are logged.
+            start_over: returns whether this worker's start() has ended.
         """
         self._interval_s = interval_s
         self._census = census
@@ -195,7 +195,7 @@ class Progress:
         self._watch()
 
     def stop(self) -> None:
-        """Log no more."""
+        """Stop logging."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -214,13 +214,13 @@ class Progress:
             _delayed(census),
             census.in_flight,
             census.workers,
-            "" if self._start_over() else "; start() goes on here",  # it may wait for what never comes
+            "" if self._start_over() else "; start() still runs here",  # the crawl cannot end before it does
         )
         self._watch()
 
 
 def counts_of(census: Census) -> str:
-    """Return how much there is of a crawl."""
+    """Return the counts of a crawl, for a log line."""
     return f"{census.waiting} waiting, {_delayed(census)}{census.in_flight} in flight, {census.seen} seen"
 
 

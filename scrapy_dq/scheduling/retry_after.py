@@ -1,4 +1,4 @@
-"""Retry-After: how long a site asks to be left alone, and that all workers do so."""
+"""Retry-After: all workers stop sending requests to a site for as long as it asks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ STATUSES = (429, 503)
 
 
 class RetryAfter:
-    """Watches responses: a partition whose site asks for it is left alone by all workers."""
+    """Watches responses, and blocks a partition for all workers if its site asks for it."""
 
     def __init__(self, slots: Slots | OneSlot, worker: Worker, max_s: float, counts: StatsCollector) -> None:
         """
         Args:
-            max_s: for how long at most, in seconds (DQ_RETRY_AFTER_MAX).
+            max_s: longest block, in seconds (DQ_RETRY_AFTER_MAX).
         """
         self._slots = slots
         self._worker = worker
         self._max_s = max_s
         self._stats = counts
-        self._told: dict[bytes, float] = {}
+        self._logged_until: dict[bytes, float] = {}
 
     def downloaded(self, response: Response, request: Request) -> None:
         """Obey *response*; the receiver of Scrapy's signal `response_downloaded`."""
@@ -45,13 +45,13 @@ class RetryAfter:
         wait_s, now = min(asked_s, self._max_s), time.monotonic()
         self._stats.inc_value(stats.RETRY_AFTER)
         self._worker.block(partition, wait_s)
-        if self._told.get(partition, 0) < now:
-            if len(self._told) > 1000:
-                self._told.clear()
-            self._told[partition] = now + wait_s
+        if self._logged_until.get(partition, 0) < now:
+            if len(self._logged_until) > 1000:
+                self._logged_until.clear()
+            self._logged_until[partition] = now + wait_s
             capped = f" (asked for {asked_s:g} s; DQ_RETRY_AFTER_MAX)" if wait_s < asked_s else ""
             logger.info(
-                "%s answers %d with Retry-After: no worker sends it anything for %g s%s",
+                "%s answers %d with Retry-After: no worker sends it requests for %g s%s",
                 partition.decode(),
                 response.status,
                 wait_s,
@@ -60,9 +60,9 @@ class RetryAfter:
 
 
 def retry_after_s(response: Response) -> float | None:
-    """Return for how many seconds from now, if *response* says so; None: it does not, or not legibly.
+    """Return the seconds, from now, that *response* asks to wait; None: it asks for none, or is invalid.
 
-    A date counts from the response's own Date, and without one is not legible: clocks may be wrong.
+    A date is compared with the response's own Date, because clocks may be wrong; without that it is invalid.
     """
     value = response.headers.get("Retry-After")
     if response.status not in STATUSES or value is None:

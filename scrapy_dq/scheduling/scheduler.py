@@ -1,4 +1,4 @@
-"""Scrapy's scheduler contract -> worker calls. Decides nothing about stored state; never waits."""
+"""Scrapy's scheduler interface -> calls of the worker. Decides nothing about stored state; never blocks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 EXPANDING_S = 0.01
-"""How long one call may make requests of what was fed."""
+"""How long one call of `next_request` may spend on making requests from start payloads."""
 
 
 class Scheduler(BaseScheduler):
@@ -47,14 +47,15 @@ class Scheduler(BaseScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> BaseScheduler:  # type: ignore[override]
-        """Return a scheduler; for `scrapy shell`, `fetch`, `view`, `parse` and `check` it is Scrapy's own.
+        """Return a scheduler.
 
-        So it is with `DQ_ENABLED = False`.
+        With `DQ_ENABLED = False`, and for `scrapy shell`, `fetch`, `view`, `parse` and `check`, it is
+        Scrapy's own.
         """
         asked = enabled(crawler.settings)
         if is_one_off(crawler) or not asked:
             if not asked:
-                logger.info("DQ_ENABLED = False: Scrapy's own scheduler crawls, in this process alone")
+                logger.info("DQ_ENABLED = False: using Scrapy's own scheduler, in this process only")
             if crawler.spider is not None:
                 crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]
             scheduler = build_from_crawler(ScrapyScheduler, crawler)
@@ -77,15 +78,15 @@ class Scheduler(BaseScheduler):
     # Opening and closing.
 
     def open(self, spider: Spider) -> Deferred[None]:
-        """Join the crawl; the Deferred fails, after one ERROR line, if that is not possible."""
+        """Join the crawl; if that is not possible, log one ERROR line, and the Deferred fails."""
         return deferred_from_coro(self._open(spider))
 
     async def _open(self, spider: Spider) -> None:
-        # Not in from_crawler: an exception there leaves the engine half-made, and hides its cause.
+        # Not in from_crawler: an exception there leaves the engine half-initialized, and hides its cause.
         self._session = session = Session.from_crawler(self._crawler)
         config = session.config
         assert self._crawler.request_fingerprinter is not None
-        # Before it joins: a fingerprinter of the project's may raise.
+        # Before joining: a fingerprinter of the project may raise.
         fingerprint = quick_fingerprint(self._crawler.request_fingerprinter)
         admissions = Admissions(fingerprint, config.seed_once, config.local_seen, session.shares_seen)
         self._start_hosts = StartHosts(config.start_hosts)
@@ -100,12 +101,12 @@ class Scheduler(BaseScheduler):
         self._opened = True
 
     def close(self, reason: str) -> Deferred[None]:
-        """Hand in what is done, give back what is not, and leave. Safe on a half-opened scheduler."""
+        """Ack what is done, release what is not, and leave. Safe if `open` failed or did not finish."""
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
         for entry_id in self._work.take_waiting():
-            # Local children die with this process: their parents must run again.
+            # Their local children are lost with this process: the parents must run again.
             self._session.worker.release(entry_id)
         if hasattr(self, "_session"):
             await self._session.close(reason)
@@ -113,29 +114,29 @@ class Scheduler(BaseScheduler):
     # The engine's calls.
 
     def has_pending_requests(self) -> bool:
-        """Tell whether anything of the whole crawl, on any worker, is not done yet."""
+        """Return whether anything in the whole crawl, on any worker, is not done yet."""
         if not self._opened:
             return False
         settlement = self._session.settlement
         if self._session.left_out:
-            # Before spider_idle asks for more: nobody would get it.
+            # Before the handlers of spider_idle add requests: no worker would crawl them.
             settlement.close_spider("finished")
             return True
         if settlement.start_over and not self._work.local.parentless:
-            # This ends the worker's seeding: what start() yielded is known to others, or done.
+            # This ends the worker's seeding: everything that start() yielded is in the outbox, or done.
             self._session.worker.seeded(failed=settlement.start_failed)
         if len(self._work.local):
             return True
         listening = self._session.listening
-        # With nothing to do but to listen, Scrapy sends spider_idle, and is told to stay open.
+        # With nothing left but to listen, Scrapy sends spider_idle; the answer is DontCloseSpider.
         return not listening.idle() if listening.on else self._session.worker.pending
 
     def enqueue_request(self, request: Request) -> bool:
-        """Take *request* into the outbox, or keep it local; False if it is known to be a duplicate."""
+        """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
         try:
             return self._storing.store(request)
         except Exception:
-            # An exception from here would hang the engine and lose what the callback yields next.
+            # An exception from here would hang the engine, and lose what the callback yields next.
             logger.exception("Unexpected error while storing %s: it stays in this worker", request)
             self._storing.push_local(request, self._work.all_leases())
             return True
@@ -148,14 +149,14 @@ class Scheduler(BaseScheduler):
         until = time.monotonic() + EXPANDING_S
         while request is None:
             if time.monotonic() >= until:
-                self._session.settlement.wake()  # there may be more, but Scrapy has other things to do, too
+                self._session.settlement.wake()  # there may be more, but the event loop must have its turn
                 return None
             lease = self._session.worker.take()
             if lease is None:
                 self._held_up.look()
                 return None
             if Payloads.is_fed(lease.payload):
-                self._expand(lease)
+                self._make_requests(lease)
             else:
                 request = self._decode(lease)
         self._count(stats.DEQUEUED)
@@ -163,7 +164,7 @@ class Scheduler(BaseScheduler):
         return request
 
     def __len__(self) -> int:
-        """Return how much waits in the whole crawl, as of the last exchange."""
+        """Return the number of requests that wait in the whole crawl, as of the last exchange."""
         return self._session.worker.census.waiting + len(self._work.local) if self._opened else 0
 
     # Serving and settling.
@@ -181,12 +182,12 @@ class Scheduler(BaseScheduler):
             self._outgoing.watch(request)
         return request
 
-    def _expand(self, lease: Lease) -> None:
-        """Put the requests that were fed with *lease*, which ends with that."""
+    def _make_requests(self, lease: Lease) -> None:
+        """Store the requests made from the start payload of *lease*, and end the lease."""
         try:
             requests = self._fed.requests(lease.payload)
         except NoRequest as error:
-            self._storing.warn_dead(f"What was fed ({_excerpt(lease.payload)})", str(error))
+            self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", str(error))
             self._session.worker.bury(lease.entry_id, str(error))
             return
         self._storing.store_fed(requests, lease.entry_id)
@@ -203,15 +204,15 @@ class Scheduler(BaseScheduler):
             self._session.worker.held_up(entry_id)
 
     def downloaded(self, request: Request) -> None:
-        """Settlement's call: *request* has left the downloader."""
+        """Called by Settlement: *request* has left the downloader."""
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
-            # Its download handler may have given no sign before; and if it never went out, nobody was asked.
+            # Its download handler may not have reported it. If it was never sent, the site got no request.
             self._session.worker.sent(entry_id)
             self._session.worker.downloaded(entry_id)
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
-        """Settlement's call: *request* has left the engine."""
+        """Called by Settlement: *request* has left the engine."""
         local = self._work.left(request, Ending(outcome, reason, request.url))
         if local and outcome is Outcome.FAILED:
             self._count(stats.FAILED)
@@ -226,21 +227,21 @@ class Scheduler(BaseScheduler):
         else:
             worker.release(entry_id)
 
-    # What the session asks for.
+    # Calls of the session.
 
     def release_unfinished(self) -> None:
-        """The grace of a shutdown is over: give back every lease that is still at work."""
+        """The grace period of a shutdown is over: release every lease that is not settled."""
         for entry_id in self._work.take_unfinished():
             self._session.worker.release(entry_id)
 
     def forget_sent(self) -> None:
-        """Some of what this worker has sent was never stored: let the frontier decide what is known."""
+        """Some fingerprints that this worker has sent are not stored: let the frontier filter them again."""
         self._storing.admissions.forget_sent()
 
     def put_dropped(self, put: Put) -> None:
-        """The frontier knew *put* already."""
+        """*put* was a duplicate: the frontier has dropped it."""
         request = put.source
-        if request is None:  # it waited in a long outbox
+        if request is None:  # *put* comes from the spilled part of a long outbox
             try:
                 request = self._session.codec.decode(put.payload)
             except CannotDecode:
@@ -248,7 +249,7 @@ class Scheduler(BaseScheduler):
                 return
         if put.admission is Admission.SEED:
             self._count(stats.SEEDS_KNOWN)
-            logger.debug("Start request admitted already in this run: %s", request)
+            logger.debug("Start request already admitted in this run: %s", request)
         else:
             self._storing.count_duplicate(request)
         self._crawler.signals.send_catch_log(
@@ -257,5 +258,5 @@ class Scheduler(BaseScheduler):
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return the beginning of what was fed, for a log: a stranger's bytes, which may be long."""
+    """Return the beginning of a start payload, for a log: it is untrusted, and may be long."""
     return repr(payload[1:81])[1:] + ("…" if len(payload) > 81 else "")

@@ -1,4 +1,4 @@
-"""One worker's life in a crawl: from the settings to the last exchange."""
+"""The lifecycle of a worker in a crawl: from the settings to the last exchange."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedSc
 from scrapy_dq.scheduling.feeds import open_none
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import (
-    announce,
     counts_of,
-    mention_end,
-    mention_nothing_new,
-    mention_settings,
-    tell_hold,
+    log_end,
+    log_hold,
+    log_join,
+    log_nothing_new,
+    log_settings,
 )
 from scrapy_dq.scheduling.side_tasks import SideTasks
 from scrapy_dq.settings import Config, ConfigError
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
-"""Leases at a time when CONCURRENT_REQUESTS is 0."""
+"""Leases held at once if CONCURRENT_REQUESTS is 0."""
 _COUNTERS = {
     Count.EXCHANGE: stats.EXCHANGES,
     Count.SECONDS: stats.EXCHANGE_SECONDS,
@@ -61,7 +61,7 @@ _COUNTERS = {
 
 
 class Settler(Protocol):
-    """The scheduler, as a session sees it."""
+    """What a session needs of the scheduler."""
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None: ...
     def downloaded(self, request: Request) -> None: ...
@@ -85,7 +85,7 @@ class Session(Listener):
         self.config = config
         self.opened = False
         self.left_out = False
-        """The run was over when this worker came: it takes no part in it."""
+        """The run was finished when this worker joined: the worker takes no part in it."""
         self.shares_seen = isinstance(dupefilter, DupeFilter)
         self.dupefilter = dupefilter
         self._crawler = crawler
@@ -100,29 +100,30 @@ class Session(Listener):
         self.adopted = False
         """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
         self.paused = False
-        """All workers were told to pause: nothing is handed to the engine, what is local neither."""
+        """The crawl is paused: the engine gets no requests, not even local ones."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Session:
-        """Check settings and reactor.
+        """Check the settings and the reactor.
 
         Raises:
-            ConfigError: after one ERROR line.
+            ConfigError: one of them is invalid; one ERROR line was logged.
         """
         try:
             need_asyncio()
             config = config_of(crawler)
-            mention_settings(crawler, config)
+            log_settings(crawler, config)
             return cls(crawler, config, dupefilter_of(crawler))
         except ConfigError as error:
             refuse(logger, crawler, "scrapy_dq cannot start", error)
             raise
 
     async def open(self, scheduler: Settler) -> None:
-        """Connect, flush if asked to, and join.
+        """Connect, flush if the settings ask for it, and join.
 
         Raises:
-            FrontierError, ConfigError, UnsupportedScrapy: after one ERROR line; nothing in Redis was changed.
+            FrontierError, ConfigError, UnsupportedScrapy: one ERROR line was logged. This worker is not in
+                the crawl.
         """
         self._scheduler = scheduler
         where = ""
@@ -174,7 +175,7 @@ class Session(Listener):
         self.dupefilter.open()
         if not self.left_out:
             self._listen()
-        announce(self._crawler, config, self._connection.target, joined, crawl)
+        log_join(self._crawler, config, self._connection.target, joined, crawl)
         self._side_tasks = SideTasks(
             self._crawler, config, frontier, self._connection.target, self.worker, self.slots, self.settlement
         )
@@ -190,10 +191,10 @@ class Session(Listener):
         if self.worker.ending != "finished":
             raise CloseSpider(self.worker.ending)
         if self.settlement.start_failed:
-            raise CloseSpider("start_error")  # as Scrapy calls it since 2.18
+            raise CloseSpider("start_error")  # Scrapy's own reason since 2.18
 
     async def close(self, reason: str) -> None:
-        """Leave the crawl and let go of Redis; safe at any stage of `open`."""
+        """Leave the crawl and disconnect from Redis; safe at any stage of `open`."""
         if self._grace is not None:
             self._grace.cancel()
         if self._side_tasks is not None:
@@ -204,8 +205,8 @@ class Session(Listener):
             if self.opened:
                 leaving = self.worker.stop(self._time_left())
                 await (self._side_tasks.leave(leaving) if self._side_tasks else leaving)
-                mention_end(self.config.crawl, reason, self.worker.census)
-                mention_nothing_new(self.config, reason, self.worker, self._stats)
+                log_end(self.config.crawl, reason, self.worker.census)
+                log_nothing_new(self.config, reason, self.worker, self._stats)
                 self.dupefilter.close(reason)
         finally:
             await self._connection.close()
@@ -217,7 +218,7 @@ class Session(Listener):
 
     def run_finished(self) -> None:
         if self.worker.over:
-            # A spider that is kept open (DontCloseSpider) would go on to feed a run that takes nothing.
+            # A spider that is kept open (DontCloseSpider) would keep adding requests to a finished run.
             self.settlement.close_spider(self.worker.ending)
         self.settlement.wake()
 
@@ -228,17 +229,17 @@ class Session(Listener):
         self._scheduler.put_dropped(put)
 
     def put_refused(self, put: Put) -> None:
-        raise AssertionError("no request is put with a bound")
+        raise AssertionError("a scheduler puts no request with a bound")
 
     def outbox_lost(self, parentless: bool) -> None:
         self._scheduler.forget_sent()
-        # Another dupefilter of this process takes what was lost for known, and cannot be told.
+        # A dupefilter of the project has recorded the lost requests as seen, and cannot forget them.
         if parentless or not self.shares_seen:
             self.settlement.close_spider("outbox_lost")
 
     def rolled_back(self, parentless: bool) -> None:
         self._scheduler.forget_sent()
-        # Another dupefilter of this process takes what is gone for known, and cannot be told.
+        # A dupefilter of the project has recorded the lost requests as seen, and cannot forget them.
         if parentless or not self.shares_seen:
             self.settlement.close_spider("frontier_rolled_back")
 
@@ -247,10 +248,10 @@ class Session(Listener):
             self._scheduler.forget_sent()
         if words.hold is not before.hold:
             self.paused = words.hold is Hold.PAUSED
-            tell_hold(self.config.crawl, words.hold)
+            log_hold(self.config.crawl, words.hold)
             self.settlement.wake()
         if words.stops > before.stops:
-            logger.info("Crawl %r: all its workers are asked to stop", self.config.crawl)
+            logger.info("Crawl %r: all workers were asked to stop", self.config.crawl)
             self.settlement.close_spider("stopped")
 
     def counted(self, what: Count, amount: float) -> None:
@@ -271,7 +272,7 @@ class Session(Listener):
         return 0 if self.settlement.paused else self._concurrency
 
     def _time_left(self) -> float:
-        """Return what is left of the grace; enough for one more try if it is over."""
+        """Return the seconds left of the grace period; at least DQ_REDIS_TIMEOUT, for one last attempt."""
         left = self.config.shutdown_grace_s
         if self._grace is not None:
             left = self._grace.when() - asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""What runs beside a worker while it crawls: the progress log, a look at Redis, shared stats, Retry-After."""
+"""What runs in addition to a worker: progress log, health checks of Redis, shared stats, Retry-After."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SideTasks:
-    """They begin with a worker's first exchange, and end with `stop` and `leave`."""
+    """They start with a worker's first exchange, and end with `stop` and `leave`."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class SideTasks:
         self._health = HealthMonitor(frontier.client, target, embedded=config.embedded)
 
     def stop(self) -> None:
-        """Log no more, and look at Redis no more."""
+        """Stop the progress log and the health checks."""
         self._progress.stop()
         self._health.stop()
 
     async def leave(self, leaving: Awaitable[None]) -> None:
-        """Share the last stats while the worker is *leaving*."""
+        """Await *leaving*, which unregisters the worker, and share the last stats."""
         if self._sharing is None:
             await leaving
             return
-        # What was counted is told before the next run can begin; what leaving itself counts, after it.
+        # Stats are sent before the next run can start; those that leaving itself counts, afterwards.
         await asyncio.gather(self._sharing.end(), leaving)
         await self._sharing.end()

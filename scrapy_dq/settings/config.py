@@ -200,7 +200,7 @@ class Config:
 
     @property
     def embedded(self) -> bool:
-        """No Redis is named: the embedded one serves."""
+        """No Redis is named: the embedded one is used."""
         return not (self.redis_url or self.redis_host or names_redis(self.redis_params))
 
     @property
@@ -235,15 +235,15 @@ class Config:
             if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
                 # An argument of the command line whose bytes are no UTF-8: Redis keys and values are UTF-8.
                 raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
-        # Whether or not this crawl has use for it.
+        # Even if this crawl does not use it.
         _fill(_BY_NAME["REDIS_START_URLS_KEY"], values["start_urls_key"], {"name": "x", "spider": "x"})
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
         if values["partition_by"] == "none" and values["domain_limits"]:
             raise ConfigError(
                 "DQ_DOMAIN_LIMITS names partitions, and with DQ_PARTITION_BY = 'none' there is only one, "
-                "which has no name: set DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY for it, or leave "
-                "DQ_PARTITION_BY out"
+                "which has no name: set DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY for it, or remove "
+                "DQ_PARTITION_BY"
             )
         if values["seen_ttl_s"] and not values["persist"]:
             raise ConfigError(
@@ -252,8 +252,8 @@ class Config:
             )
         if values["seen_ttl_s"] and values["seen"] == "compact":
             raise ConfigError(
-                f"DQ_SEEN = 'compact' keeps no times, and DQ_SEEN_TTL = {values['seen_ttl_s']:g} goes by "
-                f"them: leave one of both out"
+                f"DQ_SEEN = 'compact' keeps no times, but DQ_SEEN_TTL = {values['seen_ttl_s']:g} needs "
+                f"them: remove one of the two"
             )
         if values["start_urls_as_set"] and values["start_urls_as_zset"]:
             raise ConfigError(
@@ -267,7 +267,7 @@ class Config:
 
     @classmethod
     def for_items(cls, settings: Mapping[str, Any]) -> Config:
-        """Check what says where Redis is and how items go there, and no more: it belongs to no crawl.
+        """Check only the settings of Redis and of items; the result belongs to no crawl.
 
         Raises:
             ConfigError: at the first of these settings that is wrong.
@@ -284,7 +284,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def enabled(settings: Mapping[str, Any]) -> bool:
-    """Return DQ_ENABLED; a value that is none counts as True here, and is refused as the crawl opens."""
+    """Return DQ_ENABLED; an invalid value counts as True here, and is refused when the crawl opens."""
     try:
         return bool(_parse(settings, ("DQ_ENABLED",))["enabled"])
     except ConfigError:
@@ -295,7 +295,7 @@ def fill_items_key(template: str, spider: str) -> str:
     """Return REDIS_ITEMS_KEY for a spider.
 
     Raises:
-        ConfigError: it refers to something else than %(spider)s.
+        ConfigError: it has another placeholder than %(spider)s.
     """
     return _fill(_BY_NAME["REDIS_ITEMS_KEY"], template, {"spider": spider})
 

@@ -75,8 +75,8 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
         yield (
             logging.WARNING,
             (
-                f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} asks Redis, while the event loop waits, "
-                f"whenever something is counted. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
+                f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} blocks the event loop with a command to "
+                f"Redis for each count. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
             ),
         )
     said = [

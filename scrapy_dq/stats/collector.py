@@ -18,20 +18,20 @@ LONGEST_NAME = 500
 
 
 class SharedStats(MemoryStatsCollector):
-    """`STATS_CLASS`: with `scrapy_dq.Scheduler`, the crawl knows the numbers of all its workers together.
+    """`STATS_CLASS`: with `scrapy_dq.Scheduler`, the crawl stores the stats of all its workers together.
 
     What `inc_value` counts is summed; of `max_value` and `min_value` the largest and the smallest number of
-    all workers is kept. What is set (`set_value`, `set_stats`) belongs to one worker and is not shared, nor
-    is what is no number. To every reader in the process, and in its log, the stats are this worker's own, as
-    ever; `scrapy_dq.frontier.shared_stats(client, crawl)` reads those of all.
+    all workers is kept. What is set (`set_value`, `set_stats`), and what is not a number, is not shared. In
+    the process, and in its log, the stats are this worker's own; `scrapy_dq.frontier.shared_stats(client,
+    crawl)` reads those of all.
 
-    They are told every DQ_STATS_INTERVAL, and as the scheduler closes: what is counted after that, in
-    handlers of `spider_closed`, is this worker's alone. Under another scheduler nothing is shared.
+    They are sent every DQ_STATS_INTERVAL, and when the scheduler closes: what is counted after that, in
+    handlers of `spider_closed`, is not shared. Under another scheduler nothing is shared.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        # The log counts, too: in threads, and in the handler of a signal that comes while this lock is held.
+        # Log records are counted, too: in threads, and in signal handlers that run while this lock is held.
         self._lock = threading.RLock()
         self._deltas: dict[tuple[str, str], int | float] = {}
 

@@ -1,4 +1,4 @@
-"""When a worker tells the frontier what its SharedStats have counted."""
+"""A worker's reports of its SharedStats to the frontier."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from scrapy_dq.stats.collector import SharedStats
 
 logger = logging.getLogger(__name__)
 MAX_DELTAS = 500
-"""Of one trip: bounds how long it holds Redis."""
+"""Limit of one trip, which bounds how long it blocks Redis."""
 LAST_S = 1.0
-"""How long the end of a crawl waits for its last tally."""
+"""How long the end of a crawl waits for the last tally."""
 
 
 class StatsSharing:
-    """One coroutine that tells every *interval_s*; a tally that got no reply is told again, and counts once.
+    """One coroutine that sends a tally every *interval_s*; without a reply it is repeated, and counts once.
 
-    CRASH: what was not told is not counted, that of one interval at most.
+    CRASH: what was not sent is not counted: at most one interval.
     """
 
     def __init__(self, stats: SharedStats, frontier: Frontier, worker: Worker, interval_s: float) -> None:
@@ -29,7 +29,7 @@ class StatsSharing:
         self._frontier = frontier
         self._worker = worker
         self._interval_s = interval_s
-        self._source = worker.id  # for good: a repeat after the worker has registered anew is a repeat, too
+        self._source = worker.id  # stays the same after a rejoin, so that a repeat is recognised
         self._number = 0
         self._unanswered: bytes | None = None
         self._turn = asyncio.Lock()
@@ -41,7 +41,7 @@ class StatsSharing:
             try:
                 await self.tell()
             except FrontierUnavailable:
-                pass  # the worker tells of outages; the same is told again
+                pass  # the worker reports outages; the same tally is sent again
             except FrontierError as error:
                 logger.error("Stats are not shared any more: %s", error)
                 return
@@ -49,10 +49,10 @@ class StatsSharing:
                 logger.exception("Unexpected error while stats were shared; trying again")
 
     async def tell(self) -> None:
-        """Tell all that has been counted so far.
+        """Send all that has been counted so far.
 
         Raises:
-            FrontierError: the next call repeats what was not answered.
+            FrontierError: the next call repeats the tally that got no reply.
         """
         async with self._turn:
             while True:
@@ -67,11 +67,11 @@ class StatsSharing:
                     self._source, worker.epoch, worker.run, self._number, self._unanswered
                 )
                 if status == "RESYNC":
-                    return  # Redis came back older than this run: the worker registers anew first
+                    return  # Redis was rolled back to before this run: the worker has to rejoin first
                 self._unanswered = None
 
     async def end(self) -> None:
-        """Tell once more, with no great patience, and stop."""
+        """Send a last tally, within LAST_S, and stop."""
         self._telling.cancel()
         try:
             await asyncio.wait_for(self.tell(), LAST_S)

@@ -111,11 +111,11 @@ def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) 
     name, away = project.name, f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
     cases = {
         f"did you mean {name!r}?": [name[:-1]],
-        f"there are: {name}": ["xyz"],
+        f"existing spiders: {name}": ["xyz"],
         "DQ_WORKER_TTL = 'x': expected a number": [name, "-s", "DQ_WORKER_TTL=x"],
         "DQ_TRUST_PICKLE": [name, "-s", "SCHEDULER_SERIALIZER=pickle"],
         "it cannot be imported": [name, "-s", "SCHEDULER_SERIALIZER=no_such"],
-        "cannot be made: TypeError": [name, "-a", "crawler=1"],
+        "cannot be created: TypeError": [name, "-a", "crawler=1"],
         "--trust-pickle": [name],
         "leave --queue out": [name, "--queue", "fifo"],
     }
@@ -140,7 +140,7 @@ def test_what_was_adopted_is_told(project: Project, client: redis.Redis) -> None
     assert done.returncode == 0, done.stderr
     assert client.exists(f"{project.name}:requests")  # what cannot be read can only be mended from there
     for row in (
-        "requests adopted 1,200", "known already 0", "dead letters 3", "fingerprints 1,200",
+        "requests adopted 1,200", "already seen 0", "dead letters 3", "fingerprints 1,200",
         f"start URLs, left in {project.name}:start_urls 2",
     ):  # fmt: skip
         assert row in [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -150,8 +150,8 @@ def test_what_was_adopted_is_told(project: Project, client: redis.Redis) -> None
         "derive it from scrapy_dq.RedisSpider",
         "Set SCHEDULER and DUPEFILTER_CLASS of scrapy_dq",
         "SCHEDULER_FLUSH_ON_START is set",
-        "The source is not deleted before",
-        f"Go on with: scrapy crawl {project.name} -s SCHEDULER={SCRAPY_REDIS['SCHEDULER']} -s ",
+        "Until then, the source is not deleted",
+        f"Continue with: scrapy crawl {project.name} -s SCHEDULER={SCRAPY_REDIS['SCHEDULER']} -s ",
     ):
         assert text in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
@@ -178,7 +178,7 @@ def test_a_name_and_arguments_are_those_of_the_crawl(project: Project, client: r
     done = run_dq(project, "adopt", project.name, "--trust-pickle", "--crawl", name, "-a", "category=poetry")
     assert f"Crawl {name!r} at" in done.stdout
     crawl_options = f"-a category=poetry -s DQ_CRAWL={project.name}-100%%"
-    assert f"Go on with: scrapy crawl {project.name} {crawl_options}" in done.stdout
+    assert f"Continue with: scrapy crawl {project.name} {crawl_options}" in done.stdout
     assert peek(client, name).census.waiting == 3
     settings = {"DQ_CRAWL": name.replace("%", "%%"), "CLOSESPIDER_ERRORCOUNT": 1, "RETRY_ENABLED": False}
     worker = project.run_worker(settings=settings, args={"category": "poetry"})
@@ -193,7 +193,7 @@ def test_nothing_to_adopt_is_told_and_no_success(project: Project) -> None:
     assert "there is no key 'nope' at" in one_line(
         run_dq(project, "adopt", project.name, "--queue-key", "nope")
     )
-    assert f"neither {project.name}:requests nor {project.name}:dupefilter is there" in done.stdout
+    assert f"neither {project.name}:requests nor {project.name}:dupefilter exists" in done.stdout
 
 
 def written(terminal: int) -> str:

@@ -92,7 +92,7 @@ def test_a_live_crawl_takes_what_is_pushed_and_is_not_cleared(
     done = run_dq(project, "push", project.name, "--priority", "2", site.url("/p/3"), site.url("/p/4"))
     assert (done.returncode, done.stderr) == (0, "")
     assert "requests pushed  2" in done.stdout
-    assert "Go on with" not in done.stdout
+    assert "Continue with" not in done.stdout
     wait_until(lambda: set(site.hits()) == {"/p/3", "/p/4"}, "the worker crawls what was pushed", 3)
     refused, cleared = run_dq_each(
         project,
@@ -164,7 +164,7 @@ def test_what_failed_is_crawled_again_after_the_cause_is_mended(
     done = run_dq(project, "retry", project.name, "--all", "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"Back in the backlog: {failed} failed requests." in done.stdout
-    assert f"Go on with: scrapy crawl {project.name}" in " ".join(done.stdout.split())
+    assert f"Continue with: scrapy crawl {project.name}" in " ".join(done.stdout.split())
     worker = project.run_worker()
     assert worker.close_reason == "finished"
     assert f"resumed run 0; {failed} waiting" in worker.text
@@ -195,7 +195,7 @@ def test_workers_forget_what_they_remember_for_themselves(
     pages = [f"/p/0?by={worker.pid}" for worker in workers]
     wait_until(lambda: site.hits() == dict.fromkeys(pages, 1), "each page is crawled", 20)
     done = run_dq(project, "forget", project.name, *map(site.url, pages))
-    assert "forgotten     2" in done.stdout
+    assert "forgotten        2" in done.stdout
     wait_until(lambda: site.hits() == dict.fromkeys(pages, 2), "each page is crawled again", 5)
     (project.folder / "enough").touch()
     assert project.wait() == ["finished", "finished"]
@@ -216,7 +216,7 @@ def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServe
         ],
     )
     assert (begun.returncode, begun.stderr) == (0, "")
-    assert f"Go on with: scrapy crawl {name}" in " ".join(begun.stdout.split())
+    assert f"Continue with: scrapy crawl {name}" in " ".join(begun.stdout.split())
     assert PASSWORD not in begun.stdout
     assert json.loads(as_json.stdout)["delay_s"] == 2
     for command in ("retry", "forget", "push", "limit", "clear"):

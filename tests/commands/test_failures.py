@@ -66,9 +66,9 @@ def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
 def test_an_id_that_is_none_is_told(dq: Any, worker: HandWorker, name: str) -> None:
     """Whether it cannot be one, or is not kept."""
     end_badly(worker, 1)
-    with pytest.raises(CommandError, match=r"keeps no .* 0{24}"):
+    with pytest.raises(CommandError, match=r"has no .* 0{24}"):
         dq.text(name, "0" * 24)
-    with pytest.raises(CommandError, match="'xyz' is no id"):
+    with pytest.raises(CommandError, match="'xyz' is not an id"):
         dq.text(name, "spider", "xyz")
     with pytest.raises(CommandError, match="at most a spider and an id"):
         dq.text(name, "spider", "0" * 24, "more")
@@ -138,6 +138,6 @@ def test_a_record_of_a_stranger_hides_no_other(
 def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWorker) -> None:
     """Of a put that cannot be served."""
     worker.exchange(put(1, reason="dq_delay = 'x' is no number", payload=stored("http://x/")))
-    assert "before any worker had it" in dq.text("dead")
+    assert "before any worker leased it" in dq.text("dead")
     (found,) = dq.found("dead")
     assert (found["worker"], found["url"]) == ("", "http://x/")

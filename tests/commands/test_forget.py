@@ -30,7 +30,7 @@ def test_what_is_forgotten_can_be_pushed_again(dq: Any, tmp_path: Path, worker: 
     assert (found["forgotten"], found["not_seen"], found["bad"], dq.status) == (1, 1, 0, 0)
     assert push(f"{HOST}/1?a=1&b=2", f"{HOST}/2")["pushed"] == 1
     text = dq.text("forget", "pushed", f"{HOST}/2", **SPIDERS)
-    assert "forgotten     1\nhad not seen  0" in text
+    assert "forgotten        1\nnot seen before  0" in text
 
 
 def test_a_file_says_which_requests(dq: Any, tmp_path: Path, worker: HandWorker) -> None:

@@ -79,9 +79,9 @@ def test_a_number_that_is_none_is_typed_wrongly(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--default", "--delay", "1"], "leave them out"),
-        (["--default", "--concurrency", "0"], "leave them out"),
-        (["--block", "1", "--unblock"], "either"),
+        (["--default", "--delay", "1"], "cannot be combined"),
+        (["--default", "--concurrency", "0"], "cannot be combined"),
+        (["--block", "1", "--unblock"], "cannot be combined"),
         (["spider", HOST], "not 3 words"),
     ],
 )
@@ -122,19 +122,19 @@ def test_a_name_that_nothing_has_is_hinted_at(dq: Any, worker: HandWorker) -> No
     assert dq.status == 0
     (line,) = dq.said
     assert line == (
-        "scrapy dq limit: it is set, but nothing of this crawl is in a partition of this name now; did you "
-        "mean 'a.example'?"
+        "scrapy dq limit: the limit is set, but this crawl has nothing in a partition of that name now; did "
+        "you mean 'a.example'?"
     )
-    with pytest.raises(CommandError, match=r"in a partition of this name now; did you mean 'a.example'"):
+    with pytest.raises(CommandError, match=r"in a partition of that name now; did you mean 'a.example'"):
         dq.text("limit", "b.example")
-    with pytest.raises(CommandError, match=r"there are: a.example, a.exmaple"):
+    with pytest.raises(CommandError, match=r"existing partitions: a.example, a.exmaple"):
         dq.text("limit", "xyz")
 
 
 def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None:
     """All of it is in one that has no name."""
     worker.exchange(*puts(b"", 2))
-    with pytest.raises(CommandError, match="all of it is in one without a name"):
+    with pytest.raises(CommandError, match="everything is in one without a name"):
         dq.text("limit", HOST)
     assert dq.found("limit", "", "--delay", "1")["delay_s"] == 1
     assert dq.said == []
@@ -144,5 +144,7 @@ def test_a_finished_run_has_no_limits_any_more(dq: Any, worker: HandWorker) -> N
     """The next one goes by its settings: said, instead of a change that nobody goes by."""
     worker.exchange()
     for words in ([], ["--delay", "1"]):
-        with pytest.raises(CommandError, match="the run is finished: the next one goes by its settings"):
+        with pytest.raises(
+            CommandError, match="the run is finished: the next run uses the limits of the settings"
+        ):
             dq.text("limit", HOST, *words)

@@ -96,7 +96,7 @@ def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
         client.hset("dq:{%1B[2J}:meta", "phase", "open")
         done = run_dq(project, "peek", "--crawl", "0123456789")
         client.delete("dq:{%1B[2J}:meta")
-    assert "there are: ?[2J" in done.stderr
+    assert "existing crawls: ?[2J" in done.stderr
     assert "\x1b" not in done.stderr
 
 
@@ -117,7 +117,7 @@ def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., 
     assert "needed" in broken_one["why"]
     assert (fine["crawl"], fine["phase"]) == ("fine", "absent")
     assert "there is no crawl 'fine' at unix://" in looked.stderr
-    assert "none was found there" in looked.stderr
+    assert "no crawl was found there" in looked.stderr
     assert json.loads(doctor.stdout)["fit"]
 
 
@@ -141,7 +141,7 @@ def test_a_broken_module_of_the_project_is_named(
         (line,) = done.stderr.splitlines()
         assert done.returncode == 1
         assert f"the project's spiders cannot be loaded: tree_project/spiders/{says}" in line
-        assert "--crawl NAME needs no spider" in line
+        assert "work without: --crawl NAME" in line
     assert "there is no crawl" in by_name.stderr
 
 
@@ -174,7 +174,9 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
-        line = f"scrapy dq {command[0]}: no Scrapy project here: run it in the folder that has scrapy.cfg; or"
+        line = (
+            f"scrapy dq {command[0]}: no Scrapy project here: run this in the folder that has scrapy.cfg; or"
+        )
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
         assert done.stderr.startswith(line)
     assert sorted(project.folder.rglob("*")) == before

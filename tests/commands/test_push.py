@@ -101,7 +101,7 @@ def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFronti
     assert push.urls() == {f"{HOST}/1", f"{HOST}/2", f"{HOST}/3?b=1&a=2"}
     assert set(live.state()["partitions"].values()) == {b"a.example"}
     assert live.members() == {"worker"}
-    assert "requests pushed  0\nknown already    1" in push.text(f"{HOST}/1")
+    assert "requests pushed  0\nalready seen     1" in push.text(f"{HOST}/1")
 
 
 def test_known_ones_are_pushed_all_the_same_if_asked(
@@ -320,8 +320,8 @@ def test_a_terminal_gets_a_reason_as_it_is(
         ([HOST, "--file", "x"], "not both"),
         (["--file", "no such file"], "cannot be read: No such file"),
         (["--file", "/"], "cannot be read: Is a directory"),
-        ([HOST, "--meta", "{"], "--meta is no JSON"),
-        ([HOST, "--meta", "[1]"], "--meta is a JSON object"),
+        ([HOST, "--meta", "{"], "--meta is not valid JSON"),
+        ([HOST, "--meta", "[1]"], "--meta must be a JSON object"),
         ([HOST, "--callback", "nope"], "has no callback 'nope'"),
         ([HOST, "-a", "novalue"], "NAME=VALUE"),
     ],
@@ -387,10 +387,10 @@ def unnamed(push: Push, live: LiveFrontier) -> Callable[..., Any]:
 
 def test_a_crawl_that_is_absent_begins(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
     """The first worker says what it is like, limits too; what is no request begins nothing."""
-    assert "no request       1" in unnamed("nonsense")
+    assert "invalid          1" in unnamed("nonsense")
     assert live.dump() == {}
     text = " ".join(unnamed(f"{HOST}/1").split())
-    assert "Run 0 begins with them; its start() runs, too. Go on with: scrapy crawl pushed" in text
+    assert "Run 0 starts with them; its start() runs, too. Continue with: scrapy crawl pushed" in text
     assert live.members() == set()
     assert "No worker is alive." in unnamed(f"{HOST}/2")
     live.call("join", "gone", own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}, "epoch", OWN)
@@ -412,7 +412,7 @@ def test_a_finished_run_is_followed_by_the_next(
         pass
     worker.exchange(*(Ack(entry) for entry in worker.held))
     worker.leave()
-    assert "Run 1 begins with them" in unnamed(f"{HOST}/1")
+    assert "Run 1 starts with them" in unnamed(f"{HOST}/1")
     assert push.urls() == {f"{HOST}/1"}
     again = HandWorker(live, "again", replace(OWN, limits=Limits(concurrency=1)))
     assert (again.joined.resumed, again.joined.limits_changed) == (True, False)
@@ -431,4 +431,4 @@ def test_a_run_that_began_meanwhile_is_told() -> None:
     options = argparse.Namespace(spider="pushed", crawl="", spargs=[], json=False)
     assert list(_advice(Pushed(requests=1, run=0), seen, False, options)) == []
     first, *_ = _advice(Pushed(requests=1, run=1), seen, False, options)
-    assert first.startswith("Run 1 begins with them")
+    assert first.startswith("Run 1 starts with them")

@@ -43,7 +43,7 @@ def test_all_says_how_many_and_asks(
         monkeypatch.setattr(sys, "stdin", Terminal(answer))
         with pytest.raises(CommandError, match="nothing was changed"):
             dq.text("retry", "--all")
-        assert dq.said == ["Go on? [y/N] "]
+        assert dq.said == ["Continue? [y/N] "]
     for nobody in (io.StringIO("y\n"), None):
         monkeypatch.setattr(sys, "stdin", nobody)
         with pytest.raises(CommandError, match="--yes"):
@@ -88,7 +88,7 @@ def test_what_is_kept_nowhere_is_told(dq: Any, live: LiveFrontier, worker: HandW
     missing = ["0" * 24, "http://x.example/none"]
     text = dq.text("retry", *missing, url(0))
     assert "Back in the backlog: 1 failed request." in text
-    assert dq.said == [f"Kept neither as failed nor as dead: {' '.join(missing)}"]
+    assert dq.said == [f"Not among the failed or dead: {' '.join(missing)}"]
     assert dq.status == 1
     assert dq.found("retry", *missing)["missing"] == missing
     assert counts(live) == (1, 1, 2)
@@ -143,10 +143,10 @@ def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: Han
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "say which"),
-        (["--failed"], "say which"),
-        (["--all", "--match", "*"], "say which"),
-        (["--all", "http://x.example/1"], "say which"),
+        ([], "select some with"),
+        (["--failed"], "select some with"),
+        (["--all", "--match", "*"], "select some with"),
+        (["--all", "http://x.example/1"], "select some with"),
         (["spider", "nonsense"], "'nonsense' is neither a URL nor an id"),
     ],
 )
@@ -166,7 +166,7 @@ def test_what_another_version_has_stored_is_told(dq: Any, live: LiveFrontier, wo
     worker.exchange(fail(1))
     (record,) = live.redis.lrange(live.key("failed"), 0, -1)
     live.redis.lset(live.key("failed"), 0, b"\x98" + record[1:-1])  # without the partition, which is empty
-    assert "1 stay as they are" in dq.text("retry", "--match", "*")
+    assert "1 were left" in dq.text("retry", "--match", "*")
     assert dq.status == 1
 
 
@@ -176,7 +176,7 @@ def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
     worker.leave()
-    known = "The run was finished and is open again; what it has seen is known still. Go on with:"
+    known = "The run was finished and is open again; it still knows what it has seen. Continue with:"
     text = dq.text("retry", "--all", "--yes")
     assert text.splitlines()[2:] == [known, f"  scrapy crawl <spider> -s DQ_CRAWL={live.crawl}"]
     assert counts(live) == (1, 0, 0)
@@ -185,7 +185,7 @@ def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
     again.exchange(fail(1))
     again.exchange(put(2))
     again.leave()
-    assert "No worker is alive. Go on with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")
+    assert "No worker is alive. Continue with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")
 
 
 def test_who_leaves_meanwhile_is_not_counted_on(
@@ -201,4 +201,4 @@ def test_who_leaves_meanwhile_is_not_counted_on(
         return found
 
     monkeypatch.setattr(retry, "retry", move_and_leave)
-    assert "Go on with:" in " ".join(dq.text("retry", "--all", "--yes").split())
+    assert "Continue with:" in " ".join(dq.text("retry", "--all", "--yes").split())

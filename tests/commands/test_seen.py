@@ -40,9 +40,9 @@ def test_it_makes_what_the_settings_say(dq: Any, live: LiveFrontier, worker: Han
     worker.leave()
     text = dq.text("seen", "convert", **COMPACT)
     assert f"Crawl {live.crawl!r} at " in text
-    assert "seen  3\nIt was exact, and is compact now.\n" in text
-    assert "Before you crawl" not in text
-    assert dq.text("seen", "convert", **COMPACT).endswith("It is compact already.\n")
+    assert "seen  3\nIt was exact, and is now compact.\n" in text
+    assert "before you crawl" not in text
+    assert dq.text("seen", "convert", **COMPACT).endswith("It is already compact.\n")
     assert kind(live) == "compact"
     assert (dq.found("status", "--no-rate")["seen"], dq.status) == (3, 0)
     with pytest.raises(FrontierRefused, match="it is compact, and cannot be converted"):
@@ -57,7 +57,7 @@ def test_it_makes_what_it_is_told(dq: Any, live: LiveFrontier, worker: HandWorke
         "crawl": live.crawl, "redis": "", "from": "exact", "to": "expiring", "seen": 1,
     }  # fmt: skip
     text = dq.text("seen", "convert", "--to", "compact", **EXPIRING)
-    assert "Before you crawl, set DQ_SEEN = 'compact': a worker that goes by expiring is refused." in text
+    assert "Set DQ_SEEN = 'compact' before you crawl: a worker with expiring is refused." in text
 
 
 def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
@@ -93,10 +93,10 @@ def test_an_interrupt_says_how_it_goes_on(
         return some(*args)
 
     monkeypatch.setattr(convert, "convert_some", interrupted)
-    with pytest.raises(CommandError, match=r"interrupted: 10 fingerprints are left.*goes on"):
+    with pytest.raises(CommandError, match=r"interrupted: 10 fingerprints are left.*continues"):
         dq.text("seen", "convert", **COMPACT)
     assert kind(live) == "exact>compact"
-    assert "It was exact, and is compact now." in dq.text("seen", "convert", **COMPACT)
+    assert "It was exact, and is now compact." in dq.text("seen", "convert", **COMPACT)
     assert dq.found("status", "--no-rate")["seen"] == 30
 
 
@@ -111,7 +111,7 @@ def test_what_a_clear_that_broke_off_has_left_is_cleared(dq: Any, live: LiveFron
     live.redis.hset(live.key("discarded"), "generation", 3000)
     for n in range(3000):
         live.redis.sadd(live.key(f"seen:generation:{n}"), n)
-    assert dq.text("clear") == f"What an earlier clear has left of crawl {live.crawl!r} is deleted.\n"
+    assert dq.text("clear") == f"The rest of crawl {live.crawl!r}, from an earlier clear, is deleted.\n"
     assert live.dump() == {}
 
 
@@ -158,7 +158,7 @@ def test_a_conversion_that_is_killed_loses_nothing(
         assert "scrapy dq seen convert <spider> --to compact" in worker.text
         done = run_dq(project, "seen", "convert", project.name, "--to", "compact")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "seen  100,000\nIt was exact, and is compact now." in done.stdout
+        assert "seen  100,000\nIt was exact, and is now compact." in done.stdout
         assert client.exists(prefix + "converting") == 0
         parts = (tokens[start : start + 1000] for start in range(0, count, 1000))
         known = (forget(client, project.name, [(token, b"-") for token in part]) for part in parts)

@@ -107,7 +107,7 @@ def test_of_many_partitions_a_part_is_looked_at(
     assert sizes(live.redis, live.crawl, 3, budget_s=9).complete
     assert not sizes(live.redis, live.crawl, 3, budget_s=0).complete
     monkeypatch.setattr(sizes, "__kwdefaults__", {"most": 600, "budget_s": 9})
-    assert f"of {found.looked_at:,} looked at, of 3,000:" in dq.text("status", "--no-rate")
+    assert f"of {found.looked_at:,} examined, of 3,000:" in dq.text("status", "--no-rate")
 
 
 def test_the_slowest_partitions_are_those_that_politeness_holds_up(dq: Any, live: LiveFrontier) -> None:
@@ -258,7 +258,7 @@ def test_a_crawl_that_is_not_there_is_told_with_the_nearest(
         with pytest.raises(CommandError, match=f"did you mean --crawl '{live.crawl}'") as told:
             dq.text(name, "--crawl", live.crawl + "x")
         assert f"no crawl '{live.crawl}x' at 127.0.0.1:" in str(told.value)
-    with pytest.raises(CommandError, match="there are: "):
+    with pytest.raises(CommandError, match="existing crawls: "):
         dq.text("status", "--crawl", "ü/{%s}:*")
 
 

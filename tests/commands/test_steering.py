@@ -32,7 +32,7 @@ def test_they_say_whom_it_was_told(dq: Any, worker: HandWorker) -> None:
     assert dq.found("drain") == {
         "crawl": dq.crawl, "phase": "open", "hold": "draining", "obeyed": True, "workers": 1, "in_flight": 1,
     }  # fmt: skip
-    assert dq.text("resume") == f"{name}goes on. 1 worker, 1 in flight.\n"
+    assert dq.text("resume") == f"{name}resumed. 1 worker, 1 in flight.\n"
     assert dq.text("stop") == f"{name}stopping. 1 worker, 1 in flight.\n"
     assert worker.exchange().words.stops == 1
     worker.leave()
@@ -45,7 +45,9 @@ def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
     worker.exchange(put(1), want=1)
     for word in ("pause", "drain", "stop"):
         began, clock = time.monotonic(), Stopwatch()
-        with pytest.raises(CommandError, match=r"said, but after 0\.2 s there are 1 in flight and 1 workers"):
+        with pytest.raises(
+            CommandError, match=r"sent, but after 0\.2 s, 1 are still in flight and 1 workers"
+        ):
             dq.text(word, "--wait", "0.2")
         assert time.monotonic() - began >= 0.2
         assert clock.seconds < 2
@@ -59,9 +61,9 @@ def test_a_start_that_is_not_wanted_any_more(dq: Any, live: LiveFrontier) -> Non
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="other args"))
     assert worker.exchange().census.incomplete == 1
     worker.exchange(put(1))
-    assert "1 start() broken off, and none with the same arguments is complete" in dq.text("status")
-    assert dq.text("complete").startswith(f"Crawl {dq.crawl!r}: ends without what is missing. 1 worker")
-    assert dq.text("complete") == f"Crawl {dq.crawl!r}: no start() is broken off: nothing is missing.\n"
+    assert "1 start() incomplete, and none with the same arguments has completed" in dq.text("status")
+    assert dq.text("complete").startswith(f"Crawl {dq.crawl!r}: will end without the rest. 1 worker")
+    assert dq.text("complete") == f"Crawl {dq.crawl!r}: no start() is incomplete: nothing is missing.\n"
     worker.take(1)
     assert worker.exchange(ack(1)).status is Status.FINISHED
     assert dq.text("complete") == f"Crawl {dq.crawl!r}: the run is finished: nothing is missing.\n"
@@ -71,7 +73,7 @@ def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
     """The next one would not be on hold: said, instead of a word that nobody obeys. Others are needless."""
     worker.exchange()
     for word in ("pause", "drain"):
-        with pytest.raises(CommandError, match="the run is finished: there is nothing to hold up"):
+        with pytest.raises(CommandError, match="the run is finished: there is nothing to pause or drain"):
             dq.text(word)
     assert dq.text("stop") == f"Crawl {dq.crawl!r}: stopping. 1 worker, 0 in flight.\n"
     worker.leave()
@@ -129,9 +131,9 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert project.wait() == ["stopped", "stopped"]
     for worker in workers:
-        assert worker.text.count("paused; nothing is sent") == 1
+        assert worker.text.count("paused; no requests are sent") == 1
         assert worker.text.count("resumed") == 1
-        assert worker.text.count("all its workers are asked to stop") == 1
+        assert worker.text.count("all workers were asked to stop") == 1
 
     last = project.start_worker()
     last.wait_for_log("WARNING: Crawl")

@@ -83,7 +83,7 @@ def test_as_json_each_look_is_an_object(
     assert (first["waiting"], first["largest_partitions"][0]["partition"]) == (5, "a.example")
     assert (second["phase"], second["crawl"]) == ("absent", live.crawl)
     assert second["at"] >= first["at"]
-    assert "not there any more" in second["error"]
+    assert "no longer exists" in second["error"]
 
 
 def test_an_outage_is_told_and_outlived(
@@ -211,7 +211,7 @@ def test_what_holds_the_crawl_up_stands_beside_its_phase(monkeypatch: pytest.Mon
 def test_the_view_says_how_old_it_is() -> None:
     """If there is nothing newer."""
     text = shown(80, 24, STATUS | {"at": 112.0, "phase": "unknown", "error": "Redis is \x1b[31mloading"})
-    assert "Redis is ?[31mloading. What stands here is 12 s old." in text
+    assert "Redis is ?[31mloading. This status is 12 s old." in text
     assert "open" not in text
     assert "2,345,678" in text
 

@@ -148,7 +148,7 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
     wait_until(site.hits, "the first worker asks for the slow page")
     time.sleep(max(0.0, began + 3 - time.monotonic()))
     second = project.start_worker()
-    second.wait_for_log("joined run 0 beside 1 registered worker; 0 waiting, 1 in flight")
+    second.wait_for_log("joined run 0 alongside 1 registered worker; 0 waiting, 1 in flight")
 
     ended = end_of(project, [first, second])
 

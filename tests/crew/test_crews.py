@@ -199,7 +199,7 @@ def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
     crew = here.crew("-w", "1", flag, "items.jsonl")
 
     assert crew.wait() == 0
-    assert "Run 0 was finished, and its feeds were not: they are joined now" in crew.err
+    assert "Run 0 was finished, but its feeds were not joined: they are joined now" in crew.err
     assert "items.jsonl: 2 items" in crew.out
     assert paths_of(here.feed) == {"/p/0": 1, "/p/1": 1}
     assert set(here.site.hits().values()) == {1}
@@ -222,14 +222,14 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
     assert crew.wait(10) == 1
     assert not any(map(alive, crew.pids))
     assert held_by(redis_server, here) == 0
-    assert re.search(r"Go on with: scrapy dq crawl tree-\w+ -w 2 -O items.jsonl", crew.out)
+    assert re.search(r"Continue with: scrapy dq crawl tree-\w+ -w 2 -O items.jsonl", crew.out)
     assert paths_of(here.feed) == here.project.count("done")
 
     here.site.set_latency(0.02)
     following = here.crew("-w", "2", "-O", "items.jsonl")
     assert following.wait() == 0
     assert "items appended" in following.out
-    assert "The whole run: 60 requests done. The table has what" in following.out
+    assert "The whole run: 60 requests done. The table shows what" in following.out
     assert "The whole run" not in crew.out
     assert repeats(here) == 0
     assert_tidy(here)
@@ -304,7 +304,7 @@ def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
     crew = start_and_wait(here, "--restarts", "0")
     first, second = crew.pids
     os.kill(first, signal.SIGKILL)
-    crew.wait_for("worker 1 is not started again: 0 restarts are the limit (--restarts)")
+    crew.wait_for("worker 1 is not restarted: 0 restarts are the limit (--restarts)")
     done = here.done()
     wait_until(lambda: here.done() > done + 4, "the other goes on", 10)
     os.kill(second, signal.SIGKILL)
@@ -410,7 +410,7 @@ def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: Redi
     """Once when it is paused, once when it was so at the start, and how it goes on."""
     here = scene(pages=40, latency_s=0.1)
     name = here.project.name
-    says = f"Crawl {name!r} is paused; `scrapy dq resume {name}` lets it go on"
+    says = f"Crawl {name!r} is paused; `scrapy dq resume {name}` continues it"
     crew = here.crew("-w", "1")
     wait_until(lambda: here.done() >= 4, "some pages are done", 20)
     with connect_url(redis_server.url) as client:

@@ -106,7 +106,7 @@ def test_ctrl_c_leaves_no_trace_in_the_live_view(scene: Callable[..., Scene]) ->
         wait_until(lambda: read(b"crawling"), "the live view is there", 20)
         assert not echoes_controls(terminal)
         os.write(terminal, b"\x03")
-        wait_until(lambda: read(b"Go on with:"), "the end is printed", 20)
+        wait_until(lambda: read(b"Continue with:"), "the end is printed", 20)
         assert b"Stopping: the workers finish" in shown
         assert b"^C" not in shown
         assert echoes_controls(terminal)

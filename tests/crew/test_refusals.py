@@ -61,7 +61,7 @@ def test_a_crawl_that_cannot_begin_says_why(scene: Callable[..., Scene]) -> None
     assert "ModuleNotFoundError: No module named 'tree_project.missing'" in crew.err
     assert len(crew.pids) == 2
     assert "no worker could join" in crew.out
-    assert "Go on with" not in crew.out
+    assert "Continue with" not in crew.out
 
 
 def test_starting_afresh_is_done_once_for_all_workers(scene: Callable[..., Scene]) -> None:

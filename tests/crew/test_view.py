@@ -59,8 +59,8 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
     for census, name, lines in (
         (Census(done=2), "books", []),
         (Census(done=3), "books", [
-            "The whole run: 3 requests done. The table has what the processes of this command told; one that "
-            "is killed does not tell its last second",
+            "The whole run: 3 requests done. The table shows what the processes of this command reported; a "
+            "process that is killed does not report its last second",
         ]),
         (Census(failed=1200, dead=1), "books", [
             "1,200 requests failed for good: scrapy dq failed books, scrapy dq retry books --all",

@@ -120,7 +120,7 @@ def test_a_start_that_ends_too_early_leaves_the_run_open(
     assert done_before < PAGES
     assert other[0].close_reason == "start_incomplete"
     assert "finished" not in verdict.reasons
-    assert any("did not come to its end" in line for line in lines(other[0], "ERROR"))
+    assert any("did not complete" in line for line in lines(other[0], "ERROR"))
     if how == "SIGKILL":
         assert "died before its start() was complete" in other[0].text
         assert "the same arguments (-a part)" in other[0].text

@@ -122,7 +122,7 @@ def test_two_projects_with_the_same_spider_share_the_crawl(
     assert second.wait(10) == 0
     figures(verdict)
     assert (first.close_reason, second.close_reason) == ("finished", "finished")
-    assert "joined run 0 beside 1 registered worker;" in second.text
+    assert "joined run 0 alongside 1 registered worker;" in second.text
     assert crawl.project.count("done") == dict.fromkeys(crawl.site.paths, 1)
     for worker in (first, second):
         assert crawl.project.count("done", pids=[worker.pid]).total() > 10

@@ -32,7 +32,7 @@ FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 SPIDER = "tree_project.spiders.spider.ProjectSpider"
 OURS = Identity(FINGERPRINTER, SPIDER, "{}", partition_by="slot")
 GONE = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
-AFRESH = "SCHEDULER_FLUSH_ON_START = True starts afresh"
+AFRESH = "SCHEDULER_FLUSH_ON_START = True starts over"
 
 MakeProject = Callable[..., Project]
 
@@ -128,7 +128,7 @@ def test_a_joined_run_is_announced_with_its_counts_and_its_workers(
     worker = project.start_worker()
     worker.wait_for_log("Crawl ")
     line = opening_line(worker, project.name)
-    assert re.search(r": joined run 0 beside 1 registered workers?; 0 waiting, 1 in flight, 0 seen$", line)
+    assert re.search(r": joined run 0 alongside 1 registered workers?; 0 waiting, 1 in flight, 0 seen$", line)
     assert not line.endswith(AFRESH)  # it would be refused
     hand.exchange(ack(1))
     hand.leave()

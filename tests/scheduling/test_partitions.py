@@ -140,12 +140,12 @@ def test_the_limits_of_who_comes_later_are_everybodys(
     same = project.start_worker()
     same.wait_for_log("joined run 0")
     other = project.start_worker(settings={"DQ_DOMAIN_DELAY": 0.4})
-    other.wait_for_log("from now on all workers go by this worker's")
+    other.wait_for_log("from now on all workers use those of this worker")
     so_far = len(site.log())
     wait_until(lambda: len(site.log()) > so_far + 5, "some more are crawled", 20)
     assert min(gaps(times(site, "127.0.0.1")[so_far + 2 :])) >= 0.36
     for worker in (first, same):
-        assert "go by this worker's" not in worker.text
+        assert "use those of this worker" not in worker.text
         assert worker.running
 
 
@@ -235,7 +235,7 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_g
     assert len(told) == look(project).census.dead == worker.stats["dq/buried"] == 4
     for reason in told:
         assert "download slot" in reason
-        assert "longer than 512 bytes, or holds control characters" in reason
+        assert "longer than 512 bytes, or contains control characters" in reason
         assert len(reason) < 800
         assert reason.isprintable()
     assert errors(worker) == []
@@ -316,7 +316,7 @@ def test_retry_after_keeps_all_workers_away(
     assert max(asked) < busy + 4 + clock.stalled_s
     assert sum(worker.stats.get("dq/retry_after", 0) for worker in workers) == 1
     text = "".join(worker.text for worker in workers)
-    assert text.count("127.0.0.1 answers 503 with Retry-After: no worker sends it anything for 2 s") == 1
+    assert text.count("127.0.0.1 answers 503 with Retry-After: no worker sends it requests for 2 s") == 1
     assert max(times(site, "127.0.0.2")) < busy + 2 + clock.stalled_s
 
 

@@ -171,7 +171,7 @@ def test_a_stop_while_redis_is_away_gives_the_requests_back_and_fails_the_items(
     assert worker.wait(20) == 0
     assert worker.close_reason == "shutdown"
     [said] = [line for line in errors(worker) if line.startswith("scrapy_dq.")]
-    assert "Their requests are given back" in said
+    assert "Their requests are released" in said
     assert worker.stats["dq/items/failed"] >= 1
     assert worker.stats.get("dq/acked", 0) == worker.stats["dq/items/stored"]
     proxy.pass_through()

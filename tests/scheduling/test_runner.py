@@ -91,7 +91,7 @@ def test_one_spider_twice_and_another_one_share_a_process(
     assert script.text.count("Spider closed (finished)") == 3
     assert project.count() == dict.fromkeys(site.paths, 1)
     assert project.count("item") == dict.fromkeys(site.paths, 1)
-    assert "beside 1 registered worker;" in script.text
+    assert "alongside 1 registered worker;" in script.text
     with connect_url(redis_url) as client:
         (stored,) = client.hmget(keys.meta(project.name), "spider_args")
     assert list(json.loads(stored)) == ["part"]

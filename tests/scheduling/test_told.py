@@ -63,7 +63,7 @@ def test_a_hold_is_logged_once_and_its_end_wakes_the_engine(
     session.told(held, Words(2, forgets=1, hold=Hold.PAUSED))
     session.told(Words(2, forgets=1, hold=Hold.PAUSED), Words(3, forgets=1))
     first, last = caplog.messages
-    assert first.startswith("Crawl 'books': paused; nothing is sent until")
+    assert first.startswith("Crawl 'books': paused; no requests are sent until")
     assert last == "Crawl 'books': resumed"
     assert not session.paused
     assert session.settlement.wake.call_count == 2  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def test_what_is_local_waits_for_the_end_of_a_pause_too(
         first.exchange(seeding=1)
         steer(client, project.name, Word.PAUSE)
         worker = project.start_worker()
-        worker.wait_for_log("paused; nothing is sent")
+        worker.wait_for_log("paused; no requests are sent")
         worker.wait_for_log("stays in this worker")
         time.sleep(0.7)
         assert project.count("done") == {}

@@ -172,7 +172,7 @@ def test_a_delay_that_holds_for_each_worker_is_told(
 ) -> None:
     """Scrapy's project template sets one: several workers together ask more often."""
     its: Any = SimpleNamespace(spider=None, settings=Settings(settings))
-    assert ("DQ_DOMAIN_DELAY = 1 holds for all workers" in delay_of_each(its, config)) == told
+    assert ("DQ_DOMAIN_DELAY = 1 applies to all workers" in delay_of_each(its, config)) == told
 
 
 def test_a_spider_may_have_a_delay_of_its_own() -> None:

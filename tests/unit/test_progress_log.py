@@ -14,21 +14,21 @@ from scrapy.settings import Settings
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.frontier.model import Census
-from scrapy_dq.scheduling.progress_log import mention_end, mention_feeds
+from scrapy_dq.scheduling.progress_log import log_end, log_feeds
 
 
 @pytest.mark.parametrize(
     ("incomplete", "level", "says"),
     [
-        (2, logging.ERROR, "but 2 start() did not come to its end"),
-        (0, logging.WARNING, "has come back, or another one has done the same"),
+        (2, logging.ERROR, "but 2 start() did not complete"),
+        (0, logging.WARNING, "has come back, or another worker has completed"),
     ],
 )
 def test_a_start_that_was_broken_off_may_be_complete_since(
     incomplete: int, level: int, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker has decided to close; what it says is what holds as it has left."""
-    mention_end("books", "start_incomplete", Census(incomplete=incomplete))
+    log_end("books", "start_incomplete", Census(incomplete=incomplete))
     (record,) = caplog.records
     assert (record.levelno, says in record.getMessage()) == (level, True)
 
@@ -66,7 +66,7 @@ def test_a_feed_that_a_kill_takes_items_from_is_named(
     feed: str, options: dict[str, Any], more: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Scrapy's own storages keep items until a buffer is full, or the spider closes."""
-    mention_feeds(Crawler(Spider, Settings(more | {"FEEDS": {feed: {"format": "jsonlines"} | options}})))
+    log_feeds(Crawler(Spider, Settings(more | {"FEEDS": {feed: {"format": "jsonlines"} | options}})))
     said = [record.getMessage() for record in caplog.records if record.name.endswith(".progress_log")]
     assert [f": {named}. If" in line for line in said] == [True] * bool(named)
     assert "s3cr3t" not in caplog.text

@@ -430,7 +430,7 @@ def test_seen_that_is_not_kept_cannot_be_forgotten() -> None:
 
 def test_what_is_cut_has_no_times() -> None:
     """DQ_SEEN = compact together with DQ_SEEN_TTL is a contradiction; each alone says the kind."""
-    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' keeps no times, and DQ_SEEN_TTL = 60"):
+    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' keeps no times, but DQ_SEEN_TTL = 60"):
         read(DQ_SEEN="compact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True)
     assert read(DQ_SEEN="compact").seen_kind is Seen.COMPACT
     assert read(DQ_SEEN="exact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_kind is Seen.EXPIRING

@@ -343,7 +343,7 @@ async def test_what_redis_has_forgotten_is_written_again(
             await until(lambda: "d" in stored(), "it is written again")
     assert sorted(stored()) == [*"abcd", *("e" if ends == "by the next item" else "")]
     assert stored()[-2:] == ["c", "d"]
-    assert messages(caplog) == ["Redis came back older than it was: 2 items that it had are written again"]
+    assert messages(caplog) == ["Redis was rolled back: 2 items that it had are written again"]
     assert writer.counts["stored"] == len(stored())
     assert not client.exists(mark), "nothing is left behind"
 

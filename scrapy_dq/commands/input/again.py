@@ -1,4 +1,4 @@
-"""What is to be typed again: options as they were, without passwords and keys; the name of a crawl."""
+"""Words of commands to run next: the options as given, without passwords and keys; the name of a crawl."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-# Names of settings and spider arguments that secrets go by; and a value with a password, or a user in a URL.
+# Names of settings and spider arguments with secrets; and values with a password, or with a user in a URL.
 _NAMED = (
     r"(?:PASS(?:W|PHRASE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE(?!S_))"
 )
@@ -20,7 +20,7 @@ _LOGIN = re.compile(r"//[^/\s]*@")
 
 
 def named(crawl: str, spider: str) -> str:
-    """Return the words that mean a crawl to other commands."""
+    """Return the words that name a crawl to other commands."""
     return shlex.quote(spider) if spider == crawl else f"--crawl {shlex.quote(crawl)}"
 
 
@@ -29,6 +29,6 @@ def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
     for value in values or ():
         if flag in ("-a", "-s") and not value.startswith(_HARMLESS):
             shown = _SECRET.sub(r"\1=...", value)
-        else:  # a feed on another host
+        else:  # the URI of a feed, say
             shown = _LOGIN.sub("//...@", value)
         yield f"{flag} {shlex.quote(shown)}"

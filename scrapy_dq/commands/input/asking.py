@@ -1,4 +1,4 @@
-"""What the commands that change something have in common: they ask before, and say how to go on."""
+"""Shared by the commands that change something: they ask first, and print how to continue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """Add what answers for programs."""
+    """Add `--yes`, for programs."""
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
 def say(line: str, options: argparse.Namespace) -> None:
-    """Print a line; prose is wrapped in a terminal, a command never. Beside JSON it goes to stderr."""
+    """Print a line; in a terminal, prose is wrapped, but not a command. With `--json`, print to stderr."""
     stream = sys.stderr if options.json else sys.stdout
     if stream is not None and stream.isatty() and not line.startswith(" "):
         columns = shutil.get_terminal_size().columns
@@ -32,22 +32,22 @@ def say(line: str, options: argparse.Namespace) -> None:
 
 
 def need_consent(question: str, options: argparse.Namespace) -> None:
-    """Ask, in a terminal, unless `--yes` answers.
+    """Ask, in a terminal, unless `--yes` is given.
 
     Raises:
-        CommandError: the answer is no, or there is nobody to ask.
+        CommandError: the answer is no, or standard input is not a terminal.
     """
     if options.yes:
         return
-    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed before this program began
-        raise CommandError("there is no terminal to ask in: nothing was changed. --yes answers")
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed before this program started
+        raise CommandError("standard input is not a terminal to ask in: nothing was changed. Use --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was changed")
 
 
 def anybody(overview: Overview) -> bool:
-    """Tell whether somebody may be at work: a member that is not known to be dead."""
+    """Return whether any member may be alive: one that is not known to be dead."""
     from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 
     own = own_identity()
@@ -55,13 +55,13 @@ def anybody(overview: Overview) -> bool:
 
 
 def go_on(options: argparse.Namespace, before: str) -> Iterator[str]:
-    """Yield what to do next, after what is said *before*."""
-    yield f"{before} Go on with:"
+    """Yield the sentence *before*, and the command to run next."""
+    yield f"{before} Continue with:"
     yield f"  {crawl_command(options)}"
 
 
 def crawl_command(options: argparse.Namespace) -> str:
-    """Return the `scrapy crawl` that goes on with the crawl that the command line names."""
+    """Return the `scrapy crawl` command that continues the crawl that the command line names."""
     return " ".join(["scrapy crawl", options.spider or "<spider>", *_crawl_options(options)])
 
 
@@ -73,5 +73,5 @@ def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
 
 
 def count_of(count: int, of_one: str, of_many: str = "") -> str:
-    """Return how many there are, in words: `1 dead letter`."""
+    """Return a count with its noun: `1 dead letter`."""
     return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"

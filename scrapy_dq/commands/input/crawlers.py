@@ -1,4 +1,4 @@
-"""A crawler with spider and settings as `scrapy crawl` would have them, and without an engine."""
+"""A crawler with the same spider and settings as with `scrapy crawl`, but without an engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOADER = "SPIDER_LOADER_CLASS"
 
 
 class NoSpiders(SpiderLoader):
-    """Loads none."""
+    """Loads no spiders."""
 
     @classmethod
     def from_settings(cls, settings: Any) -> Self:
@@ -56,12 +56,12 @@ def _loader(settings: Settings) -> Any:
     except Exception as error:  # of any module of the project
         raise CommandError(
             f"the project's spiders cannot be loaded: {_place_of(error)}: {type(error).__name__}: "
-            f"{getattr(error, 'msg', error)} (to look at a crawl, --crawl NAME needs no spider)"
+            f"{getattr(error, 'msg', error)} (commands that only show a crawl work without: --crawl NAME)"
         ) from error
 
 
 def _place_of(error: Exception) -> str:
-    """Return file and line of the project's own code in which *error* was raised."""
+    """Return file and line of the project's code in which *error* was raised."""
     from scrapy_dq.commands.output.display import short
 
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
@@ -77,7 +77,7 @@ def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str
     """Return a crawler with its spider, its add-ons' settings and its fingerprinter.
 
     Raises:
-        CommandError: the spiders cannot be loaded, there is no such one, or it cannot be made.
+        CommandError: the spiders cannot be loaded, or there is no such spider, or it cannot be created.
     """
     AddonManager.load_pre_crawler_settings(settings)
     loader = _loader(settings)
@@ -86,7 +86,8 @@ def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str
     except KeyError:
         names = loader.list()
         near = difflib.get_close_matches(spider_name, names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(names)) or 'none'}"
+        existing = f"existing spiders: {', '.join(sorted(names)) or 'none'}"
+        hint = f"did you mean {near[0]!r}?" if near else existing
         raise CommandError(f"there is no spider {spider_name!r} in this project: {hint}") from None
     crawler = Crawler(spidercls, settings)
     try:
@@ -97,6 +98,6 @@ def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str
         crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
     except Exception as error:
         raise CommandError(
-            f"the spider {spider_name!r} cannot be made: {type(error).__name__}: {error}"
+            f"the spider {spider_name!r} cannot be created: {type(error).__name__}: {error}"
         ) from error
     return crawler

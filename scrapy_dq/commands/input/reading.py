@@ -1,4 +1,4 @@
-"""What the commands that take requests have in common: where from, and how bad ones are told."""
+"""Shared by the commands that take requests: their source, and how invalid ones are reported."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ STDIN = "-"
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
-    """Add the spider, and what says which requests are meant."""
+    """Add the spider, and the options that name requests."""
     parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
     parser.add_argument("urls", metavar="<URL>", nargs="*", help="URLs")
     parser.add_argument(
         "--file", metavar="FILE",
-        help="a URL or a JSON object per line; blank ones and those that begin with # are passed by; - is "
+        help="a URL or a JSON object per line; blank lines and lines that begin with # are skipped; - is "
         "standard input",
     )  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="stop at the first line that is no request")
+    parser.add_argument("--strict", action="store_true", help="stop at the first invalid line")
 
 
 def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Crawler, Config]:
     """Return a crawler with the spider that is named, and its Config.
 
     Raises:
-        CommandError, ConfigError: there is none, or it cannot be made.
+        CommandError, ConfigError: there is no such spider, or it cannot be created.
     """
     from scrapy_dq.commands.input.crawlers import prepared_crawler
     from scrapy_dq.factory import config_of
 
     if "://" in options.spider:
-        raise WrongUsage("name the spider before the URLs; --crawl alone does not say how to make requests")
+        raise WrongUsage("name the spider before the URLs; --crawl alone is not enough to make requests")
     crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
     return crawler, config_of(crawler)
 
@@ -56,7 +56,7 @@ class Input:
     def __init__(self, command: str, options: argparse.Namespace, config: Config) -> None:
         """
         Raises:
-            CommandError: it names none, or a file that cannot be read.
+            CommandError: it names no requests, or a file that cannot be read.
         """
         from scrapy_dq.commands.output.display import ProgressBar
         from scrapy_dq.pushing.written import LONGEST
@@ -76,7 +76,7 @@ class Input:
         elif self._name:
             try:
                 self._descriptor = os.open(self._name, os.O_RDONLY)
-                os.read(self._descriptor, 0)  # a folder can be opened, and not read
+                os.read(self._descriptor, 0)  # fails for a folder, which can be opened
             except OSError as error:
                 raise CommandError(f"{self._name!r} cannot be read: {error.strerror}") from error
 
@@ -89,7 +89,7 @@ class Input:
         self.close()
 
     def batches(self) -> AsyncIterator[Sequence[Line]]:
-        """Return the lines, as many at a time as are there."""
+        """Yield the lines, as many at a time as are available."""
         from scrapy_dq.pushing.lines import lines_from, lines_of
 
         if self._descriptor is None:
@@ -101,11 +101,11 @@ class Input:
         return lines_of(self._descriptor, self._max_bytes, self._bar.advance if size else lambda count: None)
 
     def say_bad(self, name: str, reason: str) -> None:
-        """Tell of a line that is no request, in one line."""
+        """Report an invalid line, in one line."""
         self._bar.say(f"scrapy dq {self._command}: {name}: {reason}")
 
     def close(self) -> None:
-        """End the bar, and let go of the file; safe at any time."""
+        """Remove the progress bar and close the file; safe at any time."""
         self._bar.__exit__(None, None, None)
         if self._descriptor is not None and self._name != STDIN:
             os.close(self._descriptor)

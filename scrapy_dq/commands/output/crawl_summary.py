@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` prints at its end: how it ended, what each worker did, and what to do next."""
+"""What `scrapy dq crawl` prints at its end: the outcome, what each worker did, and what to do next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Summary:
-    """The end of a crew."""
+    """The results of a crew."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Summary:
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
 
     def print_json(self) -> None:
-        """Print what a program reads."""
+        """Print the summary as JSON."""
         print_json(self._found())
 
     def _found(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Summary:
         }
 
     def print(self) -> None:
-        """Print what people read."""
+        """Print the summary as text."""
         found, crew = self._found(), self._crew
         end = "finished" if crew.finished else "not finished"
         run = f"run {crew.run.number} is {end}" if crew.run else "no worker could join"
@@ -84,26 +84,26 @@ class Summary:
         for line in self._unjoined:
             print(line)
         if crew.run and not crew.finished:
-            print(f"{_left(crew)}Go on with: {self._again}")
+            print(f"{_left(crew)}Continue with: {self._again}")
 
     def _lost(self) -> tuple[int | None, int | None]:
-        """Return how many requests of the run failed for good, and how many dead letters it has."""
+        """Return the counts of requests that failed for good and of dead letters; None: unknown."""
         census = _census(self._crew)
         return (census.failed, census.dead) if census else (None, None)
 
     def _print_run(self) -> None:
-        """Say that more was done than the table has: before, elsewhere, or in a process's last second."""
+        """Explain why more is done than the table shows: before, elsewhere, or in a process's last second."""
         census = _census(self._crew)
-        told = sum(slot.done for slot in self._crew.slots)
-        if census and census.done > told == 0 and self._crew.finished:
+        reported = sum(slot.done for slot in self._crew.slots)
+        if census and census.done > reported == 0 and self._crew.finished:
             print(
                 f"Nothing was left to do: all {census.done:,} requests were done before. Another DQ_RUN_NAME "
-                f"starts a new run, and without one a later command does (DQ_RESTART_WINDOW)"
+                f"starts a new run; without a DQ_RUN_NAME, a later command does (DQ_RESTART_WINDOW)"
             )
-        elif census and census.done > told:
+        elif census and census.done > reported:
             print(
-                f"The whole run: {census.done:,} requests done. The table has what the processes of this "
-                f"command told; one that is killed does not tell its last second"
+                f"The whole run: {census.done:,} requests done. The table shows what the processes of this "
+                f"command reported; a process that is killed does not report its last second"
             )
 
     def _print_lost(self) -> None:
@@ -132,7 +132,7 @@ class Summary:
 
 
 def _census(crew: Supervisor) -> Census | None:
-    """Return the counts of the crew's run, as far as they are known."""
+    """Return the counts of the crew's run; None: unknown."""
     seen = crew.monitor.overview
     if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
         return None
@@ -144,11 +144,11 @@ def _left(crew: Supervisor) -> str:
     if census is None:
         return ""
     left = census.waiting + census.in_flight + census.delayed
-    return f"{left:,} requests are left, as far as is known. "
+    return f"{left:,} known requests are left. "
 
 
 def _words(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the words of the command line that goes on; a password is not repeated."""
+    """Yield the words of the command that continues the run, without passwords."""
     yield shlex.quote(options.spider)
     yield f"-w {options.workers}"
     for flag, values in (

@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` shows while it works: a live view in a terminal, a line now and then elsewhere."""
+"""What `scrapy dq crawl` shows while it runs: a live view in a terminal, elsewhere a line every 5 s."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINES_A_SECOND = 10
 
 
 class CrawlView:
-    """Shows a crew on standard error. A terminal that has gone away stops nothing."""
+    """Shows a crew on standard error. If the terminal is closed, the crawl continues."""
 
     def __init__(self, crawl: str, spider: str = "") -> None:
         self._crawl = crawl
@@ -58,7 +58,7 @@ class CrawlView:
         self._quiet.close()
 
     def say(self, line: str) -> None:
-        """Print a line that stays; past some per second they are left out: the logs have all."""
+        """Print a line above the view; of many lines per second, only the first are shown: logs have all."""
         now = time.monotonic()
         if now >= self._said_at + 1:
             self._said_at, self._said = now, 0
@@ -72,8 +72,8 @@ class CrawlView:
             print(line, file=sys.stderr, flush=True)
 
     def show(self, crew: Supervisor) -> None:
-        """Show how far it is, if it is time to."""
-        self._hear_hold(crew)
+        """Show the progress, if the last update is old enough."""
+        self._say_hold(crew)
         now = time.monotonic()
         if now < self._shown_at + (DRAW_EVERY_S if self._live else LINE_EVERY_S):
             return
@@ -83,15 +83,15 @@ class CrawlView:
         else:
             print(_line(crew), file=sys.stderr, flush=True)
 
-    def _hear_hold(self, crew: Supervisor) -> None:
-        """Say once that nothing is leased, and why: it looks as if the crawl hung."""
+    def _say_hold(self, crew: Supervisor) -> None:
+        """Print once that the crawl is on hold, because it then looks like a hang."""
         seen = crew.monitor.overview
         if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
             return
         before, self._hold = self._hold, seen.hold
         if seen.hold not in (before, Hold.NONE):
             self.say(
-                f"Crawl {self._crawl!r} is {seen.hold.value}; `scrapy dq resume {self._named}` lets it go on"
+                f"Crawl {self._crawl!r} is {seen.hold.value}; `scrapy dq resume {self._named}` continues it"
             )
         elif before != seen.hold and seen.phase != "finished":
             self.say(f"Crawl {self._crawl!r} is resumed")
@@ -129,7 +129,7 @@ class CrawlView:
 
 
 def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
-    """Return what a worker is at, in a word or two."""
+    """Return the state of a worker, for people."""
     process = slot.process
     if process is None:
         return slot.state
@@ -142,7 +142,7 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
 
 
 def _progress(crew: Supervisor) -> tuple[int, int]:
-    """Return what is settled, and that and what is known to be left."""
+    """Return how many requests are settled, and how many there are in total."""
     seen = crew.monitor.overview
     if seen is None or (crew.run and (seen.epoch, seen.run) != tuple(crew.run)) or not crew.run:
         return 0, 0
@@ -166,7 +166,7 @@ def _counts(crew: Supervisor) -> str:
 
 
 def workers(count: int) -> str:
-    """Return how many workers, for people."""
+    """Return the number of workers, for people."""
     return f"{count} worker{'' if count == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""What commands show: a progress bar in a terminal, a line now and then elsewhere; counts, tables, JSON."""
+"""What commands show: a progress bar in a terminal, elsewhere a line every 5 s; counts, tables, JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_CELL = 2000
 
 
 class ProgressBar:
-    """Shows how far something is, on standard error. A terminal or pipe that has gone away stops nothing."""
+    """Shows progress on standard error. If the terminal or pipe is closed, the command continues."""
 
     def __init__(self) -> None:
         console = Console(file=sys.stderr)
@@ -51,13 +51,13 @@ class ProgressBar:
             self._bar.stop()
 
     def begin(self, what: str, total: int) -> None:
-        """Begin with the next *total* of something."""
+        """Start to count *what*, from 0 to *total*."""
         self._what, self._total, self._done = what, total, 0
         if self._bar is not None:
             self._row = self._bar.add_task(what, total=total)
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """*count* more are done."""
         self._done += count
         if self._bar is not None:
             self._bar.advance(self._row, count)
@@ -70,12 +70,12 @@ class ProgressBar:
         if self._bar is None:
             print(line, file=sys.stderr, flush=True)
         else:
-            # Text, no markup: it may quote a stranger.
+            # Text, no markup: it may quote untrusted data.
             self._bar.console.print(Text(line))
 
 
 def print_json(found: Any) -> None:
-    """Print what a program reads: one JSON value, in ASCII."""
+    """Print one JSON value, in ASCII, for programs."""
     print(json.dumps(found, indent=2))
 
 
@@ -86,12 +86,12 @@ def table_of(
     numbers: Sequence[str] = (),
     wraps: Sequence[str] = (),
 ) -> Table:
-    """Return a table that reads well without colours, too; what is too wide for it goes on in the next line.
+    """Return a table that is readable without colours, too; columns that are too wide are wrapped.
 
     Args:
         rows: each cell is one line, or a tuple of lines.
-        numbers: the columns that are flush right.
-        wraps: the columns that make room for the others; by default the last one.
+        numbers: the columns that are aligned right.
+        wraps: the columns that are wrapped; by default the last one.
     """
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
@@ -101,7 +101,7 @@ def table_of(
             overflow="fold" if wrapped else "ellipsis",
         )  # fmt: skip
     for row in rows:
-        # Text, no markup: what is shown may be a stranger's.
+        # Text, no markup: the data is untrusted.
         table.add_row(*(Text(_cell(value)) for value in row))
     return table
 
@@ -113,7 +113,7 @@ def print_table(
     numbers: Sequence[str] = (),
     wraps: Sequence[str] = (),
 ) -> None:
-    """Print such a table, as wide as the terminal."""
+    """Print a table (see `table_of`), as wide as the terminal."""
     console = Console(highlight=False, markup=False)
     with console.capture() as shown:
         console.print(table_of(columns, rows, numbers=numbers, wraps=wraps))
@@ -122,17 +122,17 @@ def print_table(
 
 
 def width() -> int:
-    """Return how many columns there are: those of the terminal, COLUMNS, or 80."""
+    """Return the number of columns: that of the terminal, COLUMNS, or 80."""
     return Console().width
 
 
 def when(at: float) -> str:
-    """Return a moment (seconds since 1970) in this host's time zone."""
+    """Return a time (seconds since 1970) as text, in this host's time zone."""
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def span(seconds: float) -> str:
-    """Return a length of time for people."""
+    """Return a duration as text, for people."""
     whole = round(seconds)
     days, hours, minutes = whole // 86_400, whole // 3600 % 24, whole // 60 % 60
     if days:
@@ -143,7 +143,7 @@ def span(seconds: float) -> str:
 
 
 def short(path: Path) -> str:
-    """Return a path as one would type it here."""
+    """Return a path, relative to the current folder if it is below that."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
@@ -156,7 +156,7 @@ def _cell(value: object) -> str:
 
 
 def print_rows(rows: Iterable[tuple[str, int]]) -> None:
-    """Print how much there is of what, one per line; numbers stand under each other."""
+    """Print labels with their counts, one per line, aligned."""
     found = [(label, f"{count:,}") for label, count in rows]
     left = max((len(label) for label, _ in found), default=0)
     right = max((len(count) for _, count in found), default=0)

@@ -1,4 +1,4 @@
-"""Keeps a terminal from writing ^C into what is drawn on it."""
+"""Prevents a terminal from echoing ^C into the live view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def without_control_echo(stream: IO[str]) -> Iterator[None]:
     """Switch off the echo of control characters (ECHOCTL) of a terminal, and on again at the end."""
     try:
         terminal = stream.fileno()
-        # In the background, to change a terminal would stop this process.
+        # A background process that changes its terminal is stopped.
         before = termios.tcgetattr(terminal)[3] if os.tcgetpgrp(terminal) == os.getpgrp() else 0
     except (OSError, ValueError, termios.error):
         before = 0
@@ -33,7 +33,7 @@ def without_control_echo(stream: IO[str]) -> Iterator[None]:
 def _set(terminal: int, local: int) -> None:
     with suppress(termios.error):
         attributes = termios.tcgetattr(terminal)
-        # The other modes are as somebody may have set them since.
+        # Other modes may have been changed meanwhile: they stay.
         echo = local & termios.ECHOCTL
         attributes[3] = attributes[3] & ~termios.ECHOCTL | echo
         termios.tcsetattr(terminal, termios.TCSANOW, attributes)

@@ -1,4 +1,4 @@
-"""What `scrapy dq status` tells of a crawl: counts, how fast it goes, the largest and slowest partitions."""
+"""What `scrapy dq status` shows of a crawl: counts, speed, the largest and slowest partitions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TOP = 10
 COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
 RATE_OVER_S = 5.0
 SIZES_PART = 50
-"""Of what a crawl is watched for, the search for large partitions takes one part of so many."""
+"""The search for large partitions takes at most one part in 50 of the time."""
 
 
 class Progress:
-    """Reads a crawl again and again; a rate is that of the last seconds, or of the last two looks."""
+    """Reads a crawl repeatedly; the rate is that of the last 5 s, or between the last two reads."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -30,17 +30,17 @@ class Progress:
         self._sizes_until = 0.0
 
     def note(self, overview: Overview) -> None:
-        """Take in one look at the counts."""
+        """Record the counts at this moment."""
         now, run = time.monotonic(), (overview.epoch, overview.run)
         if run != self._run:
-            self._looks.clear()  # the counts of a run begin at 0
+            self._looks.clear()  # the counts of a run start at 0
         self._run = run
         while len(self._looks) > 1 and now - self._looks[1][0] >= RATE_OVER_S:
             self._looks.popleft()
         self._looks.append((now, settled(asdict(overview.census))))
 
     def status(self, overview: Overview) -> dict[str, Any]:
-        """Return all that is shown of a crawl; the rate comes with the second look."""
+        """Return all that is shown of a crawl; the rate is None the first time."""
         from scrapy_dq.frontier.admin.backlog import info_of
 
         self.note(overview)
@@ -48,7 +48,7 @@ class Progress:
         memory = info_of(self._place.client, "memory") or {}
         counts = {name: asdict(overview.census)[name] for name in (*COUNTS, "gone", "incomplete")}
         rate = self._rate() if overview.phase == "open" else None
-        # No rate is of use to a partition that has to wait.
+        # A higher rate does not help a partition that has to wait.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
         return {
             "crawl": self._place.crawl,
@@ -73,7 +73,7 @@ class Progress:
         return max(0, last - first) / (last_at - first_at) if last_at > first_at else None
 
     def _newest_sizes(self) -> Sizes:
-        """Return what was found a while ago, if to look again would cost Redis much."""
+        """Return the partitions; from an earlier read if another one would cost Redis too much."""
         from scrapy_dq.frontier.admin.backlog import sizes
 
         began = time.monotonic()
@@ -84,17 +84,17 @@ class Progress:
 
 
 def settled(counts: dict[str, Any]) -> int:
-    """Return how many requests came to an end, whichever."""
+    """Return how many requests are settled, with any outcome."""
     return int(counts["done"] + counts["failed"] + counts["dead"])
 
 
 def left(counts: dict[str, Any]) -> int:
-    """Return how many are known and have not."""
+    """Return how many requests are not settled."""
     return int(counts["waiting"] + counts["delayed"] + counts["in_flight"])
 
 
 def read_status(place: Place, interval_s: float) -> dict[str, Any]:
-    """Return all that is shown of a crawl, after *interval_s* in which pages are counted; 0: they are not.
+    """Return all that is shown of a crawl, after counting pages for *interval_s* seconds; 0: without a rate.
 
     Raises:
         CommandError: there is no such crawl.

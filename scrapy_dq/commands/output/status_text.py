@@ -1,4 +1,4 @@
-"""A crawl's status in words: the lines that `scrapy dq status` prints, and that its live view is made of."""
+"""A crawl's status as text: the lines that `scrapy dq status` and its live view show."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scrapy_dq.commands.output.progress import COUNTS, TOP, left, settled
 
 LIMITS = ("delay", "at once", "blocked")
 WIDE = 72
-"""So many columns have room for them."""
+"""Minimum width, in columns, for showing them."""
 
 
 class PartitionTable(NamedTuple):
-    """Some partitions, and what is told of them."""
+    """A table of some partitions."""
 
     title: str
     columns: tuple[str, ...]
@@ -23,42 +23,42 @@ class PartitionTable(NamedTuple):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """All but the partition's name."""
+        """The columns of numbers: all but the partition's name."""
         return self.columns[:-1]
 
 
 def phase_of(status: dict[str, Any]) -> str:
-    """Return the phase, and what holds the crawl up by somebody's wish."""
+    """Return the phase, and whether the crawl is paused or draining."""
     return ", ".join(filter(None, (status["phase"], status.get("hold"))))
 
 
 def speed(status: dict[str, Any]) -> str:
-    """Return pages per second and the time left; empty if nobody has counted."""
+    """Return pages per second and the time left; empty if that was not measured."""
     rate, left_s = status["pages_per_s"], status["left_s"]
     if rate is None:
         return ""
-    return f"{rate:,.1f} pages/s" + (f"; {span(left_s)} for what is known now" if left_s is not None else "")
+    return f"{rate:,.1f} pages/s" + (f"; {span(left_s)} for all known requests" if left_s is not None else "")
 
 
 def memory(status: dict[str, Any]) -> str:
-    """Return what Redis uses; empty if it does not tell."""
+    """Return how much memory Redis uses; empty if that is unknown."""
     used, limit = status["redis_memory_bytes"], status["redis_maxmemory_bytes"]
     return "" if used is None else f"Redis uses {size(used)}" + (f" of {size(limit)}" if limit else "")
 
 
 def missing(status: dict[str, Any]) -> Iterator[str]:
-    """Yield what is not well with the run itself."""
+    """Yield what is wrong with the run itself."""
     if status.get("gone"):
-        yield f"{status['gone']:,} requests, or keys, were deleted or evicted in mid-run"
+        yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
     if status.get("incomplete"):
-        yield f"{status['incomplete']:,} start() broken off, and none with the same arguments is complete"
+        yield f"{status['incomplete']:,} start() incomplete, and none with the same arguments has completed"
 
 
 def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[PartitionTable]:
     """Yield the largest and the slowest partitions, *most* of each; one table if they are the same."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
     total, looked_at = status["partitions"], status["partitions_looked_at"]
-    part = f"of {total:,}" if looked_at >= total else f"of {looked_at:,} looked at, of {total:,}"
+    part = f"of {total:,}" if looked_at >= total else f"of {looked_at:,} examined, of {total:,}"
     same = slowest and {each["partition"] for each in slowest} == {each["partition"] for each in largest}
     if largest and not same:
         yield _table(f"The largest partitions, {part}:", ("waiting",), largest[:most])
@@ -85,17 +85,17 @@ def _table(title: str, columns: tuple[str, ...], found: list[dict[str, Any]]) ->
 
 
 def fine_span(seconds: float) -> str:
-    """Return a length of time that may be short; nothing for none."""
+    """Return a duration that may be short; "" for 0."""
     if not seconds:
         return ""
     return f"{seconds:.3g} s" if seconds < 10 else span(seconds)
 
 
 def print_status(status: dict[str, Any]) -> None:
-    """Print all of it, once."""
+    """Print the whole status, once."""
     print(f"Crawl {status['crawl']!r} at {status['redis']}: {phase_of(status)}, run {status['run']}")
     print_rows((name.replace("_", " "), status[name]) for name in COUNTS)
-    shared = memory(status) and f"{memory(status)}, all that is in it together"
+    shared = memory(status) and f"{memory(status)}, for everything in it"
     for line in (speed(status), shared, *missing(status)):
         if line:
             print(line)
@@ -105,7 +105,7 @@ def print_status(status: dict[str, Any]) -> None:
 
 
 def one_line(status: dict[str, Any]) -> str:
-    """Return the status in short, for a log."""
+    """Return a short form of the status, for a log."""
     ended, workers = settled(status), status["workers"]
     words = [] if phase_of(status) == "open" else [phase_of(status)]
     words += [

@@ -1,4 +1,4 @@
-"""The live view of `scrapy dq status --watch`: what the status says, as it fits into a terminal."""
+"""The live view of `scrapy dq status --watch`: the status, cut to the size of the terminal."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from scrapy_dq.commands.output.status_text import partition_tables, phase_of, sp
 from scrapy_dq.text import printable
 
 COUNTS = (("done", "failed", "dead"), ("waiting", "in_flight", "delayed"), ("workers", "seen", "redis"))
-"""Those of a column stand under each other."""
+"""Each group is one column."""
 COUNT_WIDTH = 26
 PHASES = {"open": "green", "finished": "cyan"}
 BAD = ("failed", "dead")
 
 
 def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None) -> RenderableType:
-    """Return the *status*, cut to the height of the terminal; *missed* says why there is no newer one."""
+    """Return the *status*, cut to the height of the terminal; *missed*: why there is no newer one."""
     width, height = console.size
     parts: list[RenderableType] = [_head(missed or status, status["run"])]
     if missed:
         age = span(missed["at"] - status["at"])
-        parts.append(Text(printable(f"{missed['error']}. What stands here is {age} old."), style="red"))
+        parts.append(Text(printable(f"{missed['error']}. This status is {age} old."), style="red"))
     parts += ["", _bar(status), "", _counts(status, width)]
     if speed(status):
         parts += ["", Text(speed(status))]
     for most in range(TOP, 0, -1):
         whole = Group(*parts, *_partitions(status, most, width))
-        # The cursor stands in the last line.
+        # The cursor needs the last line.
         if len(console.render_lines(whole, pad=False)) < height:
             return whole
     return Group(*parts)
@@ -60,7 +60,7 @@ def _bar(status: dict[str, Any]) -> RenderableType:
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
     part = 1 if not known else ended / known
-    # Rounded down: 100 % is when it is done.
+    # Rounded down: 100 % only when all is done.
     bar.add_row(
         ProgressBar(
             total=max(1, known),

@@ -1,4 +1,4 @@
-"""Standard streams that outlast their readers: what cannot be printed does not change what is done."""
+"""Standard streams that survive their readers: a command continues if its output cannot be written."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, TextIO, cast
 
 
 class LastingStream:
-    """A text stream that goes on into nothing once it cannot be written any more; `error` says why."""
+    """A text stream that discards everything after a write has failed; `error` is the first failure."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write, or lose, *text*."""
+        """Write *text*, or discard it."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -30,7 +30,7 @@ class LastingStream:
             self.write(line)
 
     def flush(self) -> None:
-        """Write what is still held back."""
+        """Write what is still buffered."""
         try:
             self._stream.flush()
         except OSError as error:
@@ -38,7 +38,7 @@ class LastingStream:
 
     def _give_up(self, error: OSError) -> None:
         self.error = self.error or error
-        # What the stream still holds would fail once more as Python ends, with exit status 120.
+        # What is still buffered would fail again when Python exits, with exit status 120.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -50,9 +50,9 @@ class LastingStream:
 
 @contextmanager
 def lasting_streams() -> Iterator[list[OSError]]:
-    """Have both standard streams last; in the list is, in the end, why standard output did not take all.
+    """Wrap both standard streams; afterwards, the list has the error of standard output, if there was one.
 
-    Whoever reads it and goes away has seen enough: that is no reason.
+    A closed pipe is not an error: its reader needs no more.
     """
     before = sys.stdout, sys.stderr
     lasting = [stream and LastingStream(stream) for stream in before]  # None: it is closed
@@ -71,5 +71,5 @@ def lasting_streams() -> Iterator[list[OSError]]:
 
 
 def nobody_reads() -> bool:
-    """Tell whether standard output, made to last, has nobody or nothing any more that takes it."""
+    """Return whether standard output, wrapped by `lasting_streams`, cannot be written any more."""
     return getattr(sys.stdout, "error", None) is not None
