@@ -1,4 +1,4 @@
-"""The serialized form of moves: the order of their fields, for lua/lib/moves.lua and for the disk."""
+"""The fields of a move, as they are written to disk. wire.py makes of them what lua/lib/moves.lua reads."""
 
 from __future__ import annotations
 

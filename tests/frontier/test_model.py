@@ -627,5 +627,5 @@ def test_the_frontier_does_what_the_protocol_says(redis_server: RedisServer) -> 
 @pytest.mark.soak
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_the_frontier_does_what_the_protocol_says_for_long(redis_server: RedisServer) -> None:
-    """The same, with ten times as many examples."""
+    """The same, with 20 times as many examples."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=SOAK)

@@ -17,7 +17,8 @@ from scrapy.cmdline import ScrapyArgumentParser
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import Command
-from test_house import PUBLIC
+from scrapy_dq.commands.group import SUBCOMMANDS
+from test_house import LUA, PUBLIC, SOURCES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -138,6 +139,16 @@ def test_the_command_line_is_understood(command: str) -> None:
     assert not [word for word in words if word.startswith("-")]
 
 
+@pytest.mark.parametrize("name", [subcommand.name for subcommand in SUBCOMMANDS])
+def test_a_subcommand_has_a_row_and_a_section(name: str) -> None:
+    """The row of the table in cli.md links to the section, which may describe several subcommands."""
+    page = PAGES["docs/cli.md"]
+    rows = re.findall(r"(?m)^\| \[(`.*?)\]\(#([\w-]+)\) \| ", page)
+    anchors = [anchor for names, anchor in rows if name in re.findall(r"`(\w+)[^`]*`", names)]
+    assert len(anchors) == 1
+    assert anchors[0] in slugs(page)
+
+
 def test_the_import_paths_of_a_project_are_changed(tmp_path: Path) -> None:
     """By the command that from-scrapy-redis.md shows: in files that git has, and in no others."""
     (command,) = {line for line in commands() if line.startswith("git grep")}
@@ -185,3 +196,14 @@ def test_the_files_that_the_way_of_a_request_names_exist() -> None:
     text = PAGES["docs/request.md"] + (DOCS / "pictures" / "request.svg").read_text()
     for name in set(re.findall(r"[\w/]+\.(?:py|lua)\b", text)):
         assert any(path.endswith(f"/{name}") for path in stored), name
+
+
+def test_the_files_that_the_package_names_exist() -> None:
+    """In its docstrings, comments and strings, without the beginning of a path; but for Scrapy's files."""
+    folders = ("scrapy_dq", "tests", "benchmarks", "docs", "example_project")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    stored = {f"/{path.relative_to(ROOT).as_posix()}" for path in files}
+    for path in (*SOURCES, *LUA):
+        for name in set(re.findall(r"(?<![\w/.-])[\w/]+\.(?:py|lua)\b", path.read_text("utf-8"))):
+            found = name.startswith("scrapy/") or any(other.endswith(f"/{name}") for other in stored)
+            assert found, f"{path.name} names {name}"

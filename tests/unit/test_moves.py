@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.frontier.model import PRIORITY_LIMIT, Ack, Admission, Bury, Fail, Move, Put, Release
-from scrapy_dq.frontier.moves import fields_of, move_of
+from scrapy_dq.frontier.moves import _KINDS, fields_of, move_of
 
 ID = b"%012d" % 1
 PUT: dict[str, Any] = {
@@ -50,7 +50,7 @@ def test_what_the_former_version_wrote_is_read() -> None:
 
 
 NO_MOVES: list[tuple[Any, ...]] = [
-    (), (5, ID), (1,), (1, ID, b""), STORED[0][:-1], (0, ID, 9, *STORED[0][3:]),
+    (), (len(_KINDS), ID), (1,), (1, ID, b""), STORED[0][:-1], (0, ID, 9, *STORED[0][3:]),
 ]  # fmt: skip
 
 

@@ -233,7 +233,7 @@ def test_a_disk_that_refuses_is_not_asked_with_every_move(
 
 
 def test_a_priority_beyond_64_bits_goes_to_disk_clamped(tight: Outbox) -> None:
-    """Scrapy takes any int; what Redis is given is within ±2⁵⁰ in any case."""
+    """Scrapy takes any int; what Redis is given is within ±2⁴⁹ in any case."""
     for number in range(30):
         move = put(number)
         move.priority = 2**70
