@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
-from support.conditions import conditions
+from support.conditions import measured_on
 from support.redis_server import RedisServer
 from support.waiting import wait_until
 
@@ -102,7 +102,7 @@ def table(crawls: list[Crawl], options: argparse.Namespace) -> str:
     return "\n\n".join([
         markdown(["a page takes", "workers", "pages per second", f"against {options.workers[0]}"], rows),
         f"Medians (lowest–highest) of {options.repetitions} crawls of {crawls[0].pages:,} pages, in turn. "
-        f"{conditions(('scrapy',), 'AOF everysec, loopback')}; the shop and Redis on the same machine.",
+        f"{measured_on(('scrapy',), 'AOF everysec, loopback')}; the shop and Redis on the same machine.",
     ])  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.domain_crawl import CONTENDERS, MEMORY, SETTINGS, Crawl, crawl
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
-from support.conditions import conditions
+from support.conditions import measured_on
 
 HEAD = [
     "scheduler", "workers", "quick domains alone, pages/s", "beside the slow domain, pages/s",
@@ -45,7 +45,7 @@ def table(crawls: Sequence[Crawl], options: argparse.Namespace) -> str:
             spread([c.redis_ms for c in own], 2),
         ])  # fmt: skip
     legend = _legend(options, any(crawl.stopped for crawl in crawls))
-    ran_on = conditions(("Scrapy", "redis"), "AOF everysec")
+    ran_on = measured_on(("Scrapy", "redis"), "AOF everysec")
     return f"{markdown(HEAD, rows)}\n\n{legend}\n\n{ran_on}."
 
 

@@ -24,7 +24,7 @@ from benchmarks.tables import markdown, ratios, spread, tell, write_json
 from scrapy_dq.frontier import Frontier, wire
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Ack, Admission, Limits, Move, Order, Put, Receipt
-from support.conditions import conditions
+from support.conditions import measured_on
 from support.redis_server import RedisServer
 
 COUNTS = [10, 100, 1_000, 10_000, 100_000]
@@ -153,7 +153,7 @@ async def run(partitions: int, want: int, repetition: int, options: argparse.Nam
 
 def tables(runs: Sequence[Run], options: argparse.Namespace) -> str:
     """Return the markdown tables, with the conditions below them."""
-    ran_on = conditions(("redis",), "AOF everysec, no rewrites")
+    ran_on = measured_on(("redis",), "AOF everysec, no rewrites")
     limit = f", each limited to {options.concurrency:,} at once" if options.concurrency else ""
     memory = {r.partitions: r.bytes_per_entry for r in runs}
     return "\n\n".join([

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq import Queue
-from support.conditions import conditions
+from support.conditions import measured_on
 from support.redis_server import RedisServer
 
 ITEM = {"url": "http://localhost/" + "a" * 60, "meta": {"depth": 3}}
@@ -94,7 +94,7 @@ def table(rates: list[Rate], options: argparse.Namespace) -> str:
     return "\n\n".join([
         markdown(["call", "threads", "items per second", "µs of CPU of this process per item"], rows),
         f"Medians (lowest–highest) of {options.repetitions} repetitions, of {options.items:,} items each "
-        f"({MANY} times that for put_all). {conditions(('redis',), 'AOF everysec, loopback')}.",
+        f"({MANY} times that for put_all). {measured_on(('redis',), 'AOF everysec, loopback')}.",
     ])  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from scrapy_dq.commands.output.progress import read_status
 from scrapy_dq.frontier import limit
 from scrapy_dq.frontier.model import Limits, Put
 from scrapy_dq.settings import Config
-from support.conditions import conditions
+from support.conditions import measured_on
 from support.redis_server import RedisServer
 
 BAR_S = 0.1
@@ -111,7 +111,7 @@ def main() -> None:
     print(markdown(head, rows))
     print(
         f"\nMedians (lowest–highest) of {options.repetitions} looks at {options.entries:,} entries in "
-        f"{options.partitions:,} partitions. {conditions(('redis',), 'AOF everysec, loopback')}.\n"
+        f"{options.partitions:,} partitions. {measured_on(('redis',), 'AOF everysec, loopback')}.\n"
     )
     print(f"Commands that Redis ran for them: {', '.join(sorted(called))}.")
     whole = called - OF_THE_COMMANDS_SIZE - BOUNDED - OF_WORKERS

@@ -211,7 +211,7 @@ def check_info(
     Raises:
         FrontierRefused: the message has the command or the version that fixes it.
     """
-    for finding in health.needed(info, target, embedded=embedded):
+    for finding in health.check_requirements(info, target, embedded=embedded):
         if finding.level == health.BAD:
             raise FrontierRefused(finding.text)
         if finding.level == health.WARN:

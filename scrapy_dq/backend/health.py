@@ -12,7 +12,9 @@ OK, WARN, BAD = "ok", "warn", "bad"
 SLOW_S = 0.1
 """Larger exchanges compensate for this latency, but a worker that starts waits for several trips."""
 CLOCK_OFF_S = 2.0
+"""Seconds between the clocks of Redis and of this host from which on doctor warns."""
 NEARLY_FULL = 0.9
+"""The share of maxmemory from which on it warns."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,18 @@ class Finding:
     """The result of one check."""
 
     what: str
+    """The name of the check."""
     level: str
     """ok, warn or bad."""
     text: str
-    """What was found; unless that is ok, also what to change."""
+    """What was found; for warn and bad also what to change."""
 
 
-def needed(info: Mapping[str, Any], target: str, *, embedded: bool = False) -> Iterator[Finding]:
-    """Yield the checks of INFO that decide whether a worker starts: if one is bad, it does not."""
+def check_requirements(info: Mapping[str, Any], target: str, *, embedded: bool = False) -> Iterator[Finding]:
+    """Yield a finding for each thing that a worker needs of Redis, from its INFO.
+
+    If one is bad, no worker starts.
+    """
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
         yield Finding("version", BAD, f"Redis at {target} is version {version}; 6.2 or newer is needed")
@@ -37,7 +43,7 @@ def needed(info: Mapping[str, Any], target: str, *, embedded: bool = False) -> I
     if int(info.get("aof_enabled", 0)):
         yield Finding("persistence", OK, "AOF: at most the last second is lost if it is killed")
     elif embedded:
-        yield Finding("persistence", OK, "none seen; the embedded Redis sets it up itself")
+        yield Finding("persistence", OK, "no AOF reported; the embedded Redis is started with it")
     else:
         yield Finding(
             "persistence", WARN,
@@ -62,24 +68,27 @@ def _eviction(policy: str, target: str) -> Finding:
     return Finding("eviction", OK, policy)
 
 
-def at_work(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the checks of INFO for the current state of a Redis."""
+def check_operation(info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield findings on how Redis is working now, from its INFO."""
     if info.get("role") == "slave":
-        yield Finding("role", BAD, "a replica, which takes no writes. Name its master in REDIS_URL")
-    for part, asks in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
-        if info.get(part, "ok") != "ok":
+        yield Finding(
+            "role", BAD,
+            "this Redis is a replica and accepts no writes. Put the address of its master into REDIS_URL",
+        )  # fmt: skip
+    for status, file in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
+        if info.get(status, "ok") != "ok":
             yield Finding(
-                "disk", BAD, f"its last {asks} could not be written. Free some disk space, and see its log"
+                "disk", BAD, f"the last write of its {file} failed. Free disk space, and read Redis's log"
             )
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    text = f"{size(used)} used, {f'maxmemory {size(limit)}' if limit else 'no maxmemory'}"
+    text = f"{format_bytes(used)} used, {f'maxmemory {format_bytes(limit)}' if limit else 'no maxmemory'}"
     if not limit or used < NEARLY_FULL * limit:
         yield Finding("memory", OK, text)
     else:
         yield Finding(
             "memory", BAD if used >= limit else WARN,
-            f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with more, or "
-            f"free some memory",
+            f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with a larger "
+            f"value, or free memory",
         )  # fmt: skip
 
 
@@ -94,11 +103,11 @@ def latency(median_s: float) -> Finding:
 def clock(offset_s: float) -> Finding:
     """Judge by how many seconds the clock of Redis is ahead of this host's; negative: behind."""
     if abs(offset_s) < CLOCK_OFF_S:
-        return Finding("clock", OK, f"{round(offset_s * 1000) or 0} ms from this host's")
+        return Finding("clock", OK, f"differs by {round(offset_s * 1000) or 0} ms from this host's clock")
     return Finding(
         "clock", WARN,
-        f"{offset_s:+.0f} s from this host's: times shown, and dq_not_before, follow the clock of Redis. "
-        f"Synchronize both with NTP",
+        f"differs by {offset_s:+.0f} s from this host's clock. Redis's clock decides about displayed times "
+        f"and dq_not_before. Synchronize both with NTP",
     )  # fmt: skip
 
 
@@ -106,15 +115,20 @@ def scripts(refused: str, cached: bool) -> Finding:
     """Judge whether scripts run; *refused* is what Redis says if they do not."""
     if refused:
         return Finding(
-            "scripts", BAD, f"Redis refuses them: {refused}. Allow this user EVAL, EVALSHA and what they call"
-        )
+            "scripts", BAD,
+            f"Redis refuses scripts: {refused}. Allow this user EVAL, EVALSHA and the commands that the "
+            f"scripts call",
+        )  # fmt: skip
     return Finding(
         "scripts", OK, "run; " + ("the exchange is cached" if cached else "the exchange is not cached yet")
     )
 
 
 def signing(host: str) -> Iterator[Finding]:
-    """Yield a warning for unsigned entries if Redis, on *host*, is on another host; empty: a local socket."""
+    """For unsigned entries: yield a warning if *host*, that of Redis, is another machine.
+
+    An empty *host* means a local socket.
+    """
     try:
         here = ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -127,7 +141,7 @@ def signing(host: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return a number of bytes as text with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:

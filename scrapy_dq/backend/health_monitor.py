@@ -44,7 +44,7 @@ class HealthMonitor:
     def _compare(self, info: dict[str, Any]) -> None:
         found = [
             finding
-            for finding in health.needed(info, self._target, embedded=self._embedded)
+            for finding in health.check_requirements(info, self._target, embedded=self._embedded)
             if finding.level != health.OK
         ]
         for finding in found:

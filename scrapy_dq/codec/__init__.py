@@ -1,4 +1,4 @@
-"""Request <-> bytes, versioned, safe; and the items of a Queue."""
+"""Requests to bytes and back, with a format number and without running code; also the items of a Queue."""
 
 from scrapy_dq.codec.classes import BadType
 from scrapy_dq.codec.items import Items

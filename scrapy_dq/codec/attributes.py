@@ -1,4 +1,7 @@
-"""What the attributes of a stored request may be. Both ends check the same: what encodes also decodes."""
+"""Which values the attributes of a stored request may have.
+
+Encoder and decoder make the same checks: what can be encoded can be decoded.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from urllib.parse import urlsplit
 from scrapy_dq.codec.unfit import Unfit
 
 Check = Callable[[Any], Any]
-"""Return the value, in plain types; raise Unfit, or anything else."""
+"""Returns the value in plain types. Raises Unfit, or any other exception, if it is not acceptable."""
 
 KEYS = {
     "url": 1,
@@ -31,7 +34,10 @@ KEYS = {
     "flags": 12,
     "cb_kwargs": 13,
 }
-"""The attributes of a Request, as entries of FORMAT 1 name them; what a subclass adds is named in full."""
+"""The numbers that stand for a Request's attributes in FORMAT 1.
+
+Attributes that a subclass adds are stored under their names.
+"""
 
 DEFAULTS: dict[str, Any] = {
     "callback": None,
@@ -47,27 +53,27 @@ DEFAULTS: dict[str, Any] = {
     "flags": None,
     "cb_kwargs": None,
 }
-"""What is left out of an entry, as a constructor takes it."""
+"""Defaults: an attribute with this value is not stored."""
 
-WRITTEN = {
+HAND_WRITTEN_TYPES = {
     "headers": "an object, or a list of pairs",
     "cookies": "an object, or a list of objects",
     "meta": "an object",
     "cb_kwargs": "an object",
     "flags": "a list",
 }
-"""What those that hold others may be where a person or a program writes them down."""
+"""Types that container attributes may have in JSON that a person or a program has written."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f]").search
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
 MAX_ENCODING = 40
-_NO_WORD = re.compile(r"[^a-z0-9]+")
-_NO_TEXT = {
+_NON_WORD = re.compile(r"[^a-z0-9]+")
+_NOT_TEXT_ENCODINGS = {
     "aliases", "base64_codec", "bz2_codec", "charmap", "hex_codec", "quopri_codec", "rot_13", "undefined",
     "uu_codec", "zlib_codec",
 }  # fmt: skip
-LONGEST_HOST = 1_000
-"""With user, password and port; a name has 253 characters at most."""
+MAX_NETLOC = 1_000
+"""Characters of a URL's host with user, password and port. A host name has at most 253."""
 LONGEST_METHOD = 100
 """Scrapy counts requests by their methods, and keeps these counts."""
 _IGNORED_IN_FRONT = "".join(map(chr, range(33)))
@@ -75,12 +81,13 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
 def check_host(url: str) -> None:
-    """Raise Unfit if *url* has a host that is longer than any, and no ASCII; before a Request is made.
+    """Raise Unfit if *url* is not ASCII and its host part is longer than a real one can be.
 
-    Python encodes such a host in a time that grows with the square of its length: an hour for one of 100 kB.
+    Call it before a Request is made. Python encodes such a host in a time that grows with the square of its
+    length: an hour for one of 100 kB.
     """
-    if not url.isascii() and len(urlsplit(url.lstrip(_IGNORED_IN_FRONT)).netloc) > LONGEST_HOST:
-        raise Unfit(f"its host has more than {LONGEST_HOST:,} characters")
+    if not url.isascii() and len(urlsplit(url.lstrip(_IGNORED_IN_FRONT)).netloc) > MAX_NETLOC:
+        raise Unfit(f"its host has more than {MAX_NETLOC:,} characters")
 
 
 def url_check(schemes: Collection[str]) -> Check:
@@ -101,13 +108,18 @@ def url_check(schemes: Collection[str]) -> Check:
 
 def method(value: Any) -> str:
     if type(value) is not str or len(value) > LONGEST_METHOD or not _TOKEN(value):
-        raise Unfit(f"a method is a token of at most {LONGEST_METHOD} ASCII letters")
+        raise Unfit(
+            f"a method consists of at most {LONGEST_METHOD} ASCII letters, digits and !#$%&'*+.^_`|~-"
+        )
     return value
 
 
 def check_written(written: Mapping[str, Any]) -> None:
-    """Raise Unfit for what holds nothing where something is held: Request would speak in riddles."""
-    for name, kind in WRITTEN.items():
+    """Raise Unfit for an attribute that should be a container and is not.
+
+    Request's own error would be hard to understand.
+    """
+    for name, kind in HAND_WRITTEN_TYPES.items():
         value = written.get(name)
         is_object = "object" in kind and isinstance(value, Mapping)
         is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
@@ -116,20 +128,22 @@ def check_written(written: Mapping[str, Any]) -> None:
 
 
 def headers(value: Any) -> dict[bytes, list[bytes]]:
-    """Return headers as a plain dict. An empty list is kept: it keeps a default header from being set."""
+    """Return headers as a plain dict. An empty list is kept: it prevents Scrapy from setting the default
+    header.
+    """
     if not isinstance(value, dict):
         raise Unfit("headers are a dict")
     plain = dict(value)
-    text = b""
+    joined = b""
     for name, values in plain.items():
         if type(name) is not bytes or type(values) is not list:
-            raise Unfit("headers are lists of bytes by bytes")
-        text += name
+            raise Unfit("headers must map bytes to lists of bytes")
+        joined += name
         for one in values:
             if type(one) is not bytes:
-                raise Unfit("headers are lists of bytes by bytes")
-            text += one
-    if text.translate(None, b"\r\n\0") != text:
+                raise Unfit("headers must map bytes to lists of bytes")
+            joined += one
+    if joined.translate(None, b"\r\n\0") != joined:
         raise Unfit("a header contains CR, LF or NUL")
     return plain
 
@@ -138,18 +152,18 @@ def encoding(value: Any) -> str:
     if type(value) is not str:
         raise Unfit("an encoding is a str")
     if value not in _USUAL_ENCODINGS:
-        # Not by asking Python: it keeps each name that it was asked for, and a stranger has many, long ones.
-        name = _NO_WORD.sub("_", value.lower()).strip("_") if len(value) <= MAX_ENCODING else ""
+        # Not codecs.lookup(): it caches every name, so that untrusted input could fill the memory.
+        name = _NON_WORD.sub("_", value.lower()).strip("_") if len(value) <= MAX_ENCODING else ""
         if name not in _encodings():
-            raise Unfit(f"{value!a:.50} is no text encoding of Python")
+            raise Unfit(f"{value!a:.50} is not a text encoding that Python knows")
     return value
 
 
 @cache
 def _encodings() -> frozenset[str]:
     modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
-    names = {alias for alias, module in aliases.items() if module not in _NO_TEXT}
-    return frozenset(names | modules - _NO_TEXT)
+    names = {alias for alias, module in aliases.items() if module not in _NOT_TEXT_ENCODINGS}
+    return frozenset(names | modules - _NOT_TEXT_ENCODINGS)
 
 
 def body(value: Any) -> Any:
@@ -164,7 +178,7 @@ def flags(value: Any) -> Any:
     return _exactly(value, list)
 
 
-def mapping(value: Any) -> Any:
+def plain_dict(value: Any) -> Any:
     return _exactly(value, dict)
 
 
@@ -179,11 +193,11 @@ def anything(value: Any) -> Any:
 
 
 def unknown(value: Any) -> Any:
-    raise Unfit("this version does not know it")
+    raise Unfit("this version of scrapy_dq does not know it")
 
 
 def _exactly(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise Unfit(f"a {names} should stand here, not a {type(value).__name__}")
+        raise Unfit(f"expected {names}, not {type(value).__name__}")
     return value

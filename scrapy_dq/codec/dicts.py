@@ -43,13 +43,13 @@ class Dicts:
 
     def arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:
         """Return the class, and what its constructor takes; raise Unfit, or anything else."""
-        values = dict(attributes.mapping(values))
+        values = dict(attributes.plain_dict(values))
         name = values.pop(CLASS, None)
         cls = Request if name is None else self._find_class(name)
         found: dict[str, Any] = {}
         for name, value in values.items():
             if name not in cls.attributes:
-                raise Unfit(f"attribute {name!a:.100}: this version does not know it")
+                raise Unfit(f"attribute {name!a:.100}: this version of scrapy_dq does not know it")
             if value is None and name in DEFAULTS:
                 continue
             try:

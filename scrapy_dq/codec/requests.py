@@ -105,11 +105,11 @@ class Codec:
         }
         nested = {
             "cookies": attributes.cookies,
-            "meta": attributes.mapping,
+            "meta": attributes.plain_dict,
             "priority": attributes.priority,
             "dont_filter": attributes.anything,
             "flags": attributes.flags,
-            "cb_kwargs": attributes.mapping,
+            "cb_kwargs": attributes.plain_dict,
         }
         self._write = {
             "callback": callbacks.name_of,
@@ -255,7 +255,7 @@ class Codec:
         plan.proven = True
 
     def _request(self, entry: Any) -> Request:
-        class_name = attributes.mapping(entry).pop(_CLASS, None)
+        class_name = attributes.plain_dict(entry).pop(_CLASS, None)
         cls = Request if class_name is None else self._request_class(class_name)
         plan = self._plan(cls)
         kwargs: dict[str, Any] = {}

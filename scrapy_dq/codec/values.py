@@ -216,7 +216,7 @@ def _zone(offset: int | None) -> timezone | None:
 def _checked(kind: type, plain: Any) -> Any:
     # bytearray(10**12) would take the memory, datetime(b"...") skips its own checks.
     if type(plain) is not kind:
-        raise Unfit(f"a {kind.__name__} should stand here, not a {type(plain).__name__}")
+        raise Unfit(f"expected {kind.__name__}, not {type(plain).__name__}")
     return plain
 
 

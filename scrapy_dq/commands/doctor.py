@@ -109,7 +109,10 @@ def examine(place: looking.Place) -> list[Finding]:
         text = "INFO is not allowed, so version, eviction and persistence are unknown. Allow this user INFO"
         findings = [health.Finding("INFO", health.WARN, text)]
     else:
-        findings = [*health.needed(info, place.target, embedded=place.config.embedded), *health.at_work(info)]
+        findings = [
+            *health.check_requirements(info, place.target, embedded=place.config.embedded),
+            *health.check_operation(info),
+        ]
     if not place.config.signing_keys:
         findings += health.signing(str(place.client.get_connection_kwargs().get("host", "")))
     trips = []

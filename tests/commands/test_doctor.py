@@ -78,7 +78,7 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
 )
 def test_how_a_redis_fares(changed: dict[str, Any], expected: dict[str, str]) -> None:
     """By its INFO."""
-    assert {f.what: f.level for f in health.at_work(HEALTHY | changed)} == expected
+    assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
 
 
 def test_what_is_measured_is_judged() -> None:
@@ -86,7 +86,7 @@ def test_what_is_measured_is_judged() -> None:
     assert [health.latency(s).level for s in (0.001, 0.09, 0.11)] == ["ok", "ok", "warn"]
     assert [health.clock(s).level for s in (0.0, -1.9, 2.5, -90)] == ["ok", "ok", "warn", "warn"]
     assert health.scripts("NOPERM", False).level == "bad"
-    assert [health.size(n) for n in (0, 1023, 1024, 5 * 1024**3, 1024**5)] == [
+    assert [health.format_bytes(n) for n in (0, 1023, 1024, 5 * 1024**3, 1024**5)] == [
         "0 B", "1,023 B", "1.0 KiB", "5.0 GiB", "1,024.0 TiB",
     ]  # fmt: skip
 

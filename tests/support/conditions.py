@@ -1,4 +1,4 @@
-"""What a measurement ran on, for the line below its table."""
+"""The versions and the machine of a measurement, for the line below its table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from importlib.metadata import version
 from support.redis_server import RedisServer
 
 
-def conditions(packages: Sequence[str], persistence: str) -> str:
-    """Return date, versions, Redis (with its *persistence*) and number of cores."""
+def measured_on(packages: Sequence[str], persistence: str) -> str:
+    """Return date, versions, Redis version and number of cores.
+
+    Args:
+        persistence: the caller's description of how Redis stores, which is included.
+    """
     with RedisServer() as redis, redis.client() as client:
         redis_version = client.info("server")["redis_version"]
     versions = ", ".join(f"{name} {version(name)}" for name in packages)

@@ -557,9 +557,9 @@ def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None
     ("fields", "why"),
     [
         ({META: {}}, "it has no url"),
-        ([URL], "a dict should stand here, not a list"),
-        ({1: URL, BODY: "text"}, "body: a bytes should stand here, not a str"),
-        ({1: URL, 16: 1}, "attribute 16: this version does not know it"),
+        ([URL], "expected dict, not list"),
+        ({1: URL, BODY: "text"}, "body: expected bytes, not str"),
+        ({1: URL, 16: 1}, "attribute 16: this version of scrapy_dq does not know it"),
         ({1: URL, 14: "x"}, "a depth is an int"),
         ({1: URL, 14: 1, META: {"depth": 2}}, "'depth' is written twice"),
         ({1: URL, 14: 1, META: 5}, "'depth' is written twice"),
@@ -859,7 +859,7 @@ def test_names_of_encodings_are_not_kept(codec: Codec) -> None:
     before = len(encodings._cache)  # type: ignore[attr-defined]
     for n in range(50):
         for name in (f"utf{n}x", "x" * 1000 + str(n)):
-            with pytest.raises(CannotDecode, match="is no text encoding of Python"):
+            with pytest.raises(CannotDecode, match="is not a text encoding that Python knows"):
                 codec.decode(bytes((FORMAT,)) + msgpack.packb({1: URL, 9: name}))
     assert len(encodings._cache) == before  # type: ignore[attr-defined]
 

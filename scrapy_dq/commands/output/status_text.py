@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from scrapy_dq.backend.health import size
+from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.commands.output.display import print_rows, print_table, span, width
 from scrapy_dq.commands.output.progress import COUNTS, TOP, left, settled
 
@@ -43,7 +43,9 @@ def speed(status: dict[str, Any]) -> str:
 def memory(status: dict[str, Any]) -> str:
     """Return how much memory Redis uses; empty if that is unknown."""
     used, limit = status["redis_memory_bytes"], status["redis_maxmemory_bytes"]
-    return "" if used is None else f"Redis uses {size(used)}" + (f" of {size(limit)}" if limit else "")
+    if used is None:
+        return ""
+    return f"Redis uses {format_bytes(used)}" + (f" of {format_bytes(limit)}" if limit else "")
 
 
 def missing(status: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scrapy_dq.backend.health import size
+from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.commands.output.display import span, table_of
 from scrapy_dq.commands.output.progress import TOP, left, settled
 from scrapy_dq.commands.output.status_text import partition_tables, phase_of, speed
@@ -90,7 +90,7 @@ def _counts(status: dict[str, Any], width: int) -> RenderableType:
 def _count(name: str, status: dict[str, Any]) -> tuple[Text, Text, str]:
     if name == "redis":
         used = status["redis_memory_bytes"]
-        return Text("Redis"), Text("?" if used is None else size(used), style="bold"), ""
+        return Text("Redis"), Text("?" if used is None else format_bytes(used), style="bold"), ""
     style = "bold red" if status[name] and name in BAD else "bold"
     return Text(name.replace("_", " ")), Text(f"{status[name]:,}", style=style), ""
 
