@@ -1,7 +1,8 @@
 """Write the generated parts of the documentation: `python docs/generate.py`.
 
 A generated part of a page stands between `<!-- generated: NAME -->` and `<!-- end -->`. The sources are the
-definitions of the settings, the names of the stats and the docstrings of what can be imported.
+definitions of the settings, the names of the stats and the docstrings of what can be imported. Generated are
+also the lines of docs/settings.md that begin with "Default", and pictures/request.svg.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ MODULES = (
     "scrapy_dq.dupefilter", "scrapy_dq.pipelines", "scrapy_dq.spiders", "scrapy_dq.connection",
     "scrapy_dq.commands",
 )  # fmt: skip
-"""What programs import and settings name."""
-ELSEWHERE = {
+"""The public modules."""
+SUMMARIES = {
     "RFPDupeFilter": "Scrapy's own class, under the name that scrapy-redis has for its dupefilter.",
     "ShutDown": "The queue was shut down or closed. Since Python 3.13 this is `queue.ShutDown`.",
 }
-"""What is not ours in every version of Python or Scrapy."""
+"""Summaries of names that scrapy_dq re-exports from Python or Scrapy, depending on their version."""
 
 
-def pages() -> Iterator[tuple[Path, str]]:
-    """Yield each page that has generated parts, and each picture, with its text as it should be."""
+def generated_files() -> Iterator[tuple[Path, str]]:
+    """Yield each page that has generated parts, and each picture, with its up-to-date text."""
     settings = (DOCS / "settings.md").read_text("utf-8")
     for setting in SETTINGS:
         head = rf"(?m)^(### `{setting.name}`\n\n)Default .*$"
@@ -45,7 +46,7 @@ def pages() -> Iterator[tuple[Path, str]]:
                 f"docs/settings.md has no section that begins: ### `{setting.name}`, Default ..."
             )
     order = re.findall(r"(?m)^### `(\w+)`$", settings)
-    settings = filled(settings, "settings", overview(order))
+    settings = filled(settings, "settings", settings_table(order))
     yield DOCS / "settings.md", filled(settings, "stats", stats_table())
     for page, part in (("stats.md", stats_table()), ("api.md", public_names())):
         text = (DOCS / page).read_text("utf-8")
@@ -57,17 +58,17 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def filled(page: str, name: str, part: str) -> str:
-    """Return *page* with *part* in place of what stands between its two marks."""
+    """Return *page* with the text between its two marks replaced by *part*."""
     marks = rf"(<!-- generated: {name} -->\n)(?:.*?\n)??(<!-- end -->)"
     text, found = re.subn(marks, lambda mark: f"{mark[1]}\n{part}\n{mark[2]}", page, flags=re.DOTALL)
     if found != 1:
         raise SystemExit(
-            f"a page should have the mark <!-- generated: {name} --> once; it is there {found} times"
+            f"a page must contain the mark <!-- generated: {name} --> exactly once; found {found}"
         )
     return text
 
 
-def overview(order: list[str]) -> str:
+def settings_table(order: list[str]) -> str:
     """Return the table of all settings, in the *order* of their sections."""
     by_name = {setting.name: setting for setting in SETTINGS}
     rows = [
@@ -103,7 +104,7 @@ def public_names() -> str:
             rows.append(
                 f"| `{name}` | {_summary(name, value) if first == full else f'the same as `{first}`'} |\n"
             )
-            documented += [full] if first == full and name not in ELSEWHERE else []
+            documented += [full] if first == full and name not in SUMMARIES else []
         marks = f"\n<!-- autodoc: {' '.join(documented)} -->\n" if documented else ""
         parts.append(f"## {path}\n\n| name | what it is |\n|---|---|\n{''.join(rows)}{marks}")
     return "\n".join(parts)
@@ -111,11 +112,11 @@ def public_names() -> str:
 
 def _summary(name: str, value: Any) -> str:
     # Not inspect.getdoc(), which falls back to Scrapy's own docstring of a base class.
-    return ELSEWHERE.get(name) or " ".join(inspect.cleandoc(value.__doc__).split("\n\n")[0].split())
+    return SUMMARIES.get(name) or " ".join(inspect.cleandoc(value.__doc__).split("\n\n")[0].split())
 
 
 def main() -> None:
-    for path, text in pages():
+    for path, text in generated_files():
         path.write_text(text, "utf-8")
 
 

@@ -1,8 +1,8 @@
 """Moves a scrapy-redis crawl into the frontier: first what it had seen, then what it had left to do.
 
-The order is what makes a kill harmless. A worker that starts between the two misses requests, which the next
-adoption brings; the other way round it would crawl again what scrapy-redis had finished. An adopted request
-itself is not looked up among what scrapy-redis had seen: there it stands, as seen, since it was queued.
+The order makes a kill harmless. A worker that starts between the two steps lacks requests, which the next
+adoption brings; in the other order it would crawl again what scrapy-redis had finished. Adopted requests are
+not checked against the adopted fingerprints: scrapy-redis recorded each as seen when it was queued.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ MAX_REASONS = 1_000
 
 
 class Progress(Protocol):
-    """Shows how far it is."""
+    """Shows the progress of an adoption."""
 
     def begin(self, what: str, total: int) -> None: ...
     def advance(self, count: int) -> None: ...
 
 
 @dataclass
-class Tally:
+class AdoptionCounts:
     """What became of everything that was read."""
 
     requests: int = 0
     known: int = 0
     """Requests, readable or not, that the frontier had already."""
     dead: int = 0
-    """Dead letters, new ones."""
+    """New dead letters."""
     dead_before: int = 0
-    """Dead letters that an earlier adoption has left; they are among those that are known."""
+    """Dead letters that an earlier adoption left; they are also counted in `known`."""
     cut: int = 0
-    """Of them, those of which a part is kept."""
+    """Dead letters, new or earlier, of which only the first DQ_MAX_ENTRY_BYTES are kept."""
     reasons: Counter[str] = field(default_factory=Counter)
     fingerprints: int = 0
     new_fingerprints: int = 0
-    no_fingerprints: int = 0
+    invalid_fingerprints: int = 0
     """Members of the dupefilter that scrapy-redis 0.9 would not have written."""
 
     def count_reason(self, reason: str, by: int) -> None:
-        """Count a reason of dead letters; those that come after very many others under one name."""
+        """Count a reason; after MAX_REASONS different ones, all others are counted as 'other reasons'."""
         known = reason in self.reasons or len(self.reasons) < MAX_REASONS
         self.reasons[reason if known else "other reasons"] += by
 
     @property
     def has_dead(self) -> bool:
-        """Some could not be read: their source is the only place to mend them from."""
+        """Some could not be read: to repair them the source is needed."""
         return bool(self.dead or self.dead_before)
 
     @property
@@ -84,55 +84,56 @@ class Adopter:
         """
         Args:
             connect, ttl_s, rollback_horizon_s: see `Producer`.
-            max_bytes: of one entry (DQ_MAX_ENTRY_BYTES).
+            max_bytes: the largest entry that is stored (DQ_MAX_ENTRY_BYTES).
         """
-        self.tally = Tally()
+        self.counts = AdoptionCounts()
         self._frontier = frontier
         self._source = source
         self._progress = progress
         self._ttl_s = ttl_s
         self._max_bytes = max_bytes
         self._dead: set[str] = set()
-        self._visitor = Producer(
+        self._producer = Producer(
             frontier, crawl, connect=connect, ttl_s=ttl_s, rollback_horizon_s=rollback_horizon_s,
-            dropped=self._known,
+            dropped=self._count_known,
         )  # fmt: skip
 
     @property
     def disturbed(self) -> bool:
         """See `Producer.disturbed`."""
-        return self._visitor.disturbed
+        return self._producer.disturbed
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
         """Be a member of the crawl, so that the run is not taken for finished meanwhile; leave it open.
 
         Raises:
-            FrontierError: a worker lives, or the run is over; nothing was changed.
+            FrontierError: a worker is alive, or the run is over; nothing was changed.
         """
         await self._refuse_live_workers()
-        async with self._visitor.joined():
+        async with self._producer.joined():
             yield
 
     async def adopt_fingerprints(self, found: Found) -> None:
         """Copy a dupefilter; from then on, workers that join check against it.
 
         Raises:
-            FrontierRefused: a worker has come too early to know of it.
+            FrontierRefused: a worker joined before the fingerprints were there, and does not check against
+                them.
         """
         self._progress.begin("fingerprints", found.size)
-        number, visitor = 0, self._visitor
+        number, producer = 0, self._producer
         async for members in self._source.fingerprints(found.key):
             number += 1
-            self.tally.fingerprints += len(members)
+            self.counts.fingerprints += len(members)
             plain = [fingerprint for fingerprint in map(_unhex, members) if fingerprint]
-            self.tally.no_fingerprints += len(members) - len(plain)
+            self.counts.invalid_fingerprints += len(members) - len(plain)
             adopt = partial(
-                self._frontier.adopt, visitor.epoch, visitor.run, visitor.worker_id, number, plain
+                self._frontier.adopt, producer.epoch, producer.run, producer.worker_id, number, plain
             )
-            new, intact = await visitor.patiently(adopt)
-            visitor.disturbed = visitor.disturbed or not intact
-            self.tally.new_fingerprints += new
+            new, intact = await producer.patiently(adopt)
+            producer.disturbed = producer.disturbed or not intact
+            self.counts.new_fingerprints += new
             self._progress.advance(len(members))
             if number == 1:
                 await self._refuse_live_workers()
@@ -143,41 +144,41 @@ class Adopter:
         """Put every request of a queue, so that it is served as it would have been there.
 
         Args:
-            tail_first: a LIST that scrapy-redis serves from its tail.
-            newest_first: of equal requests, our order serves the last one that was put.
+            tail_first: the queue is a LIST that scrapy-redis serves from its tail.
+            newest_first: the order of this crawl serves, of equal requests, the newest first.
         """
         self._progress.begin("requests", queue.size)
         unique = queue.type == "zset"
         async for members in self._source.members(queue, tail_first, backwards=newest_first):
             for member in members:
                 put = reader.put_of(member, unique)
-                self.tally.requests += 1
+                self.counts.requests += 1
                 if put.reason:
-                    self.tally.dead += 1
-                    self.tally.cut += len(member) > self._max_bytes
-                    self.tally.count_reason(put.reason, 1)
-                await self._visitor.put(put)
+                    self.counts.dead += 1
+                    self.counts.cut += len(member) > self._max_bytes
+                    self.counts.count_reason(put.reason, 1)
+                await self._producer.put(put)
             self._progress.advance(len(members))
-        await self._visitor.hand_in()
+        await self._producer.hand_in()
 
     async def _refuse_live_workers(self) -> None:
-        own = self._visitor.worker_id
+        own = self._producer.worker_id
         others = self._dead | {own}
-        alive = await self._visitor.patiently(
+        alive = await self._producer.patiently(
             lambda: find_alive(self._frontier, self._ttl_s, "adopt", others)
         )
         if alive:
             raise FrontierRefused(
-                f"worker {alive} of crawl {self._frontier.crawl!r} is alive, and would not know what "
-                f"scrapy-redis has seen: stop it first"
+                f"worker {alive} of crawl {self._frontier.crawl!r} is alive, and would crawl again "
+                f"what scrapy-redis has seen: stop it first"
             )
         self._dead = others - {own}
 
-    def _known(self, put: Put) -> None:
-        self.tally.known += 1
+    def _count_known(self, put: Put) -> None:
+        self.counts.known += 1
         if put.reason:
-            self.tally.dead -= 1
-            self.tally.dead_before += 1
+            self.counts.dead -= 1
+            self.counts.dead_before += 1
 
 
 def _unhex(member: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.adoption import plain_pickle
-from scrapy_dq.adoption.adopter import Adopter, Progress, Tally
+from scrapy_dq.adoption.adopter import Adopter, AdoptionCounts, Progress
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import BadSource, Found, Source
 from scrapy_dq.backend.connection import Connection
@@ -57,7 +57,7 @@ class Report:
     start_urls: list[Found]
     served: str = ""
     """priority, fifo or lifo; empty: there is no queue."""
-    tally: Tally = field(default_factory=Tally)
+    counts: AdoptionCounts = field(default_factory=AdoptionCounts)
     changed: bool = False
     """The queue was not the same before and after."""
     disturbed: bool = False
@@ -106,7 +106,7 @@ async def take_over(
             rollback_horizon_s=config.rollback_horizon_s,
             max_bytes=config.max_entry_bytes,
         )
-        report.tally = adopter.tally
+        report.counts = adopter.counts
         partition_of = partition_without_downloader if config.partition_by == "slot" else lambda _: b""
         fingerprint = fingerprinter.fingerprint
         reader = Reader(report.queue.key, loads, codec, fingerprint, partition_of, config.max_entry_bytes)
@@ -121,7 +121,7 @@ async def take_over(
             )
         report.disturbed = adopter.disturbed
         report.changed = await source.mark(report.queue) != before
-        if wishes.delete_source and report.complete and not report.tally.has_dead:
+        if wishes.delete_source and report.complete and not report.counts.has_dead:
             keys = [found.key for found in (report.queue, report.dupefilter) if found.size]
             say(f"All of it is stored. Deleting {' and '.join(map(repr, keys))}")
             await source.delete(keys)

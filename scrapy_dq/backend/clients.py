@@ -10,15 +10,15 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.backend.connection import check_host_name, place, unusable
+from scrapy_dq.backend.connection import arguments_error, client_arguments, enable_host_name_check
 from scrapy_dq.settings import Config, ConfigError
 
-PATIENCE_S = 30.0
+SOCKET_TIMEOUT_S = 30.0
 """Default time-out of one reply: longer than programs usually let BLPOP wait."""
 
 
 def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:
-    """Return a blocking client; `redis.Redis(**options)`, or of *url* with these options.
+    """Return a blocking client: `redis.Redis(**options)`, or one for *url* with these options.
 
     It never repeats a command, unless *options* ask for it: a repeated RPOP would lose an item, a repeated
     RPUSH would duplicate one.
@@ -36,7 +36,7 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
     options.setdefault("socket_timeout", None)
     client: redis.Redis = cls.from_url(url, **options) if url else cls(**options)
     if isinstance(client, redis.Redis):
-        check_host_name(client)
+        enable_host_name_check(client)
     return client
 
 
@@ -44,7 +44,7 @@ def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
     """Return a blocking client of the Redis that the settings of a project name.
 
     Raises:
-        ConfigError: they name none, or cannot be used.
+        ConfigError: they name no Redis, or cannot be used.
     """
     config = Config.for_items(settings)
     if config.embedded:
@@ -53,18 +53,18 @@ def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
             "while they do. Set REDIS_URL to a Redis of your own; or, to inspect the embedded one, connect "
             "to its socket, which docs/embedded.md names"
         )
-    url, options = place(config)
-    asked = ("redis_cls", "retry", "retry_on_timeout", "retry_on_error", "decode_responses")
-    options |= {name: config.redis_params[name] for name in asked if name in config.redis_params}
+    url, options = client_arguments(config)
+    passed_on = ("redis_cls", "retry", "retry_on_timeout", "retry_on_error", "decode_responses")
+    options |= {name: config.redis_params[name] for name in passed_on if name in config.redis_params}
     if settings.get("REDIS_ENCODING"):
         options["encoding"] = settings["REDIS_ENCODING"]
     if settings.get("REDIS_DECODE_RESPONSES") is not None:
         options["decode_responses"] = str(settings["REDIS_DECODE_RESPONSES"]).lower() in ("true", "1")
     for name in ("socket_timeout", "socket_connect_timeout"):
-        options.setdefault(name, PATIENCE_S)
+        options.setdefault(name, SOCKET_TIMEOUT_S)
     try:
         return get_redis(url=url, **options)
     except TypeError as error:
         raise ConfigError(f"REDIS_PARAMS cannot be used: {error}") from None
     except ValueError as error:
-        raise unusable(url, error) from None
+        raise arguments_error(url, error) from None

@@ -1,4 +1,4 @@
-"""Config -> Redis: clients without retries, and checks whether this Redis is suitable for a crawl."""
+"""Makes Redis clients from a Config, without retries, and checks whether Redis is suitable for a crawl."""
 
 from __future__ import annotations
 
@@ -28,15 +28,20 @@ from scrapy_dq.settings import Config, ConfigError
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
-PATIENCE_S = 5.0
+"""The least time between two checks that the embedded Redis runs."""
+START_PATIENCE_S = 5.0
 """How long a worker that starts waits for a Redis that does not answer."""
-_OURS = (
+_IGNORED_PARAMS = (
     "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
 )  # fmt: skip
+"""Arguments of REDIS_PARAMS that are not passed on to the clients of workers and commands."""
 
 
 class Connection:
-    """The address of the crawl's Redis, and clients for it. `open` first; `close` is safe at any time."""
+    """The address of the crawl's Redis, and clients for it.
+
+    Call `open` first; `close` may be called at any time.
+    """
 
     def __init__(self, config: Config, data_dir: Path) -> None:
         self._config = config
@@ -54,7 +59,7 @@ class Connection:
         Args:
             quiet: log no warnings about it: on the command line, `scrapy dq doctor` shows them.
         Raises:
-            FrontierRefused: it cannot be reached, denies access, or would lose the crawl.
+            FrontierRefused: it cannot be reached, denies access, is too old, or evicts keys of the crawl.
         """
         client = await self.connect()
         await self._check(client, quiet)
@@ -64,7 +69,7 @@ class Connection:
         """As `open`, but without any check, not even whether Redis answers.
 
         Raises:
-            FrontierRefused: the embedded Redis cannot be used.
+            FrontierRefused: the embedded Redis cannot be started or joined.
         """
         if self._embedded is not None:
             try:
@@ -88,7 +93,7 @@ class Connection:
             except RuntimeError:
                 self._embedded.release()  # the interpreter exits and starts no more threads: block
 
-    def need_one_slot(self, crawl: str, others: Sequence[str]) -> None:
+    def need_one_slot(self, crawl: str, key_names: Sequence[str]) -> None:
         """Refuse keys that are in another slot of a Redis Cluster than the crawl: no script can use both.
 
         Raises:
@@ -97,7 +102,7 @@ class Connection:
         if not self._cluster:
             return
         home = keys.meta(crawl)
-        for name in others:
+        for name in key_names:
             if key_slot(name.encode()) != key_slot(home.encode()):
                 tag = home[home.index("{") : home.index("}") + 1]
                 raise FrontierRefused(
@@ -111,7 +116,7 @@ class Connection:
         client: redis.Redis = self._make(redis.Redis, Retry(NoBackoff(), 0))
         return client
 
-    def missed(self) -> None:
+    def note_no_answer(self) -> None:
         """Redis did not answer: if it is the embedded one, make sure that it runs."""
         loop = asyncio.get_running_loop()
         if self._embedded is None or self._ensuring or loop.time() < self._ensured_at + ENSURE_EVERY_S:
@@ -147,21 +152,21 @@ class Connection:
             "protocol": 2,
         }
         try:
-            url, named = place(config)
+            url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
             client = cls.from_url(url, **options) if url else cls(**options)
             pool = client.connection_pool
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
             # A script that the client sends twice is applied twice: only the worker may repeat.
-            # Not among the options: the query of a URL would override them.
+            # Set here and not in *options*: the query of a URL would override those.
             pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
-            check_host_name(client)
+            enable_host_name_check(client)
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except TypeError as error:
             raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
         except ValueError as error:
-            raise unusable(place(config)[0], error) from None
+            raise arguments_error(client_arguments(config)[0], error) from None
         return client
 
     async def _check(self, client: redis.asyncio.Redis, quiet: bool) -> None:
@@ -183,7 +188,7 @@ class Connection:
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
         """Return INFO, or None if it is not allowed; wait for a Redis that is still starting."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + START_PATIENCE_S
         logged = False
         while True:
             try:
@@ -198,7 +203,7 @@ class Connection:
                 if time.monotonic() >= deadline:
                     raise
                 if not logged:
-                    logger.info("%s. Waiting up to %.0f s for it", explain(error), PATIENCE_S)
+                    logger.info("%s. Waiting up to %.0f s for it", explain(error), START_PATIENCE_S)
                     logged = True
                 await asyncio.sleep(0.2)
 
@@ -236,11 +241,11 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
 
 
 @contextmanager
-def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis, str]]:
+def client_for_commands(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis, str]]:
     """Yield a blocking client and the address of Redis, without checks; for commands.
 
     Raises:
-        FrontierRefused: Redis is not usable, or the embedded one cannot be started.
+        FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
         FrontierUnavailable: it stopped answering meanwhile.
     """
     connection = Connection(config, data_dir)
@@ -257,9 +262,9 @@ def opened_to_look(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis
         asyncio.run(connection.close())
 
 
-def place(config: Config) -> tuple[str, dict[str, Any]]:
+def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     """Return the URL of the configured Redis, or "", and all arguments of its client except for retries."""
-    options = {name: value for name, value in config.redis_params.items() if name not in _OURS}
+    options = {name: value for name, value in config.redis_params.items() if name not in _IGNORED_PARAMS}
     # Precedence as in scrapy-redis: a URL, then a socket, then REDIS_HOST.
     own_url = options.pop("url", "")
     url = config.redis_url or own_url
@@ -274,7 +279,7 @@ def place(config: Config) -> tuple[str, dict[str, Any]]:
     return "", options
 
 
-def check_host_name(client: Any) -> None:
+def enable_host_name_check(client: Any) -> None:
     """Make a TLS client verify the host name of the certificate: redis-py before 6 does not."""
     pool = client.connection_pool
     options = pool.connection_kwargs
@@ -283,7 +288,8 @@ def check_host_name(client: Any) -> None:
         options.setdefault("ssl_check_hostname", True)
 
 
-def unusable(url: str, error: Exception) -> ConfigError:
+def arguments_error(url: str, error: Exception) -> ConfigError:
+    """Return the error for a *url*, or if it is empty for REDIS_PARAMS, that redis-py cannot use."""
     if not url:
         return ConfigError(f"REDIS_PARAMS cannot be used: {error}")
     # Without the text of the error: it may contain a part of the password.
@@ -298,5 +304,5 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
     client: redis.Redis = redis.Redis.from_url(
         url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
     )
-    check_host_name(client)
+    enable_host_name_check(client)
     return client

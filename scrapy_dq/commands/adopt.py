@@ -88,31 +88,31 @@ class Adopt(Subcommand):
 
 
 def _found(report: Report) -> dict[str, Any]:
-    tally = report.tally
+    counts = report.counts
     return {
         "crawl": report.config.crawl,
         "redis": report.target,
         "complete": report.complete,
-        "adopted": tally.adopted,
-        "known": tally.known,
-        "dead": tally.dead,
-        "fingerprints": tally.fingerprints,
-        "no_fingerprints": tally.no_fingerprints,
-        "reasons": {reason: count for reason, count in tally.reasons.most_common() if count > 0},
+        "adopted": counts.adopted,
+        "known": counts.known,
+        "dead": counts.dead,
+        "fingerprints": counts.fingerprints,
+        "no_fingerprints": counts.invalid_fingerprints,
+        "reasons": {reason: count for reason, count in counts.reasons.most_common() if count > 0},
         "start_urls": {found.key: found.size for found in report.start_urls if found.size},
         "deleted": report.deleted,
     }
 
 
 def _rows(report: Report) -> Iterator[tuple[str, int]]:
-    tally = report.tally
+    counts = report.counts
     if not report.nothing:
-        yield "requests adopted", tally.adopted
-        yield "already seen", tally.known
-        yield "dead letters", tally.dead
-        yield "fingerprints", tally.fingerprints
-    if tally.no_fingerprints:
-        yield "skipped, not fingerprints of scrapy-redis 0.9", tally.no_fingerprints
+        yield "requests adopted", counts.adopted
+        yield "already seen", counts.known
+        yield "dead letters", counts.dead
+        yield "fingerprints", counts.fingerprints
+    if counts.invalid_fingerprints:
+        yield "skipped, not fingerprints of scrapy-redis 0.9", counts.invalid_fingerprints
     for found in report.start_urls:
         if found.size:
             yield f"start URLs, left in {found.key}", found.size
@@ -125,7 +125,7 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
 
     spider, settings, config = crawler.spider, crawler.settings, report.config
     assert spider is not None
-    for reason, count in report.tally.reasons.most_common(MOST_REASONS):
+    for reason, count in report.counts.reasons.most_common(MOST_REASONS):
         if count > 0:
             yield f"{count:,} dead letters: {reason}"
     if report.nothing:
@@ -142,11 +142,11 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
         )
     if report.disturbed:
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
-    if report.tally.dead_before:
-        yield f"{report.tally.dead_before:,} of those already seen are dead letters of an earlier adoption."
-    if report.tally.cut:
-        yield f"Of {report.tally.cut:,} dead letters, only the beginning is kept."
-    if report.tally.has_dead:
+    if report.counts.dead_before:
+        yield f"{report.counts.dead_before:,} of those already seen are dead letters of an earlier adoption."
+    if report.counts.cut:
+        yield f"Of {report.counts.cut:,} dead letters, only the beginning is kept."
+    if report.counts.has_dead:
         yield (
             "Dead letters could not be decoded as requests of this spider. If this is true of all requests, "
             "check that SCHEDULER_SERIALIZER is the one that wrote them. Fix the cause and run this again. "

@@ -133,10 +133,10 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
 @contextmanager
 def opened(config: Config) -> Iterator[Place]:
     """Yield the crawl of *config*, whether it exists or not."""
-    from scrapy_dq.backend.connection import opened_to_look
+    from scrapy_dq.backend.connection import client_for_commands
     from scrapy_dq.environment import data_dir
 
-    with opened_to_look(config, data_dir()) as (client, target):
+    with client_for_commands(config, data_dir()) as (client, target):
         yield Place(client, target, config)
 
 

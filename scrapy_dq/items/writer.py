@@ -158,7 +158,7 @@ class ItemWriter:
             if batch or self._waiting:  # else it was only a check for a rollback
                 self._outage.began(ItemNotStored(explain(error)))
             if self._client is not None:
-                self._connection.missed()
+                self._connection.note_no_answer()
             try:
                 await self._unless_late(asyncio.sleep(self._outage.delay_s()), began)
             except _TooLate:

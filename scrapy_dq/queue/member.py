@@ -317,7 +317,7 @@ class Member(Listener):
             self._callers.disturbed(is_older=True)
         elif what is Count.ERROR:
             self._away = True
-            self._connection.missed()
+            self._connection.note_no_answer()
             self._callers.judge()
 
     def _exchanged(self) -> None:

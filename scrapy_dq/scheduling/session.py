@@ -258,7 +258,7 @@ class Session(Listener):
         if what in _COUNTERS:
             self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
         if what is Count.ERROR:
-            self._connection.missed()
+            self._connection.note_no_answer()
         elif what is Count.EXCHANGE and self.listening.exchanged():
             self.settlement.wake()  # it finds that it is idle
 

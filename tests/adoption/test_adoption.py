@@ -68,7 +68,7 @@ def test_requests_are_served_as_scrapy_redis_would_have(queue: str, order: str, 
     theirs = case.push(requests, queue)
     settings = {"DQ_ORDER": order, "SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{queue}"}
     report = case.adopt(settings)
-    assert (report.tally.adopted, report.tally.known, report.tally.dead) == (700, 0, 0)
+    assert (report.counts.adopted, report.counts.known, report.counts.dead) == (700, 0, 0)
     assert case.progress.shown["requests"] == [700, 700]
     served = [request.url for request in case.serve(**settings)]
     assert served == drained(theirs)
@@ -83,7 +83,7 @@ def test_a_request_arrives_whole(case: Case) -> None:
         Request(url(2), errback=spider.parse_book, body=b"\xff\0", encoding="latin-1", flags=["f"]),
     ]  # fmt: skip
     case.push(sent)
-    assert case.adopt().tally.adopted == 2
+    assert case.adopt().counts.adopted == 2
     first, second = (request.to_dict(spider=spider) for request in case.serve())
     expected = sent[0].to_dict(spider=spider)
     expected["meta"] = expected["meta"] | {"dq_seeded": True}
@@ -97,7 +97,7 @@ def test_a_request_of_a_crawl_spiders_rule_arrives_whole(case: Case) -> None:
     (link,) = LinkExtractor().extract_links(page)
     case.push([Request(link.url, meta={"rule": 0, "link_text": link.text})])
     assert b"lxml.etree" in case.client.zrange(case.queue_key, 0, 0)[0]
-    assert case.adopt().tally.dead == 0
+    assert case.adopt().counts.dead == 0
     (request,) = case.serve()
     assert request.meta == {"rule": 0, "link_text": "the link"}
 
@@ -107,9 +107,9 @@ def test_to_adopt_again_stores_nothing_twice(case: Case) -> None:
     same = [Request(HOST, dont_filter=True)] * 3
     case.push([*same, *pages(5), *same], "LifoQueue")
     case.client.lpush(case.queue_key, b"junk", b"junk")
-    first = case.adopt(queue="lifo").tally
+    first = case.adopt(queue="lifo").counts
     assert (first.adopted, first.known, first.dead, first.fingerprints) == (11, 0, 2, 5)
-    again = case.adopt(queue="lifo").tally
+    again = case.adopt(queue="lifo").counts
     assert (again.adopted, again.known, again.dead, again.new_fingerprints) == (0, 13, 0, 0)
     census = case.look().census
     assert (census.waiting, census.dead) == (11, 2)
@@ -121,15 +121,15 @@ def test_what_our_own_crawl_has_seen_is_known(case: Case) -> None:
     case.adopt()
     case.client.delete(case.queue_key, case.dupefilter_key)
     case.push(pages(5))
-    tally = case.adopt().tally
-    assert (tally.adopted, tally.known) == (2, 3)
+    counts = case.adopt().counts
+    assert (counts.adopted, counts.known) == (2, 3)
 
 
 def test_the_run_stays_open(case: Case) -> None:
     """With nothing to do, too: its dupefilter is kept for the workers that come."""
     RFPDupeFilter(case.client, case.dupefilter_key).request_seen(Request(HOST))
     report = case.adopt()
-    assert (report.tally.requests, report.tally.new_fingerprints) == (0, 1)
+    assert (report.counts.requests, report.counts.new_fingerprints) == (0, 1)
     overview = case.look()
     assert (overview.phase, overview.members) == ("open", [])
 
@@ -141,9 +141,9 @@ def test_the_dupefilter_is_copied(case: Case) -> None:
         filter_.request_seen(request)
     case.client.sadd(case.dupefilter_key, b"", b"\xff" * 40, "g" * 40, "a" * 39, "a" * 42, "junk")
     report = case.adopt()
-    assert report.tally.fingerprints >= 1_206
-    assert report.tally.new_fingerprints == 1_200
-    assert report.tally.no_fingerprints == 6
+    assert report.counts.fingerprints >= 1_206
+    assert report.counts.new_fingerprints == 1_200
+    assert report.counts.invalid_fingerprints == 6
     stored = case.client.smembers(keys.prefix(case.name) + "adopted")
     assert stored == {scrapy_redis.fingerprint(request) for request in pages(1_200)}
 
@@ -172,13 +172,13 @@ def test_what_cannot_be_crawled_becomes_a_dead_letter(broken: bytes, reason: str
     case.push(pages(3))
     case.add(broken)
     report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096, "DQ_PARTITION_BY": "slot"})
-    assert (report.tally.adopted, report.tally.dead) == (3, 1)
+    assert (report.counts.adopted, report.counts.dead) == (3, 1)
     ((told, payload),) = case.dead().items()
     assert reason in told
     assert broken.startswith(payload)
     assert payload == broken[:4096]
-    assert (report.tally.cut > 0) == (len(broken) > 4096) == ("bytes are kept)" in told)
-    assert list(report.tally.reasons) == [told]
+    assert (report.counts.cut > 0) == (len(broken) > 4096) == ("bytes are kept)" in told)
+    assert list(report.counts.reasons) == [told]
     assert len(case.serve(DQ_PARTITION_BY="slot")) == 3
 
 
@@ -193,7 +193,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(case: Case) -> None:
 
 def test_a_dupefilter_alone_needs_no_trust(case: Case) -> None:
     case.client.sadd(case.dupefilter_key, "a" * 40)
-    assert case.adopt(trust_pickle=False).tally.new_fingerprints == 1
+    assert case.adopt(trust_pickle=False).counts.new_fingerprints == 1
 
 
 def test_json_needs_no_trust(case: Case) -> None:
@@ -203,7 +203,7 @@ def test_json_needs_no_trust(case: Case) -> None:
     case.add(json.dumps({"url": "file:///etc/passwd"}).encode(), b"{", pickle.dumps({}))
     settings = {"SCHEDULER_SERIALIZER": OWN_JSON}
     report = case.adopt(settings, trust_pickle=False)
-    assert (report.tally.adopted, report.tally.dead) == (1, 3)
+    assert (report.counts.adopted, report.counts.dead) == (1, 3)
     (request,) = case.serve(**settings)
     assert (request.url, request.body, request.headers[b"A"]) == (url(1), "é".encode(), b"b")
     assert request.callback.__name__ == "parse_book"
@@ -217,7 +217,7 @@ def test_a_trusted_serializer_that_unpickles_is_not_used_to_read(case: Case) -> 
     with pytest.raises(BadSource, match="--trust-pickle"):
         case.adopt(settings, trust_pickle=False)
     report = case.adopt(settings)
-    assert (report.tally.adopted, report.tally.dead) == (1, 1)
+    assert (report.counts.adopted, report.counts.dead) == (1, 1)
     assert [request.url for request in case.serve(**settings)] == [url(0)]
 
 
@@ -268,9 +268,9 @@ def test_keys_come_from_the_settings_or_the_options(case: Case) -> None:
     assert case.adopt().nothing
     named = {"SCHEDULER_QUEUE_KEY": "q-%(spider)s", "SCHEDULER_DUPEFILTER_KEY": "d-%(spider)s"}
     report = case.adopt(named)
-    assert (report.tally.adopted, report.tally.fingerprints) == (3, 3)
+    assert (report.counts.adopted, report.counts.fingerprints) == (3, 3)
     given = {"queue_key": f"q-{case.name}", "dupefilter_key": f"d-{case.name}"}
-    assert case.adopt({"SCHEDULER_QUEUE_KEY": "elsewhere"}, **given).tally.known == 3
+    assert case.adopt({"SCHEDULER_QUEUE_KEY": "elsewhere"}, **given).counts.known == 3
     with pytest.raises(BadSource, match=r"SCHEDULER_QUEUE_KEY = '%\(spyder\)s'"):
         case.adopt({"SCHEDULER_QUEUE_KEY": "%(spyder)s"})
 
@@ -315,8 +315,8 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
     case.add(member(body=b"x" * bytes_, callback="gone"))
     for known in (0, 1):
         report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096}, delete_source=True)
-        assert (report.tally.dead, report.tally.dead_before) == (1 - known, known)
-        assert report.tally.cut == (bytes_ > 4096)
+        assert (report.counts.dead, report.counts.dead_before) == (1 - known, known)
+        assert report.counts.cut == (bytes_ > 4096)
         assert report.deleted == []
     assert case.client.exists(case.queue_key)
 
@@ -359,7 +359,7 @@ def test_no_worker_may_live(case: Case) -> None:
         case.adopt(beside=case.beat)
     assert case.progress.shown == {}  # it has not begun
     assert [member.worker_id for member in case.look().members] == ["elsewhere"]
-    assert case.adopt().tally.known == 2  # it does not beat any more
+    assert case.adopt().counts.known == 2  # it does not beat any more
 
 
 def test_a_worker_that_comes_too_early_is_not_worked_beside(case: Case) -> None:
@@ -442,7 +442,7 @@ def test_redis_may_be_away_for_a_moment(own: tuple[RedisServer, Case]) -> None:
 
     case.progress.while_under_way = restart
     report = case.adopt()
-    assert (report.tally.adopted, report.tally.new_fingerprints, adopted(case)) == (1_500, 21_500, 21_500)
+    assert (report.counts.adopted, report.counts.new_fingerprints, adopted(case)) == (1_500, 21_500, 21_500)
     assert report.complete
     assert len(case.serve()) == 1_500
 

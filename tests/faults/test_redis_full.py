@@ -1,4 +1,6 @@
-"""Redis has no room left, in memory or on its disk: the crawl pauses, says why, and goes on when there is."""
+"""Redis has no room left, in memory or on its disk: the crawl pauses, says why, and goes on as soon as
+there is room again.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ from support.waiting import wait_until
 from support.worker import Worker
 
 PAUSE_S = 1.0
-FOREIGN = b"x" * 10_000
+FOREIGN_VALUE = b"x" * 10_000
 
 
 def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> None:
-    """Wait until the workers have told of outage *number*, and see that no page is done and nobody ends."""
+    """Wait until the workers have reported outage *number*; check that no page is done, no worker ends."""
     for worker in workers:
         wait_until(lambda w=worker: w.text.count(outages.WARNING) == number, "a warning")
-    # What they held is done meanwhile.
+    # Meanwhile they finish the requests that they held.
     time.sleep(PAUSE_S)
     before = crawl.done.total()
     time.sleep(PAUSE_S)
@@ -80,7 +82,7 @@ def test_a_crawl_waits_until_redis_has_memory_again(
 
 @contextmanager
 def foreign_keys(server: RedisServer) -> Iterator[None]:
-    """Set keys with a TTL, one after the other, as a cache in the same Redis does."""
+    """While the block runs, a thread sets keys with a TTL, as a cache in the same Redis does."""
     stop = threading.Event()
 
     def run() -> None:
@@ -88,8 +90,8 @@ def foreign_keys(server: RedisServer) -> Iterator[None]:
         with server.client() as client:
             while not stop.wait(0.002):
                 try:
-                    client.set(f"foreign-{number}", FOREIGN, ex=1000)
-                except redis.ResponseError:  # nothing that may be evicted was found at once
+                    client.set(f"foreign-{number}", FOREIGN_VALUE, ex=1000)
+                except redis.ResponseError:  # Redis found no key to evict
                     continue
                 number += 1
 
@@ -109,13 +111,14 @@ def test_volatile_ttl_evicts_nothing_of_a_crawl(
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
-    """Other keys fill the memory and are evicted: the workers have warned of the policy, and lose nothing."""
-    # Of as many keys as it looks at, Redis takes that with the shortest TTL: a short one of ours would show.
+    """Other keys fill the memory and are evicted: the workers warn about the policy, and lose nothing."""
+    # Of the keys that Redis samples it evicts the one with the shortest TTL: if a key of the crawl had one,
+    # it could be evicted.
     policy = ["--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"]
     server = start_redis(appendonly=True, maxmemory="6mb", args=policy)
     with server.client() as client:
         for number in range(500):
-            client.set(f"first-{number}", FOREIGN, ex=2000)
+            client.set(f"first-{number}", FOREIGN_VALUE, ex=2000)
         crawl = fault_crawl(server, site={"pages": pages}, spider=GATHERED)
         with foreign_keys(server):
             workers = start_together(crawl)
@@ -132,7 +135,7 @@ def test_volatile_ttl_evicts_nothing_of_a_crawl(
 
 @pytest.fixture
 def mount() -> Iterator[Callable[[Path], SmallDisk]]:
-    """Yield a function that mounts a small disk at a folder; the test is skipped where that is forbidden."""
+    """Yield a function that mounts a small disk at a folder; the test is skipped if that is not permitted."""
     with ExitStack() as disks:
 
         def at(folder: Path) -> SmallDisk:

@@ -171,7 +171,7 @@ def test_a_redis_that_is_not_there_yet(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first call waits some seconds for it, then says so; the object can be used once it is there."""
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(connection, "START_PATIENCE_S", 0.1)
     proxy = start_proxy(redis_server.url)
     proxy.refuse()
     q = make(url=proxy.url)

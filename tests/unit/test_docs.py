@@ -93,7 +93,7 @@ def commands() -> Iterator[str]:
 
 def test_the_generated_parts_are_up_to_date() -> None:
     """`python docs/generate.py` writes them."""
-    for path, text in generated().pages():
+    for path, text in generated().generated_files():
         assert path.read_text("utf-8") == text, f"{path.name}: run `python docs/generate.py`"
 
 
