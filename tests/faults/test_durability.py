@@ -87,7 +87,7 @@ def test_what_was_put_is_on_the_disk_when_it_is_flushed(powered: PoweredRedis, c
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     powered.shut_gate()
     q.put_all(range(ITEMS))
-    with pytest.raises(FrontierUnavailable, match="has not said in time"):
+    with pytest.raises(FrontierUnavailable, match="has not confirmed in time"):
         q.flush(timeout=1)
     end_when_it_may(q.flush, powered)
     assert waiting(powered.server, crawl_name) == 1 + ITEMS

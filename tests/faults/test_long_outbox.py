@@ -82,7 +82,7 @@ def test_a_callback_yields_many_links_while_redis_is_away(
 
     (crawl.project.folder / "go").touch()
     wait_until(lambda: crawl.project.count("yielded"), "all links are yielded", 30 + links / 500)
-    wait_until(lambda: "The crawl goes on" in worker.text, "the outage is told", 10)
+    wait_until(lambda: "The crawl continues" in worker.text, "the outage is reported", 10)
     redis.start()
 
     verdict = crawl.end(120 + links / 20)

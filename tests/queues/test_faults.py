@@ -214,7 +214,7 @@ def test_a_redis_that_comes_back_older_than_the_horizon(
         q.flush(60)
     q.flush(60)
     (told,) = (record for record in caplog.records if record.levelno == logging.ERROR)
-    assert "What this program had put" in told.getMessage()
+    assert "The requests that this program had put" in told.getMessage()
     assert "start()" not in told.getMessage()
     q.close()
 
