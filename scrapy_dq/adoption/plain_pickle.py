@@ -1,7 +1,7 @@
 """Reads pickles that hold plain data only, without `pickle`: nothing that a pickle names is looked up.
 
 A pickle is a program for a small stack machine. This is that machine without the instructions that import or
-call: what a stranger writes can build data, and is stopped at the first name of a class or function.
+call: untrusted bytes can build data, and is stopped at the first name of a class or function.
 """
 
 from __future__ import annotations

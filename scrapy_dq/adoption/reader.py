@@ -1,4 +1,4 @@
-"""A member of scrapy-redis's queue -> a put: read as from a stranger, checked, written as our own entry."""
+"""A member of scrapy-redis's queue -> a put: treated as untrusted, checked, written as our own entry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which classes an entry may carry: the project's own, and what DQ_TYPES lists.
 
-A name in an entry is a stranger's. It is looked up among imported modules only, in allowed packages only.
+A name in an entry is untrusted. It is looked up among imported modules only, in allowed packages only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""scrapy-playwright's PageMethod: what a request may have the browser do, with a stranger in mind."""
+"""scrapy-playwright's PageMethod: what an untrusted request may have the browser do."""
 
 from __future__ import annotations
 

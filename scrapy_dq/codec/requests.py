@@ -2,7 +2,7 @@
 
 An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or what
 the project's own serializer makes of them (dicts.py, serializer.py).
-Redis is shared, so `decode` takes its bytes for a stranger's: of what they name, it uses only callbacks of
+Redis is shared, so `decode` treats its bytes as untrusted: of what they name, it uses only callbacks of
 this spider, Request classes already imported, and the classes that `classes.py` allows.
 """
 

@@ -51,7 +51,7 @@ class Serializer:
         return bytes(dumped)
 
     def loads(self, dumped: bytes) -> Any:
-        """Return what a dict was dumped from, or whatever else a stranger wrote."""
+        """Return what a dict was dumped from, or whatever else the untrusted bytes hold."""
         return self._loads(dumped)
 
     @property

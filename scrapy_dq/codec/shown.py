@@ -62,7 +62,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
             # It may be a pickle: what SCHEDULER_SERIALIZER has written is not read here.
             return {"kind": "serialized", "payload": _plain(payload[1:])}
         raise ValueError(f"its format is {kind}, which this version does not read")
-    except Exception as error:  # a stranger may have written it; RecursionError included
+    except Exception as error:  # untrusted data; RecursionError included
         return {
             "kind": "unreadable",
             "reason": printable(str(error) or type(error).__name__),

@@ -2,7 +2,7 @@
 
 Strings, numbers, None, bytes, lists and dicts are msgpack's own. Everything else is an extension whose data
 is msgpack again. Both ways go through a value before or after msgpack does, never from inside it: each of its
-frames takes 40 kB of C stack, and a stranger may nest extensions.
+frames takes 40 kB of C stack, and untrusted data may nest extensions.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class NoRequest(ValueError):
 
 
 class Payloads:
-    """Makes requests of what was fed. What is fed is a stranger's: it runs no code but the spider's own."""
+    """Makes requests of start payloads. A payload is untrusted: it runs no code but the spider's own."""
 
     def __init__(self, spider: Spider, codec: Codec, hosts: StartHosts) -> None:
         self._spider = spider
@@ -60,7 +60,7 @@ class Payloads:
                 self._codec.check_url(request.url)
                 if payload[0] == formats.PAYLOAD:
                     self._hosts.check_fed(request)
-        except Exception as error:  # of a stranger's bytes, and of the spider's own method: anything
+        except Exception as error:  # untrusted bytes, and the spider's own method: anything
             known = isinstance(error, (NoRequest, CannotDecode, OtherHost))
             reason = str(error) if known else f"{type(error).__name__}: {error}"
             raise NoRequest(printable(reason)) from error
