@@ -76,6 +76,7 @@ MAX_NETLOC = 1_000
 """Characters of a URL's host with user, password and port. A host name has at most 253."""
 LONGEST_METHOD = 100
 """Scrapy counts requests by their methods, and keeps these counts."""
+_WRITES_A_FILE = "ftp_local_filename"
 _IGNORED_IN_FRONT = "".join(map(chr, range(33)))
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
@@ -180,6 +181,12 @@ def flags(value: Any) -> Any:
 
 def plain_dict(value: Any) -> Any:
     return _exactly(value, dict)
+
+
+def meta(value: Any) -> Any:
+    if _WRITES_A_FILE in plain_dict(value):
+        raise Unfit(f"{_WRITES_A_FILE!r} would have Scrapy write a file of the worker's user")
+    return value
 
 
 def priority(value: Any) -> int:

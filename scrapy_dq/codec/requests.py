@@ -105,7 +105,7 @@ class Codec:
         }
         nested = {
             "cookies": attributes.cookies,
-            "meta": attributes.plain_dict,
+            "meta": attributes.meta,
             "priority": attributes.priority,
             "dont_filter": attributes.anything,
             "flags": attributes.flags,

@@ -25,6 +25,9 @@ from scrapy_dq.codec.unfit import Unfit
 MAX_DEPTH = 64
 """Containers within containers. What is nested deeper, or contains itself, is refused both ways."""
 
+MAX_DIGITS, MAX_BITS = 4_300, 14_280
+"""Of a number: Python prints no longer int, and a short text of a Decimal may stand for 10^999999."""
+
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 # Extension codes of FORMAT 1. A code keeps its meaning for ever.
@@ -147,6 +150,8 @@ class Values:
         if kind in SCALARS:
             return value
         if kind is ExtType and value.code == WIDE_INT:
+            if len(value.data) > MAX_BITS // 8 + 1:
+                raise Unfit(f"an int has at most {MAX_DIGITS:,} digits")
             return int.from_bytes(value.data, "big", signed=True)
         if not depth:
             raise Unfit(f"nested deeper than {MAX_DEPTH} levels")
@@ -197,6 +202,8 @@ def _wide_int(value: Any) -> Any:
     """Extend msgpack beyond 64 bits; msgpack calls it for what it cannot pack."""
     if type(value) is not int:
         raise Unfit(f"a {type(value).__name__} is not stored")
+    if value.bit_length() > MAX_BITS:
+        raise Unfit(f"an int has at most {MAX_DIGITS:,} digits")
     return ExtType(WIDE_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
@@ -244,6 +251,13 @@ def _lift_time(plain: Any) -> time:
     return time(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
 
 
+def _short_decimal(number: Decimal) -> Decimal:
+    """Raise Unfit for a number that takes seconds to become an int, as logging with %d makes of it."""
+    if number.is_finite() and max(abs(number.adjusted()), len(number.as_tuple().digits)) > MAX_DIGITS:
+        raise Unfit(f"a Decimal has at most {MAX_DIGITS:,} digits and zeros")
+    return number
+
+
 def _lift_path(plain: Any) -> Any:
     tag, text = _checked(list, plain)
     return _PATHS[tag](_checked(str, text))
@@ -256,7 +270,7 @@ _SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
     date: (DATE, lambda d: [d.year, d.month, d.day]),
     time: (TIME, _lower_time),
     timedelta: (TIMEDELTA, lambda d: [d.days, d.seconds, d.microseconds]),
-    Decimal: (DECIMAL, str),
+    Decimal: (DECIMAL, lambda number: str(_short_decimal(number))),
     UUID: (UUID_, lambda u: u.bytes),
     **{kind: (PATH, lambda path: [_PATH_TAGS[type(path)], str(path)]) for kind in _PATH_TAGS},
 }
@@ -266,7 +280,7 @@ _SIMPLE_BY_CODE: dict[int, Callable[[Any], Any]] = {
     DATE: lambda plain: date(*_ints(plain)),
     TIME: _lift_time,
     TIMEDELTA: lambda plain: timedelta(*_ints(plain)),
-    DECIMAL: lambda plain: Decimal(_checked(str, plain)),
+    DECIMAL: lambda plain: _short_decimal(Decimal(_checked(str, plain))),
     UUID_: lambda plain: UUID(bytes=plain),
     PATH: _lift_path,
 }

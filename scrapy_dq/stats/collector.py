@@ -70,7 +70,8 @@ class SharedStats(MemoryStatsCollector):
 def _shareable(key: object, number: object) -> bool:
     if not isinstance(number, (int, float)) or isinstance(number, bool):
         return False
-    if isinstance(number, float) and not math.isfinite(number):
+    # Redis counts in 64 bits; Python does not even print an int of 5,000 digits, which a depth may be.
+    if not (math.isfinite(number) if isinstance(number, float) else abs(number) < 2**63):
         return False
     # A name may be made of what a site, or a payload, says; the sums are kept for the whole run.
     if not isinstance(key, str) or len(key) > LONGEST_NAME:

@@ -932,3 +932,30 @@ def test_a_time_of_msgpack_is_no_key(codec: Codec) -> None:
     """Seconds can be chosen for each number of nanoseconds so that all have one hash."""
     for key in (msgpack.Timestamp(1), msgpack.Timestamp(2**60, 5)):
         assert reason(pack({1: URL, META: {"x": {key: 1}}}), codec)
+
+
+@pytest.mark.parametrize("number", ["1E+999998", "1E-999998", "0E+999998", "9" * 4302])
+def test_a_decimal_that_takes_long_to_become_an_int_is_refused(codec: Codec, number: str) -> None:
+    """Scrapy logs a number of retries with %d: 68 bytes would hold the interpreter for a minute."""
+    entry = {1: URL, META: {"retry_times": extension(DECIMAL, number)}}
+    assert "at most 4,300 digits" in reason(pack(entry), codec)
+    with pytest.raises(CannotEncode, match="at most 4,300 digits"):
+        codec.encode(Request(URL, meta={"retry_times": Decimal(number)}))
+
+
+def test_an_int_that_python_does_not_print_is_refused(codec: Codec) -> None:
+    """A depth of it would spoil the stats, and each log line that names it."""
+    entry = {1: URL, META: {"depth": ExtType(1, b"\x7f" + b"\0" * 1_790)}}
+    assert "at most 4,300 digits" in reason(pack(entry), codec)
+    with pytest.raises(CannotEncode, match="at most 4,300 digits"):
+        codec.encode(Request(URL, meta={"depth": 10**4400}))
+    assert codec.decode(codec.encode(Request(URL, meta={"n": -(10**4290)}))).meta["n"] == -(10**4290)
+
+
+def test_an_entry_names_no_file_that_scrapy_would_write(codec: Codec) -> None:
+    """With ftp in DQ_URL_SCHEMES, whoever writes to Redis could write any file of the worker's user."""
+    assert "would have Scrapy write a file" in reason(
+        pack({1: URL, META: {"ftp_local_filename": b"x"}}), codec
+    )
+    with pytest.raises(CannotEncode, match="write a file"):
+        codec.encode(Request(URL, meta={"ftp_local_filename": b"x"}))

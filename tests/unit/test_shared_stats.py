@@ -130,3 +130,10 @@ def test_a_name_that_is_very_long_is_not_shared(stats: SharedStats) -> None:
     stats.inc_value("x" * 501)
     stats.inc_value("x" * 500)
     assert list(deltas(stats)) == [("sum", "x" * 500)]
+
+
+def test_a_number_that_is_no_count_is_not_shared(stats: SharedStats) -> None:
+    """The depth of a request may be anything that its entry says."""
+    stats.max_value("deep", 10**5000)
+    stats.max_value("deepest", 2**63 - 1)
+    assert list(deltas(stats)) == [("max", "deepest")]
