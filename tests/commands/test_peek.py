@@ -173,7 +173,7 @@ SHOWN: dict[str, tuple[Callable[[], Any], Any]] = {
     "infinite": (lambda: float("inf"), "inf"),
     "tuple": (lambda: ExtType(2, msgpack.packb([1, 2])), [1, 2]),
     "surrogate": (lambda: "a", "a"),
-    "wide": (lambda: ExtType(1, b"\x7f" * 3_000), "an integer of 23,999 bits"),
+    "wide": (lambda: ExtType(1, b"\x7f" * 1_500), "an integer of 11,999 bits"),
 }
 
 
