@@ -329,3 +329,51 @@ def test_a_member_that_is_no_entry_keeps_no_run_open(
     live.call("audit", worker.epoch, worker.run, [], [])
     assert not live.redis.exists(live.key(where))
     assert worker.exchange().status is Status.FINISHED
+
+
+BAND = bytes(7)
+KEEPS_OPEN: dict[str, tuple[str, dict[bytes, Any]]] = {
+    "a band that is too short": ("bands", {b"ghost": b"x"}),
+    "a band without a list": ("bands", {b"ghost": BAND + b"\1"}),
+    "two bands without a list": ("more_bands", {b"a\0" + BAND + b"\1": 0, b"a\0" + BAND + b"\2": 0}),
+    "a second band that is too short": ("more_bands", {b"a\0x": 0, b"none": 0}),
+    "a second band out of order": ("more_bands", {b"b\0" + BAND + b"\1": 0.5, b"a\0" + BAND + b"\2": "-inf"}),
+    "a stint of nobody's": ("unsent", {b"a": b"anything", b"b": b"\0" * 12}),
+    "leases of nobody's": ("busy", {b"a": 99, b"b": b"5"}),
+    "a rest without a reason": ("resting", {b"a": 1e300, b"b": "+inf"}),
+    "an entry out of order": ("quarantine", {b"a\0" + bytes(16) + entry_id(7) + b"\1": 0.5}),
+    "entries out of order": (
+        "returned",
+        {b"c\0" + bytes(16) + entry_id(7) + b"\1": "-inf", b"b\0" + bytes(16) + entry_id(8) + b"\1": 5},
+    ),
+}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(("where", "written"), KEEPS_OPEN.values(), ids=list(KEEPS_OPEN))
+def test_what_nobody_of_ours_wrote_keeps_no_run_open(
+    live: LiveFrontier, where: str, written: dict[bytes, Any], begun: bool
+) -> None:
+    """What waits is served, an audit removes the rest, and the run ends."""
+    worker = HandWorker(live, "worker", limited(concurrency=3))
+    if begun:
+        worker.exchange(*puts(b"a", 3))
+    if where in ("bands", "unsent", "busy"):
+        live.redis.hset(live.key(where), mapping=written)
+    else:
+        live.redis.zadd(live.key(where), written)
+    if where == "resting":
+        live.redis.delete(live.key("rotation"))
+    if not begun:
+        worker.exchange(*puts(b"a", 3))
+    found: list[int] = []
+    for _ in range(12):
+        receipt = worker.exchange(want=9)
+        if receipt.damage:
+            live.call("audit", worker.epoch, worker.run, [], [])
+        found += numbers(receipt)
+        if worker.exchange(*(ack(lease) for lease in numbers(receipt))).status is Status.FINISHED:
+            break
+    else:
+        pytest.fail(f"the run does not end: {live.dump()}")
+    assert {0, 1, 2} <= set(found)

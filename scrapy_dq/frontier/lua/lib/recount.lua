@@ -1,31 +1,41 @@
 -- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
--- USES     entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key,
---          keys.key, limits.free_saturated, partition.classify_touched, politeness.end_stint, state, state.touched
--- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. *looks*: writes nothing.
+-- USES     bands.remove_best_band, entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank,
+--          keys.backlog_key, keys.in_flight_key, keys.key, limits.free_saturated, partition.classify_touched,
+--          politeness.end_stint, state, state.touched
+-- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. It also removes bands
+-- without a list, and what is no entry, and corrects scores: they would keep a run open. *looks*: writes nothing.
 local function recount_waiting(found, looks)
   local waiting = 0
-  local function look_at(partition, band)
-    if #band ~= 8 then return end -- not a band of ours
+  local function is_empty(partition, band)
+    if #band ~= 8 then return true end -- not a band of ours
     local size = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
-    if type(size) == 'number' and size > 0 then waiting, found[partition] = waiting + size, true end
+    if type(size) ~= 'number' then return false end -- of a wrong type: reported elsewhere
+    if size > 0 then waiting, found[partition] = waiting + size, true end
+    return size == 0
   end
-  local best = redis.call('HGETALL', key.bands)
-  local best_of = {}
-  for i = 1, #best, 2 do
-    best_of[best[i]] = best[i + 1]
-    look_at(best[i], best[i + 1])
+  local function sort_by_bytes(set)
+    for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
+      local odd = redis.call('ZRANGEBYSCORE', set, range[1], range[2], 'LIMIT', 0, looks and 0 or 10000)
+      for _, member in ipairs(odd) do redis.call('ZADD', set, 0, member) end
+    end
   end
+  sort_by_bytes(key.more_bands)
+  local best, best_of = redis.call('HGETALL', key.bands), {}
+  for i = 1, #best, 2 do best_of[best[i]] = best[i + 1] end
   for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do
     local partition, band
     if string.find(member, '\0', 1, true) then partition, band = split(member, 1) end
-    if partition and band == best_of[partition] and not looks then
-      redis.call('ZREM', key.more_bands, member) -- a script was stopped while it became the best one
-    elseif partition and band ~= best_of[partition] then
-      look_at(partition, band)
+    -- The same as the best one: a script was stopped while it became the best one.
+    if not partition or band == best_of[partition] or is_empty(partition, band) then
+      if not looks then redis.call('ZREM', key.more_bands, member) end
     end
   end
+  for i = 1, #best, 2 do
+    if is_empty(best[i], best[i + 1]) and not looks then remove_best_band(best[i]) end
+  end
   for _, set in ipairs({ key.returned, key.quarantine }) do
+    sort_by_bytes(set)
     waiting = waiting + redis.call('ZCARD', set)
     local from = '-'
     while from do -- one step per partition: each may have many members
