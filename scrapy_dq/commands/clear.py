@@ -15,6 +15,7 @@ from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
     from scrapy_dq.frontier.frontier import Frontier
+    from scrapy_dq.frontier.model import Flushed
 
 COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
 
@@ -56,22 +57,26 @@ class Clear(Subcommand):
                 await alone.announce_wait(frontier, ttl_s)
                 await need_nobody(frontier, ttl_s, "clear", refused, set())
 
-            async def delete(frontier: Frontier) -> None:
+            async def delete(frontier: Frontier) -> Flushed:
                 if options.force:
-                    await flush_under_workers(frontier)
-                else:
-                    await flush(frontier, ttl_s, "clear", refused)
+                    return await flush_under_workers(frontier)
+                return await flush(frontier, ttl_s, "clear", refused)
 
             if not options.force:
                 asyncio.run(alone.with_frontier(place, check))
             # Not inside an event loop: there, Ctrl-C would not interrupt the question.
             _ask(place, overview, options)
-            asyncio.run(alone.with_frontier(place, delete))
+            left = asyncio.run(alone.with_frontier(place, delete)).left
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
             print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts})
         else:
             print(f"Crawl {place.crawl!r} is deleted.")
+        if left:
+            raise CommandError(
+                f"some of the seen set of crawl {place.crawl!r} is still in Redis: run this again to delete "
+                "it, or the next run of the crawl does it"
+            )
         return DONE
 
 

@@ -20,6 +20,7 @@ from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
     Audited,
     Census,
+    Flushed,
     FrontierError,
     FrontierRefused,
     FrontierUnavailable,
@@ -312,21 +313,20 @@ class Frontier:
         args = audit_args(epoch, run, lists, worker_ids, last, repair)
         return parse_audit(await self._call("audit", *args))
 
-    async def flush(self, dead: Sequence[str]) -> tuple[str, Census]:
+    async def flush(self, dead: Sequence[str]) -> Flushed:
         """Delete the whole crawl, unless a member is not among *dead*.
 
-        Returns:
-            ("", what was deleted), or (id of a live worker, empty census) if refused.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
         reply = await self._call("flush", packed)
         if reply[0] == b"LIVE":
-            return id_text(reply[1]), Census()
+            return Flushed(id_text(reply[1]), Census())
+        left = False
         if reply[4]:
             # Untrusted data says how much there is. The exchanges of the next run sweep what is left.
-            await self.sweep(FLUSH_SWEEP_S)
-        return "", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3])
+            left = await self.sweep(FLUSH_SWEEP_S)
+        return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left)
 
     async def sweep(self, most_s: float) -> bool:
         """Unlink discarded keys for at most about *most_s* seconds; return whether some are left.

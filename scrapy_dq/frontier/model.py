@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 ENTRY_ID_BYTES = 12
 MAX_MOVES = 1_000
@@ -333,6 +333,16 @@ class Census:
     def only_delayed(self) -> bool:
         """Only entries that are not due yet are left."""
         return bool(self.delayed) and not (self.waiting or self.in_flight or self.seeding)
+
+
+class Flushed(NamedTuple):
+    """The result of a flush."""
+
+    joined: str
+    """Id of a live worker: the flush was refused, and nothing was deleted; else empty."""
+    deleted: Census
+    left: bool = False
+    """Some of the seen set is left: the exchanges of the next run delete it, or `scrapy dq clear`."""
 
 
 class Hold(str, Enum):

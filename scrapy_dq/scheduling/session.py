@@ -138,8 +138,8 @@ class Session(Listener):
                 self._connection.need_one_slot(self.config.crawl, start_keys.keys)
             frontier = frontier_of(self.config, client, start_keys)
             if self.config.flush_on_start:
-                gone = await flush(frontier, self.config.worker_ttl_s)
-                logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(gone))
+                flushed = await flush(frontier, self.config.worker_ttl_s)
+                logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(flushed.deleted))
             await self._join(frontier)
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
             refuse(logger, self._crawler, f"scrapy_dq cannot open the crawl{where}", error)

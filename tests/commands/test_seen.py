@@ -115,6 +115,18 @@ def test_what_a_clear_that_broke_off_has_left_is_cleared(dq: Any, live: LiveFron
     assert live.dump() == {}
 
 
+def test_a_clear_says_that_some_is_left(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seen set of very many fingerprints is deleted in several commands, or by the next run."""
+    monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
+    worker.leave()
+    live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
+    with pytest.raises(CommandError, match=r"is still in Redis: run this again"):
+        dq.text("clear", "--yes")
+    assert live.key_names() == {"discarded"}
+
+
 def test_a_crawl_goes_on_with_another_kind(
     make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
 ) -> None:

@@ -405,5 +405,6 @@ def test_a_flush_ends_however_much_others_say_is_to_be_deleted(
     monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
     HandWorker(live, "worker").exchange(put(1))
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
-    assert live.call("flush", ["worker"])[0] == ""
+    flushed = live.call("flush", ["worker"])
+    assert (flushed.joined, flushed.left) == ("", True)
     assert live.key_names() == {"discarded"}

@@ -17,7 +17,7 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.admin import liveness
 from scrapy_dq.frontier.admin.flush import flush
-from scrapy_dq.frontier.model import Census, FrontierRefused
+from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.settings import Config
@@ -81,16 +81,16 @@ async def test_a_crawl_without_workers_is_deleted_at_once(crawl: Crawl, dump: Du
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)
         await frontier.leave("a", "epoch", 0, False)
-        assert await flush(frontier, 30) == Census(waiting=3)
+        assert (await flush(frontier, 30)).deleted == Census(waiting=3)
         assert not dump()
-        assert await flush(frontier, 30) == Census()
+        assert (await flush(frontier, 30)).deleted == Census()
 
 
 async def test_who_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
     """Its leases go with the rest."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)
-        assert await asyncio.wait_for(flush(frontier, 600), 60) == Census(waiting=2, in_flight=1)
+        assert (await asyncio.wait_for(flush(frontier, 600), 60)).deleted == Census(waiting=2, in_flight=1)
         assert not dump()
 
 
@@ -117,7 +117,7 @@ async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
     async with frontier_of(crawl) as frontier:
         await add(frontier, "silent", ELSEWHERE)
         began, clock = time.monotonic(), Stopwatch()
-        assert await flush(frontier, TTL_S) == Census(waiting=2, in_flight=1)
+        assert (await flush(frontier, TTL_S)).deleted == Census(waiting=2, in_flight=1)
         assert time.monotonic() - began >= TTL_S
         assert clock.seconds < TTL_S + 2
         assert not dump()
@@ -133,7 +133,7 @@ async def test_a_worker_that_joins_in_the_last_moment_is_seen(crawl: Crawl, dump
 
         late = True
 
-        async def flush(self, dead: Any) -> tuple[str, Census]:
+        async def flush(self, dead: Any) -> Flushed:
             if self.late:
                 self.late = False
                 await add(self, "late", ELSEWHERE)

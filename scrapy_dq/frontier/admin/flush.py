@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from scrapy_dq.frontier.admin.liveness import find_alive
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Census, FrontierRefused
+from scrapy_dq.frontier.model import Flushed, FrontierRefused
 
 
 def _refused_at_start(crawl: str, worker_id: str) -> str:
@@ -22,7 +22,7 @@ async def flush(
     ttl_s: float,
     purpose: str = "SCHEDULER_FLUSH_ON_START",
     refused: Callable[[str, str], str] = _refused_at_start,
-) -> Census:
+) -> Flushed:
     """Delete everything of the crawl and return what was deleted.
 
     Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
@@ -36,9 +36,9 @@ async def flush(
     dead: set[str] = set()
     while True:
         await need_nobody(frontier, ttl_s, purpose, refused, dead)
-        joined, census = await frontier.flush(sorted(dead))
-        if not joined:
-            return census
+        flushed = await frontier.flush(sorted(dead))
+        if not flushed.joined:
+            return flushed
         # A worker has joined meanwhile: check it, too.
 
 
@@ -51,7 +51,7 @@ async def need_nobody(
         raise FrontierRefused(refused(frontier.crawl, alive))
 
 
-async def flush_under_workers(frontier: Frontier) -> Census:
+async def flush_under_workers(frontier: Frontier) -> Flushed:
     """Delete everything of the crawl, even if workers are live, and return what was deleted.
 
     Live workers find the frontier gone, and close with reason frontier_lost.
@@ -59,6 +59,6 @@ async def flush_under_workers(frontier: Frontier) -> Census:
     registered: set[str] = set()
     while True:
         registered |= {member.worker_id for member in await frontier.members()}
-        joined, census = await frontier.flush(sorted(registered))
-        if not joined:
-            return census
+        flushed = await frontier.flush(sorted(registered))
+        if not flushed.joined:
+            return flushed
