@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from scrapy_dq.codec import playwright
 from scrapy_dq.codec.unfit import Unfit
 
 Check = Callable[[Any], Any]
@@ -183,10 +184,22 @@ def plain_dict(value: Any) -> Any:
     return _exactly(value, dict)
 
 
-def meta(value: Any) -> Any:
-    if _WRITES_A_FILE in plain_dict(value):
-        raise Unfit(f"{_WRITES_A_FILE!r} would have Scrapy write a file of the worker's user")
-    return value
+def meta_check(*, any_browser: bool) -> Check:
+    """Return the check of `meta`.
+
+    Args:
+        any_browser: scrapy-playwright may start any program.
+    """
+    unsafe = frozenset({_WRITES_A_FILE} if any_browser else {_WRITES_A_FILE, playwright.CONTEXT})
+
+    def check(value: Any) -> Any:
+        if not unsafe.isdisjoint(plain_dict(value)):
+            if _WRITES_A_FILE in value:
+                raise Unfit(f"{_WRITES_A_FILE!r} would have Scrapy write a file of the worker's user")
+            playwright.check_context(value[playwright.CONTEXT])
+        return value
+
+    return check
 
 
 def priority(value: Any) -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from scrapy_dq.codec import page_methods
+from scrapy_dq.codec import playwright
 from scrapy_dq.codec.shapes import Shape, shape_of
 from scrapy_dq.codec.unfit import Unfit
 
@@ -56,7 +56,7 @@ class Classes:
         if shape is None:
             module, _, qualname = name.partition(":")
             dotted = f"{module}.{qualname}"
-            if name != page_methods.NAME and module.partition(".")[0] not in self._packages:
+            if name != playwright.NAME and module.partition(".")[0] not in self._packages:
                 raise Unfit(
                     f"a {dotted!a:.200} is not stored (an Item, a dataclass, an attrs class, an Enum or a "
                     "NamedTuple is, if the project defines it; and what DQ_TYPES lists)"
@@ -99,8 +99,8 @@ def _look_up(module: str, qualname: str) -> Any:
 
 
 def _shape(name: str, cls: type, *, listed: bool = False) -> Shape:
-    if name == page_methods.NAME:
-        return page_methods.shape_of(cls, listed=listed)
+    if name == playwright.NAME:
+        return playwright.shape_of(cls, listed=listed)
     return shape_of(name, cls, listed=listed)
 
 

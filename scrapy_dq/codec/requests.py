@@ -18,7 +18,7 @@ from typing import Any
 
 from scrapy import Request, Spider
 
-from scrapy_dq.codec import attributes, formats
+from scrapy_dq.codec import attributes, formats, playwright
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes
@@ -105,7 +105,7 @@ class Codec:
         }
         nested = {
             "cookies": attributes.cookies,
-            "meta": attributes.meta,
+            "meta": attributes.meta_check(any_browser=playwright.LISTED in types),
             "priority": attributes.priority,
             "dont_filter": attributes.anything,
             "flags": attributes.flags,

@@ -959,3 +959,35 @@ def test_an_entry_names_no_file_that_scrapy_would_write(codec: Codec) -> None:
     )
     with pytest.raises(CannotEncode, match="write a file"):
         codec.encode(Request(URL, meta={"ftp_local_filename": b"x"}))
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"user_data_dir": "x", "executable_path": "/bin/sh"},
+        {"record_har_path": "x"},
+        {5: 5},
+        ["proxy"],
+        "text",
+    ],
+)
+def test_an_entry_starts_no_program_in_place_of_a_browser(codec: Codec, kwargs: Any) -> None:
+    """scrapy-playwright hands them to the browser's launcher."""
+    meta = {"playwright": True, "playwright_context_kwargs": kwargs}
+    assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in reason(pack({1: URL, META: meta}), codec)
+    with pytest.raises(CannotEncode, match="could start a program or reach files"):
+        codec.encode(Request(URL, meta=meta))
+
+
+def test_what_is_usual_of_a_browser_context_is_stored(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all of it, if DQ_TYPES says so."""
+    usual = {"java_script_enabled": False, "proxy": {"server": "http://proxy.example:3128"}}
+    meta = {"playwright": True, "playwright_context_kwargs": usual}
+    assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta
+    module = ModuleType("scrapy_playwright.page")
+    vars(module)["PageMethod"] = type("PageMethod", (), {"__module__": module.__name__})
+    monkeypatch.setitem(sys.modules, "scrapy_playwright", ModuleType("scrapy_playwright"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    listing = Codec(Spider("s"), types=["scrapy_playwright.page.PageMethod"])
+    meta["playwright_context_kwargs"] = {"user_data_dir": "x"}
+    assert listing.decode(listing.encode(Request(URL, meta=meta))).meta == meta

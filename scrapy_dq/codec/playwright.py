@@ -1,4 +1,4 @@
-"""scrapy-playwright's PageMethod: what an untrusted request may have the browser do."""
+"""scrapy-playwright: what an untrusted request may have the browser do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from scrapy_dq.codec.shapes import Shape
 from scrapy_dq.codec.unfit import Unfit
 
 NAME = "scrapy_playwright.page:PageMethod"
+LISTED = NAME.replace(":", ".")
+"""As DQ_TYPES lists it."""
+CONTEXT = "playwright_context_kwargs"
 _FIELDS = ("method", "args", "kwargs")
 # No method that reads or writes a file of this machine, opens another address or registers code for later.
 _METHODS = frozenset((
@@ -19,6 +22,23 @@ _METHODS = frozenset((
     "title", "type", "uncheck", "wait_for_event", "wait_for_function", "wait_for_load_state",
     "wait_for_selector", "wait_for_timeout", "wait_for_url",
 ))  # fmt: skip
+# What a browser context takes that neither starts a program nor reaches a file of this machine.
+_CONTEXT_KWARGS = frozenset((
+    "accept_downloads", "base_url", "bypass_csp", "color_scheme", "contrast", "device_scale_factor",
+    "extra_http_headers", "forced_colors", "geolocation", "has_touch", "http_credentials",
+    "ignore_https_errors", "is_mobile", "java_script_enabled", "locale", "no_viewport", "offline",
+    "permissions", "proxy", "reduced_motion", "screen", "service_workers", "strict_selectors", "timezone_id",
+    "user_agent", "viewport",
+))  # fmt: skip
+
+
+def check_context(kwargs: Any) -> None:
+    """Raise Unfit if *kwargs* could have the browser start a program, or reach files of this machine."""
+    if not isinstance(kwargs, dict) or not _CONTEXT_KWARGS.issuperset(kwargs):
+        raise Unfit(
+            f"its {CONTEXT} could start a program or reach files, and anybody may have stored it: it is "
+            f"stored if DQ_TYPES lists {LISTED}"
+        )
 
 
 def shape_of(cls: type, *, listed: bool) -> Shape:
@@ -52,6 +72,6 @@ def _checked(state: Any, listed: bool) -> dict[str, Any]:
         file = "path in " if "path" in kwargs else ""
         raise Unfit(
             f"{file}PageMethod({method!a:.80}) could reach files or other addresses, and anybody may have "
-            f"stored it: it is stored if DQ_TYPES lists scrapy_playwright.page.PageMethod"
+            f"stored it: it is stored if DQ_TYPES lists {LISTED}"
         )
     return state
