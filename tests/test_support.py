@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -259,5 +260,6 @@ def test_a_forked_worker_is_as_one_that_is_started(
         assert not killed.running
         assert (killed.wait(), ends.wait(), ends.close_reason) == (-9, 0, "finished")
         text = (project.folder / f"seen-{ends.pid}").read_text()
-        found.append(text.replace(str(project.folder), "…").replace(project.name, "…"))
+        text = text.replace(str(project.folder), "…").replace(project.name, "…")
+        found.append(re.sub(r"<Coverage @.*?>", "<Coverage>", text))  # its handler, in `make coverage`
     assert json.loads(found[0]) == json.loads(found[1])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
-import termios
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from crew.conftest import Scene
+from support.terminal import Terminal
 from support.waiting import wait_until
 
 INTERRUPT = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
@@ -89,33 +87,15 @@ def test_ctrl_c_leaves_no_trace_in_the_live_view(scene: Callable[..., Scene]) ->
     """The terminal does not echo it meanwhile, and does so again afterwards."""
     here = scene(pages=60, latency_s=0.3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1"]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(here.project.folder)
-        os.execvpe(command[0], command, here.project.environ() | {"TERM": "xterm-256color"})
-    shown = b""
-
-    def read(until: bytes) -> bool:
-        nonlocal shown
-        with suppress(OSError):  # so ends a terminal whose last process is gone
-            while select.select([terminal], [], [], 0)[0] and (found := os.read(terminal, 65536)):
-                shown += found
-        return until in shown
-
+    terminal = Terminal(command, cwd=here.project.folder, env=here.project.environ())
     try:
-        wait_until(lambda: read(b"crawling"), "the live view is there", 20)
-        assert not echoes_controls(terminal)
-        os.write(terminal, b"\x03")
-        wait_until(lambda: read(b"Continue with:"), "the end is printed", 20)
-        assert b"Stopping: the workers finish" in shown
-        assert b"^C" not in shown
-        assert echoes_controls(terminal)
+        terminal.wait_for("crawling", 20)
+        assert not terminal.echoes_controls
+        terminal.type("\x03")
+        terminal.ended(20)
+        assert "Stopping: the workers finish" in terminal.text
+        assert "Continue with:" in terminal.text
+        assert "^C" not in terminal.text
+        assert terminal.echoes_controls
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(terminal)
-
-
-def echoes_controls(terminal: int) -> bool:
-    return bool(termios.tcgetattr(terminal)[3] & termios.ECHOCTL)
+        terminal.close()
