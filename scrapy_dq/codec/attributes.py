@@ -77,6 +77,8 @@ MAX_NETLOC = 1_000
 """Characters of a URL's host with user, password and port. A host name has at most 253."""
 LONGEST_METHOD = 100
 """Scrapy counts requests by their methods, and keeps these counts."""
+MOST_JSON_VALUES = 1_000
+_JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 _WRITES_A_FILE = "ftp_local_filename"
 _IGNORED_IN_FRONT = "".join(map(chr, range(33)))
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
@@ -136,15 +138,14 @@ def headers(value: Any) -> dict[bytes, list[bytes]]:
     if not isinstance(value, dict):
         raise Unfit("headers are a dict")
     plain = dict(value)
-    joined = b""
+    parts: list[bytes] = []
     for name, values in plain.items():
-        if type(name) is not bytes or type(values) is not list:
+        if type(values) is not list:
             raise Unfit("headers must map bytes to lists of bytes")
-        joined += name
-        for one in values:
-            if type(one) is not bytes:
-                raise Unfit("headers must map bytes to lists of bytes")
-            joined += one
+        parts += (name, *values)
+    if not all(type(part) is bytes for part in parts):
+        raise Unfit("headers must map bytes to lists of bytes")
+    joined = b"".join(parts)
     if joined.translate(None, b"\r\n\0") != joined:
         raise Unfit("a header contains CR, LF or NUL")
     return plain
@@ -184,22 +185,49 @@ def plain_dict(value: Any) -> Any:
     return _exactly(value, dict)
 
 
-def meta_check(*, any_browser: bool) -> Check:
-    """Return the check of `meta`.
+def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Check:
+    """Return the check of `meta`: none of it makes Scrapy or a plugin import, call or write what it names.
 
     Args:
-        any_browser: scrapy-playwright may start any program.
+        listed: dotted names that DQ_TYPES lists.
+        own_method: returns the spider's method of that name, or raises Unfit if no entry may name it.
     """
-    unsafe = frozenset({_WRITES_A_FILE} if any_browser else {_WRITES_A_FILE, playwright.CONTEXT})
+
+    def write_file(value: Any) -> None:
+        raise Unfit(f"{_WRITES_A_FILE!r} would have Scrapy write a file of the worker's user")
+
+    def referrer_policy(value: Any) -> None:
+        # Source: scrapy/spidermiddlewares/referer.py::_load_policy_class
+        if value is not None and (type(value) is not str or ("." in value and value not in listed)):
+            raise Unfit(
+                "referrer_policy names what Scrapy would import and call: it is stored if DQ_TYPES lists it"
+            )
+
+    checks = {_WRITES_A_FILE: write_file, "referrer_policy": referrer_policy}
+    checks |= playwright.meta_checks(own_method) if playwright.LISTED not in listed else {}
+    watched = frozenset(checks)
 
     def check(value: Any) -> Any:
-        if not unsafe.isdisjoint(plain_dict(value)):
-            if _WRITES_A_FILE in value:
-                raise Unfit(f"{_WRITES_A_FILE!r} would have Scrapy write a file of the worker's user")
-            playwright.check_context(value[playwright.CONTEXT])
+        if not watched.isdisjoint(plain_dict(value)):
+            for name in watched.intersection(value):
+                checks[name](value[name])
         return value
 
     return check
+
+
+def json_data(value: Any) -> Any:
+    """Check what JsonRequest copies in depth: an instance would have methods called."""
+    waiting, seen = [value], 0
+    while waiting:
+        one, seen = waiting.pop(), seen + 1
+        if seen > MOST_JSON_VALUES or type(one) not in _JSON_TYPES:
+            raise Unfit(f"expected at most {MOST_JSON_VALUES:,} values, of the types that JSON has")
+        if type(one) is dict:
+            waiting += [*one, *one.values()]
+        elif type(one) in (list, tuple):
+            waiting += one
+    return value
 
 
 def priority(value: Any) -> int:

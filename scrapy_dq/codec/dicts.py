@@ -12,7 +12,7 @@ from typing import Any
 from scrapy import Request, Spider
 
 from scrapy_dq.codec import attributes
-from scrapy_dq.codec.attributes import DEFAULTS, KEYS, Check
+from scrapy_dq.codec.attributes import DEFAULTS, Check
 from scrapy_dq.codec.unfit import Unfit
 
 CLASS = "_class"
@@ -53,7 +53,7 @@ class Dicts:
             if value is None and name in DEFAULTS:
                 continue
             try:
-                found[name] = self._checked(name, value) if name in KEYS else value
+                found[name] = self._checked(name, value) if name in self._checks else value
             except Unfit as unfit:
                 unfit.path.append(name)
                 raise

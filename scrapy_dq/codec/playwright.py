@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from scrapy_dq.codec.shapes import Shape
@@ -10,7 +11,6 @@ from scrapy_dq.codec.unfit import Unfit
 NAME = "scrapy_playwright.page:PageMethod"
 LISTED = NAME.replace(":", ".")
 """As DQ_TYPES lists it."""
-CONTEXT = "playwright_context_kwargs"
 _FIELDS = ("method", "args", "kwargs")
 # No method that reads or writes a file of this machine, opens another address or registers code for later.
 _METHODS = frozenset((
@@ -32,13 +32,36 @@ _CONTEXT_KWARGS = frozenset((
 ))  # fmt: skip
 
 
-def check_context(kwargs: Any) -> None:
-    """Raise Unfit if *kwargs* could have the browser start a program, or reach files of this machine."""
-    if not isinstance(kwargs, dict) or not _CONTEXT_KWARGS.issuperset(kwargs):
+def meta_checks(own_method: Callable[[str], Any]) -> dict[str, Callable[[Any], None]]:
+    """Return, by the key of `meta`, a check that raises Unfit for what an untrusted request may not have.
+
+    Args:
+        own_method: returns the spider's method of that name, or raises Unfit.
+    """
+
+    def refuse(key: str, what: str) -> None:
         raise Unfit(
-            f"its {CONTEXT} could start a program or reach files, and anybody may have stored it: it is "
-            f"stored if DQ_TYPES lists {LISTED}"
+            f"its {key} could {what}, and anybody may have stored it: it is stored if DQ_TYPES lists {LISTED}"
         )
+
+    def context_kwargs(value: Any) -> None:
+        if type(value) is not dict or not _CONTEXT_KWARGS.issuperset(value):
+            refuse("playwright_context_kwargs", "start a program or reach files")
+
+    def init_callback(value: Any) -> None:
+        refuse("playwright_page_init_callback", "import and call anything")
+
+    def event_handlers(value: Any) -> None:
+        if type(value) is not dict or not all(type(name) is str for name in value.values()):
+            refuse("playwright_page_event_handlers", "call anything")
+        for name in value.values():
+            own_method(name)
+
+    return {
+        "playwright_context_kwargs": context_kwargs,
+        "playwright_page_init_callback": init_callback,
+        "playwright_page_event_handlers": event_handlers,
+    }
 
 
 def shape_of(cls: type, *, listed: bool) -> Shape:

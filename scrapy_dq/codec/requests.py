@@ -18,7 +18,7 @@ from typing import Any
 
 from scrapy import Request, Spider
 
-from scrapy_dq.codec import attributes, formats, playwright
+from scrapy_dq.codec import attributes, formats
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes
@@ -105,7 +105,7 @@ class Codec:
         }
         nested = {
             "cookies": attributes.cookies,
-            "meta": attributes.meta_check(any_browser=playwright.LISTED in types),
+            "meta": attributes.meta_check(types, callbacks.method_of),
             "priority": attributes.priority,
             "dont_filter": attributes.anything,
             "flags": attributes.flags,
@@ -124,7 +124,7 @@ class Codec:
             **{name: _after(self._values.lift, check) for name, check in nested.items()},
         }
         by_name = {"callback": callbacks.method_of, "errback": callbacks.method_of}
-        self._dicts = Dicts(spider, {**by_name, **flat, **nested}, self._request_class)
+        self._dicts = Dicts(spider, {**by_name, **flat, **nested, **_ADDED}, self._request_class)
 
     def encode(self, request: Request) -> bytes:
         """Return the entry of *request*; raise CannotEncode, whatever is in it, and nothing else."""
@@ -288,7 +288,9 @@ class Codec:
             added = [attribute for attribute in cls.attributes if attribute not in KEYS]
             writers = [(a, KEYS[a], DEFAULTS.get(a), self._write[a]) for a in known]
             readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
-            readers.update({a: (a, self._values.lift) for a in added})
+            readers.update(
+                {a: (a, _after(self._values.lift, _ADDED.get(a, attributes.anything))) for a in added}
+            )
             defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
             proven = cls is Request and self.serializer is None
             plan = _Plan(name, writers, readers, defaults, added, proven)
@@ -311,6 +313,8 @@ class Codec:
             raise Unfit(f"{name!a:.200} is no imported subclass of Request") from None
 
 
+_ADDED = {"dumps_kwargs": attributes.json_data}
+"""Checks of attributes that subclasses of Request add."""
 _OWN = frozenset(getattr(Request("data:,"), "__dict__", ()))
 """What every request has there, before Scrapy gave it slots."""
 

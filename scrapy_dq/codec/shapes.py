@@ -66,7 +66,7 @@ def _plain(name: str, cls: type) -> Shape:
 
     def build(state: Any) -> Any:
         instance: Any = object.__new__(cls)
-        for attribute, value in state.items():
+        for attribute, value in _exactly(dict, state).items():
             if attribute in slots:
                 slots[attribute].__set__(instance, value)
             elif type(attribute) is str:
@@ -106,7 +106,7 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
         return name
 
     def build(state: Any) -> Any:
-        if state not in members:
+        if _exactly(str, state) not in members:
             raise Unfit(f"{cls.__qualname__} has no member {state!a:.80}")
         return members[state]
 
@@ -124,7 +124,7 @@ def _item(name: str, cls: type[Item]) -> Shape:
     def build(state: Any) -> Item:
         item = Item.__new__(cls)
         Item.__init__(item)
-        for key, value in state.items():
+        for key, value in _exactly(dict, state).items():
             Item.__setitem__(item, key, value)
         return item
 
@@ -167,7 +167,7 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
         return {field: state[field] for field in fields}
 
     def build(state: Any) -> Any:
-        if state.keys() != set(fields):
+        if _exactly(dict, state).keys() != set(fields):
             odd = sorted(map(ascii, state.keys() ^ set(fields)))
             raise Unfit(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
         record: Any = object.__new__(cls)
@@ -176,6 +176,13 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
         return record
 
     return Shape(name, cls, read, build)
+
+
+def _exactly(kind: type, state: Any) -> Any:
+    # A state that is an instance itself would have its methods called.
+    if type(state) is not kind:
+        raise Unfit(f"its state is a {type(state).__name__}, not a {kind.__name__}")
+    return state
 
 
 def _dotted(cls: type) -> str:

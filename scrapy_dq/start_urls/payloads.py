@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from scrapy import FormRequest, Request, Spider
 
@@ -147,10 +147,21 @@ def _check_meta(meta: dict[str, Any], allowed: frozenset[str]) -> None:
     # Scrapy and its middlewares go by meta: a proxy, a slot, a time-out, a cookie jar.
     if "*" not in allowed and (others := sorted(set(meta) - allowed)):
         raise NoRequest(f'its "meta" has {others[0]!a:.100}, which is not among DQ_START_META')
+    try:
+        _UNTRUSTED_META(meta)
+    except Unfit as unfit:
+        raise NoRequest(f'its "meta": {unfit.reason}') from unfit
     for key, latest in (("dq_delay", LONGEST_FED_S), ("dq_not_before", time.time() + LONGEST_FED_S)):
         due = meta.get(key)
         if isinstance(due, (int, float)) and due > latest:
             raise NoRequest(f'its "{key}" is more than {LONGEST_FED_S // 86_400} days away')
+
+
+def _no_method(name: str) -> NoReturn:
+    raise Unfit(f"a start payload names no method ({name!a:.80})")
+
+
+_UNTRUSTED_META = attributes.meta_check((), _no_method)
 
 
 def _form_values(name: str, values: Any) -> Iterator[str]:

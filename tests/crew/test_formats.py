@@ -81,6 +81,24 @@ def test_an_item_with_very_many_fields_takes_no_longer_than_its_size(tmp_path: P
     assert min(cost(16_000) for _ in range(3)) < 24 * max(cost(2_000) for _ in range(3))
 
 
+def test_a_field_of_very_many_lines_takes_no_longer_than_as_many_rows(tmp_path: Path) -> None:
+    """A page may be all line ends: a megabyte of them, which gzip makes a kilobyte of."""
+
+    def cost(begin: str, end: str, lines: int = 400_000) -> float:
+        began = time.thread_time()
+        joined(tmp_path, "csv", [f"text\r\n{begin}" + "x\n" * lines + f"{end}\r\n"], None, None, {})
+        return time.thread_time() - began
+
+    assert min(cost('"', '"') for _ in range(2)) < max(cost("", "") for _ in range(2))
+
+
+def test_a_carriage_return_ends_no_row_of_another_terminator(join: JoinText) -> None:
+    """Python's writer does not quote it then: a page could add rows."""
+    kwargs = {"lineterminator": "\n"}
+    found = join("csv", "a,b\n1,2\n", "c,b\nx,y\rhttp://forged/,z\n", item_export_kwargs=kwargs)
+    assert found == "a,b,c\n1,2,\n,y\rhttp://forged/,x,z\n"
+
+
 def test_csv_has_one_header_and_no_torn_row(join: JoinText) -> None:
     """Line ends and quotes within a field end no row."""
     one = 'id,text\r\n1,"two\r\nlines, ""quoted"""\r\n2,"to'

@@ -74,6 +74,22 @@ def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
     assert os.listdir(feed.target.parent) == ["items.jsonl"]
 
 
+@pytest.mark.parametrize(("owner", "mode"), [("this user", 0o664), ("another user", None)])
+def test_a_feed_never_becomes_a_program(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, owner: str, mode: int | None
+) -> None:
+    """In a shared folder somebody else may have made a file of that name, with a program and a setuid bit."""
+    feed.target.write_text("#!/bin/sh\n")
+    feed.target.chmod(0o6775)
+    feed.write_part("1\n")
+    if owner == "another user":
+        uid = os.getuid()
+        monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert feed.join() == Joined(feed.target, 1, True)
+    found = feed.target.stat().st_mode & 0o7777
+    assert found == mode if mode else not found & 0o7111
+
+
 @pytest.mark.parametrize("what", ["another user's", "open to others", "a link"])
 def test_a_folder_that_somebody_else_may_write_to_is_refused(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str

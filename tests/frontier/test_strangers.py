@@ -377,3 +377,28 @@ def test_what_nobody_of_ours_wrote_keeps_no_run_open(
     else:
         pytest.fail(f"the run does not end: {live.dump()}")
     assert {0, 1, 2} <= set(found)
+
+
+def test_records_of_a_wrong_type_are_named(live: LiveFrontier, worker: HandWorker) -> None:
+    """By the exchange, which reads them first; an overview shows the others."""
+    HandWorker(live, "other")
+    live.redis.delete(live.key("worker:worker"))
+    live.redis.set(live.key("worker:worker"), "text")
+    with pytest.raises(FrontierRefused, match="worker:worker' is a string, not a hash"):
+        worker.exchange(put(1))
+    live.redis.set(live.key("in-flight:other"), "text")
+    assert {member.worker_id for member in peek(live.redis, live.crawl).members} == {"worker", "other"}
+    live.redis.delete(live.key("meta"))
+    live.redis.set(live.key("meta"), "text")
+    with pytest.raises(FrontierRefused, match="meta' is a string, not a hash"):
+        worker.exchange(put(1))
+
+
+def test_a_sequence_that_is_no_number_delays_no_rejoin(live: LiveFrontier, worker: HandWorker) -> None:
+    """It counts as none."""
+    worker.exchange(*puts(b"a", 2), want=1)
+    live.redis.hset(live.key("worker:worker"), "last_seq", b"\0\xff")
+    assert worker.exchange().status is Status.RESYNC
+    worker.rejoin("again")
+    assert worker.held == {entry_id(0)}
+    assert numbers(worker.exchange(want=2)) == [1]

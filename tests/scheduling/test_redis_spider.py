@@ -155,6 +155,7 @@ BAD = {
     b'{"url": "http://localhost/", "meta": {"proxy": "a"}}': "has 'proxy', which is not among DQ_START_META",
     b'{"url": "http://localhost/", "meta": {"dq_delay": 2592001}}': '"dq_delay" is more than 30 days away',
     b'{"url": "http://localhost/", "meta": {"dq_not_before": 9e9}}': '"dq_not_before" is more than 30 days',
+    b'{"url": "http://localhost/", "meta": {"referrer_policy": "os.abort"}}': "what Scrapy would import",
     b"[" * 100_000: "it begins like JSON and is none",
     b'{"url": "http://localhost/", "a": [' + b"1," * 10_000 + b"1]}": "has more than 10,000 form fields",
     f"http://{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
@@ -167,7 +168,10 @@ def test_what_is_no_request_becomes_a_dead_letter_and_stops_nothing(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
     """Each with its reason; one line in the log; what stands between them is crawled."""
-    site, project = start_site(pages=9), fed('redis_start_meta = ["dq_delay", "dq_not_before"]')
+    site, project = (
+        start_site(pages=9),
+        fed('redis_start_meta = ["dq_delay", "dq_not_before", "referrer_policy"]'),
+    )
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
     worker = project.run_worker()

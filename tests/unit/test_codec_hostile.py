@@ -7,6 +7,7 @@ import importlib.util
 import json
 import pickle
 import random
+import re
 import sys
 import time
 import uuid
@@ -961,22 +962,84 @@ def test_an_entry_names_no_file_that_scrapy_would_write(codec: Codec) -> None:
         codec.encode(Request(URL, meta={"ftp_local_filename": b"x"}))
 
 
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"user_data_dir": "x", "executable_path": "/bin/sh"},
-        {"record_har_path": "x"},
-        {5: 5},
-        ["proxy"],
-        "text",
-    ],
-)
-def test_an_entry_starts_no_program_in_place_of_a_browser(codec: Codec, kwargs: Any) -> None:
-    """scrapy-playwright hands them to the browser's launcher."""
-    meta = {"playwright": True, "playwright_context_kwargs": kwargs}
-    assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in reason(pack({1: URL, META: meta}), codec)
-    with pytest.raises(CannotEncode, match="could start a program or reach files"):
+META_THAT_RUNS: dict[str, dict[str, Any]] = {
+    "a policy to import": {"referrer_policy": "os.abort"},
+    "a policy to call": {"referrer_policy": [1]},
+    "another browser": {"playwright_context_kwargs": {"user_data_dir": "x", "executable_path": "/bin/sh"}},
+    "a file": {"playwright_context_kwargs": {"record_har_path": "x"}},
+    "no kwargs": {"playwright_context_kwargs": ["proxy"]},
+    "a callback to import": {"playwright_page_init_callback": "os.abort"},
+    "a method of Scrapy's": {"playwright_page_event_handlers": {"load": "__init__"}},
+    "a handler of no name": {"playwright_page_event_handlers": {"load": 5}},
+    "no handlers": {"playwright_page_event_handlers": 5},
+}
+
+
+@pytest.mark.parametrize("meta", META_THAT_RUNS.values(), ids=list(META_THAT_RUNS))
+def test_no_meta_has_scrapy_or_a_plugin_run_what_it_names(codec: Codec, meta: dict[str, Any]) -> None:
+    """Scrapy imports and calls a referrer_policy; scrapy-playwright starts a browser with such arguments."""
+    assert re.search("DQ_TYPES lists|has no callback", reason(pack({1: URL, META: meta}), codec))
+    with pytest.raises(CannotEncode, match=r"DQ_TYPES lists|has no callback"):
         codec.encode(Request(URL, meta=meta))
+
+
+@pytest.mark.parametrize("meta", [
+    {"referrer_policy": "no-referrer"}, {"referrer_policy": None},
+    {"playwright_page_event_handlers": {"dialog": "parse"}},
+])  # fmt: skip
+def test_meta_that_names_what_is_usual_is_stored(codec: Codec, meta: dict[str, Any]) -> None:
+    assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta
+
+
+def test_a_policy_that_is_listed_is_stored() -> None:
+    meta = {"referrer_policy": "scrapy.spidermiddlewares.referer.NoReferrerPolicy"}
+    listing = Codec(BookSpider(), types=list(meta.values()))
+    assert listing.decode(listing.encode(Request(URL, meta=meta))).meta == meta
+
+
+@dataclass
+class Busy:
+    """An instance of it in place of data would have these called."""
+
+    path: str
+
+    def keys(self) -> Any:
+        touched.append("keys")
+        return {}.keys()
+
+    def items(self) -> Any:
+        touched.append("items")
+        return {}.items()
+
+    def setdefault(self, name: str, value: Any) -> None:
+        touched.append("setdefault")
+
+    def __deepcopy__(self, memo: Any) -> Busy:
+        touched.append("deepcopy")
+        return self
+
+    def __repr__(self) -> str:
+        touched.append("repr")
+        return ""
+
+
+@pytest.mark.parametrize("cls", ["Price", "BookItem", "Color", "Point"])
+def test_the_state_of_an_instance_is_data(codec: Codec, cls: str) -> None:
+    """Not an instance itself, whose methods would be called."""
+    busy = extension(5, [f"{Busy.__module__}:Busy", {"path": "x"}])
+    value = extension(5, [f"{Busy.__module__}:{cls}", busy])
+    assert "Busy" in reason(pack({1: URL, META: {"x": value}}), codec) or cls == "Point"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_json_request_copies_is_data(codec: Codec, wrapped: bool) -> None:
+    """Its constructor copies dumps_kwargs in depth."""
+    busy: Any = extension(5, [f"{Busy.__module__}:Busy", {"path": "x"}])
+    name = f"{JsonRequest.__module__}.{JsonRequest.__qualname__}"
+    for kwargs in ({"default": busy} if wrapped else busy, {"x": [[]] * 1000}):
+        assert "of the types that JSON has" in reason(pack({0: name, 1: URL, "dumps_kwargs": kwargs}), codec)
+    request = JsonRequest(URL, data={"a": 1}, dumps_kwargs={"separators": (",", ":")})
+    assert codec.decode(codec.encode(request)).dumps_kwargs == request.dumps_kwargs  # type: ignore[attr-defined]
 
 
 def test_what_is_usual_of_a_browser_context_is_stored(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,22 +110,27 @@ def _records(sources: Sources, path: Path) -> Iterator[bytes]:
     """
     quote = str(sources.export_kwargs.get("quotechar") or '"').encode(sources.plain_encoding)
     end = str(sources.export_kwargs.get("lineterminator", "\r\n")).encode()
-    record, open_quote = b"", False
+    record, open_quote = bytearray(), False
     for line in lines_of(sources.chunks(path)):
         record += line
         open_quote ^= line.count(quote) % 2 == 1
         if line.endswith(b"\n") and not open_quote:
-            yield record
-            record = b""
+            yield bytes(record)
+            record.clear()
     if record and path is sources.before:
-        yield record + (b"" if open_quote else end)
+        yield bytes(record) + (b"" if open_quote else end)
 
 
 def _parse(sources: Sources, record: bytes, *, strict: bool = False) -> Iterator[list[str]]:
     csv.field_size_limit(FIELD_BYTES)
     dialect = {k: v for k, v in sources.export_kwargs.items() if k in _DIALECT and k != "quoting"}
-    text = io.StringIO(record.decode(sources.encoding, "strict" if strict else "replace"), newline="")
-    return csv.reader(text, **dialect)
+    text = record.decode(sources.encoding, "strict" if strict else "replace")
+    if "\r" in sources.export_kwargs.get("lineterminator", "\r") or "\r" not in text:
+        return csv.reader(io.StringIO(text, newline=""), **dialect)
+    # With another terminator the writer does not quote a CR, and the reader would end the row there.
+    stand_in = next(char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
+    rows = csv.reader(io.StringIO(text.replace("\r", stand_in), newline=""), **dialect)
+    return ([value.replace(stand_in, "\r") for value in row] for row in rows)
 
 
 def _row(sources: Sources, values: Sequence[str], encoding: str) -> bytes:

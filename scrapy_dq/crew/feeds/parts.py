@@ -145,7 +145,10 @@ class PartsFolder:
         not joined again.
         """
         with suppress(OSError):
-            self.joined.chmod(self.target.stat().st_mode & 0o7777)
+            before = self.target.stat()
+            # Never a program of another user that runs as this one.
+            if before.st_uid == os.geteuid():
+                self.joined.chmod(before.st_mode & 0o666)
         _write(self._marker, {"parts": [part.name for part in parts], "run": run})
         os.replace(self.joined, self.target)
         _sync(self.path)

@@ -24,12 +24,13 @@ local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
 local SENT = 1
-load_state()
+if not pcall(load_state) then return wrong_type() end
 local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
 if answer then return answer end
-local me = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done',
+local me = redis.pcall('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done',
   'seeding')
+if me.err then return wrong_type(worker_id) end
 local last_seq = tonumber(me[1])
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are still in flight: no other worker could settle them.

@@ -52,7 +52,7 @@ local old = { fenced = record[1], since = record[2], done = record[3], last_seq 
 if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end
 -- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
 local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
-  or redis.call('HGET', key.absent, new_id) or -1)
+  or redis.call('HGET', key.absent, new_id) or -1) or -1
 if state.phase == 'finished' then
   -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If the run
   -- were opened here and this worker died, the next crawl would resume a run that has already seen all its requests.
