@@ -151,14 +151,14 @@ def test_the_dupefilter_is_copied(case: Case) -> None:
 WRONG: list[tuple[str, bytes, str]] = [
     ("a class", member(meta={"at": datetime.datetime(2026, 1, 1)}), "it names datetime.datetime"),
     ("a call", pickle.dumps(pytest.fail), "it names _pytest."),
-    ("no pickle", b"http://example.com", "it is no whole pickle"),
-    ("no bytes", b"", "it is no whole pickle"),
+    ("no pickle", b"http://example.com", "it is not a complete pickle"),
+    ("no bytes", b"", "it is not a complete pickle"),
     ("no dict", pickle.dumps([1, 2]), "expected dict, not list"),
     ("no url", pickle.dumps({"method": "GET"}), "it has no url"),
     ("a callback that is gone", member(callback="parse_gone"), "callback: the spider"),
     ("an errback that is none", member(errback="__init__"), "has no callback '__init__'"),
     ("a forbidden scheme", member(url="file:///etc/passwd"), "the scheme 'file' is not in DQ_URL_SCHEMES"),
-    ("a class of requests", member(_class="no.such.Request"), "'no.such.Request' is no imported subclass"),
+    ("a class of requests", member(_class="no.such.Request"), "is not an imported subclass of Request"),
     ("an attribute", member(made_up=1), "attribute 'made_up': this version of scrapy_dq does not know it"),
     ("a header", member(headers={b"A": [b"b\r\nC: d"]}), "headers: a header contains CR"),
     ("too large", member(body=b"x" * 5000), "are more than DQ_MAX_ENTRY_BYTES = 4,096"),
@@ -240,7 +240,7 @@ def test_old_names_of_queue_classes_are_known(name: str, case: Case) -> None:
 def test_a_zset_is_served_by_priority(case: Case) -> None:
     """To say otherwise is a mistake."""
     case.push(pages(1))
-    with pytest.raises(BadSource, match="is a ZSET, as PriorityQueue has it: leave --queue out"):
+    with pytest.raises(BadSource, match="is a ZSET, as PriorityQueue has it: omit --queue"):
         case.adopt(queue="fifo")
 
 
@@ -301,7 +301,7 @@ def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
     assert case.progress.said == []
     assert case.adopt(delete_source=True).deleted == [case.queue_key, case.dupefilter_key]
     assert case.progress.said == [
-        f"All of it is stored. Deleting {case.queue_key!r} and {case.dupefilter_key!r}"
+        f"Everything is stored. Deleting {case.queue_key!r} and {case.dupefilter_key!r}"
     ]
     assert not case.client.exists(case.queue_key, case.dupefilter_key)
     assert case.client.exists(f"{case.name}:start_urls")

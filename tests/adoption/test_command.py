@@ -117,7 +117,7 @@ def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) 
         "it cannot be imported": [name, "-s", "SCHEDULER_SERIALIZER=no_such"],
         "cannot be created: TypeError": [name, "-a", "crawler=1"],
         "--trust-pickle": [name],
-        "leave --queue out": [name, "--queue", "fifo"],
+        "omit --queue": [name, "--queue", "fifo"],
     }
     found = run_dq_each(project, [["adopt", *words] for words in cases.values()])
     for done, says in zip(found, cases, strict=True):

@@ -104,8 +104,8 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
     hostile = {
-        entry({CLASS: "canary_module.Mine", URL: page}): "no imported subclass of Request",
-        entry({CLASS: "subprocess.Popen", URL: page}): "no imported subclass of Request",
+        entry({CLASS: "canary_module.Mine", URL: page}): "not an imported subclass of Request",
+        entry({CLASS: "subprocess.Popen", URL: page}): "not an imported subclass of Request",
         entry({URL: page, META: {"x": instance("canary_module:Thing", {})}}): "is not stored",
         entry({URL: page, META: {"x": instance("tree_project.canary:Thing", {})}}): "no imported module",
         entry({URL: page, META: {"x": instance("os:system", "touch canary")}}): "is not stored",

@@ -54,7 +54,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an unknown callback": (entry({URL: PAGE, CALLBACK: "parse_gone"}), "has no callback 'parse_gone'"),
     "a dunder": (entry({URL: PAGE, CALLBACK: "__init__"}), "has no callback '__init__'"),
     "a hook of Scrapy's": (entry({URL: PAGE, CALLBACK: "closed"}), "has no callback 'closed'"),
-    "a class from elsewhere": (entry({CLASS: "os.system", URL: PAGE}), "no imported subclass of Request"),
+    "a class from elsewhere": (entry({CLASS: "os.system", URL: PAGE}), "not an imported subclass of Request"),
     "a header in a header": (entry({URL: PAGE, HEADERS: {b"A": [b"b\r\nC: d"]}}), "CR, LF"),
     "a meta that is none": (entry({URL: PAGE, META: [1]}), "expected dict"),
     "a priority that is none": (entry({URL: PAGE, PRIORITY: "1"}), "a priority is an int"),
