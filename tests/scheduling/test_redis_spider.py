@@ -138,10 +138,10 @@ def test_several_keys_of_the_spider_feed_it(
 # Python would take minutes to encode it.
 HUGE_HOST = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 BAD = {
-    b"\xff\xfe": "it is no text in utf-8",
+    b"\xff\xfe": "it is not valid utf-8",
     b"": "'' is neither a URL nor a JSON object",
     b"not a url": "'not a url' is neither a URL nor a JSON object",
-    b'{"url": ': "it begins like JSON and is none",
+    b'{"url": ': "it begins like JSON but is invalid",
     b'["http://localhost/"]': "its JSON is a list, not an object",
     b'{"uri": "http://localhost/"}': 'its JSON has no "url"',
     b'{"url": 7}': 'its "url" is a int, not a str',
@@ -149,13 +149,13 @@ BAD = {
     b'{"url": "http://localhost/", "method": 1}': 'its "method" is a int, not a str',
     b'{"url": "http://localhost/", "method": "' + b"x" * 101 + b'"}': "a method consists of at most 100",
     b'{"url": "http://localhost/", "method": "GET\\r\\nX: y"}': "a method consists of",
-    b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is no form data',
+    b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is not form data',
     b'{"url": "no scheme"}': "ValueError: Missing scheme in request url",
     b"file:///etc/passwd": "the scheme 'file' is not in DQ_URL_SCHEMES",
     b'{"url": "http://localhost/", "meta": {"proxy": "a"}}': "has 'proxy', which is not among DQ_START_META",
     b'{"url": "http://localhost/", "meta": {"dq_delay": 2592001}}': '"dq_delay" is more than 30 days away',
     b'{"url": "http://localhost/", "meta": {"dq_not_before": 9e9}}': '"dq_not_before" is more than 30 days',
-    b"[" * 100_000: "it begins like JSON and is none",
+    b"[" * 100_000: "it begins like JSON but is invalid",
     b'{"url": "http://localhost/", "a": [' + b"1," * 10_000 + b"1]}": "has more than 10,000 form fields",
     f"http://{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
     f'{{"url": "http://{HUGE_HOST}/"}}'.encode(): "its host has more than 1,000 characters",
@@ -255,12 +255,12 @@ def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
     )
     client.rpush(key(project), "none", "empty", "item", "number")
     project.run_worker()
-    nothing = "make_request_from_data() made no request of it"
+    nothing = "make_request_from_data() made no request from it"
     assert sorted(reasons(project)) == sorted([
         nothing,
         nothing,
-        "make_request_from_data() made a str of it, not a Request",
-        "make_request_from_data() made a int of it, not a Request",
+        "make_request_from_data() made a str from it, not a Request",
+        "make_request_from_data() made a int from it, not a Request",
     ])  # fmt: skip
 
 
@@ -372,7 +372,7 @@ def test_one_that_is_fed_through_the_embedded_redis_says_so(
     fed: Callable[..., Project], make_project: MakeProject
 ) -> None:
     """Whoever migrates pushes to localhost:6379, where nobody looks."""
-    says = "nobody who pushes to a server finds them. REDIS_URL names the one that is fed"
+    says = "programs that push to a Redis server do not use it. Set REDIS_URL to that server"
     assert says in make_project([], spider=spider(), settings=QUICK).run_worker().text
     assert says not in fed().run_worker().text
 
@@ -384,7 +384,7 @@ def test_under_another_scheduler_it_says_that_it_is_fed_nothing(
     site, project = start_site(pages=2), fed(DQ_ENABLED=False)
     client.rpush(key(project), site.start_url)
     worker = project.run_worker()
-    assert "is fed by scrapy_dq.Scheduler, and this crawl has another one" in worker.text
+    assert "is fed by scrapy_dq.Scheduler, but this crawl has another scheduler" in worker.text
     assert client.llen(key(project)) == 1
     client.delete(key(project))
 
