@@ -266,7 +266,7 @@ def test_a_serializer_of_ones_own_makes_text_or_bytes(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "nothing is named 'name' here; known are %(spider)s"),
+        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "there is no 'name' here; use %(spider)s"),
         (
             {"REDIS_ITEMS_SERIALIZER": "no.such.function"},
             "REDIS_ITEMS_SERIALIZER = 'no.such.function' cannot",

@@ -27,10 +27,10 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 KINDS = {
     "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
     "url": "a string", "host": "a string", "hosts": "a list of hosts",
-    "folder": "a folder that is there and can be written to",
+    "folder": "an existing folder that can be written to",
     "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
     "signing_keys": "a list of secret texts",
-    "program": "a program that is there, by its path or its name", "template": "a string",
+    "program": "an existing program, by its path or its name", "template": "a string",
     "loadable": "a function, or its dotted path",
     "serializer": "a module or object with dumps() and loads()",
 }  # fmt: skip
@@ -330,7 +330,7 @@ BAD_LIMITS: list[tuple[str, Any, str]] = [
     ("an option that is no text", {"a.com": {1: 2}}, "'delay' and 'concurrency' of 'a.com', not 1"),
     ("no options", {"a.com": 2}, "a dict with 'delay' and 'concurrency' of 'a.com'"),
     ("a URL", {"https://user@a.com:8080/path": {"delay": 2}}, "(did you mean 'a.com'?)"),
-    ("a URL without a host", {"http:///path": {"delay": 2}}, "the name of a partition, as a rule a host"),
+    ("a URL without a host", {"http:///path": {"delay": 2}}, "the name of a partition, usually a host"),
     ("a name of 10 kB", {LONG: {"delay": 2}}, "the name of a partition"),
     ("a name of 513 bytes", {"ä" * 256 + "x": {"delay": 2}}, "the name of a partition"),
     ("a line feed", {"a\nb": {"delay": 2}}, "the name of a partition"),
@@ -430,7 +430,7 @@ def test_seen_that_is_not_kept_cannot_be_forgotten() -> None:
 
 def test_what_is_cut_has_no_times() -> None:
     """DQ_SEEN = compact together with DQ_SEEN_TTL is a contradiction; each alone says the kind."""
-    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' keeps no times, but DQ_SEEN_TTL = 60"):
+    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' stores no times, but DQ_SEEN_TTL = 60"):
         read(DQ_SEEN="compact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True)
     assert read(DQ_SEEN="compact").seen_kind is Seen.COMPACT
     assert read(DQ_SEEN="exact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_kind is Seen.EXPIRING
@@ -465,7 +465,7 @@ def test_a_template_that_is_none_is_refused(name: str, template: str) -> None:
 
 def test_an_unknown_placeholder_is_refused_with_those_that_are_known() -> None:
     """`%(job)s` outside Scrapyd, or an argument that was not given."""
-    with pytest.raises(ConfigError, match=r"nothing is named 'jobs' here.*%\(category\)s, %\(job\)s"):
+    with pytest.raises(ConfigError, match=r"there is no 'jobs' here.*%\(category\)s, %\(job\)s"):
         read(DQ_CRAWL="%(jobs)s")
 
 
