@@ -153,7 +153,7 @@ def test_json_arrays_become_one(join: JoinText) -> None:
     assert json.loads(found) == [{"b": 1}, {"b": 2}, {"a": '][,"'}, {"a": [1, {"b": 2}]}, {"a": "é"}]
     assert join("json", "[\n\n]") == "[\n]"
     assert json.loads(join("json", '[\n    {\n        "a": 1\n    }\n]', "[", count=1)) == [{"a": 1}]
-    with pytest.raises(CrewError, match="is no JSON from here on: 'nonsense'"):
+    with pytest.raises(CrewError, match="is not valid JSON from here on: 'nonsense'"):
         join("json", "[]", before="nonsense")
 
 

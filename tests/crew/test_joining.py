@@ -101,7 +101,7 @@ def test_a_folder_that_somebody_else_may_write_to_is_refused(
 def test_notes_that_cannot_be_written_are_told_before_anything_is_crawled(feed: Feed) -> None:
     """Without them -O could not tell later what the feed holds."""
     feed.notes.write_text("no folder")
-    with pytest.raises(CrewError, match="holds cannot be noted"), feed.joining().held():
+    with pytest.raises(CrewError, match="holds cannot be recorded"), feed.joining().held():
         pass
     assert not feed.parts.exists()
 
@@ -130,7 +130,7 @@ def test_a_crew_that_came_too_late_empties_no_feed(feed: Feed) -> None:
     feed.write_part("")
     assert feed.join(overwrite=True, took_part=False) is None
     assert feed.lines == ["1"]
-    assert "left as it is" in feed.said[0]
+    assert "left unchanged" in feed.said[0]
     assert not feed.parts.exists()
     feed.target.write_text("0\n")
     following = Run("epoch", 4)
@@ -154,7 +154,7 @@ def test_parts_of_other_runs_are_joined_or_with_overwrite_left_out(feed: Feed) -
     feed.join(run=Run("epoch", 4), overwrite=True)
     assert feed.lines == ["4"]
     assert not feed.parts.exists()
-    assert ["joined with it" in feed.said[0], "left out" in feed.said[1]] == [True, True]
+    assert ["also joined" in feed.said[0], "discarded" in feed.said[1]] == [True, True]
 
 
 def test_without_parts_nothing_is_touched(feed: Feed) -> None:
@@ -234,9 +234,7 @@ def test_a_feed_that_turns_out_to_be_no_json_is_told_like_others(feed: Feed) -> 
     feed.target.write_text("[1, nonsense]")
     feed.write_part("[2]")
     joining = feed.joining(kind="json")
-    says = (
-        r"items.jsonl cannot be joined: .*is no JSON from here on: 'nonsense]'. Its parts stay in .*parts; "
-    )
+    says = r"cannot be joined: .*is not valid JSON from here on: 'nonsense]'. Its parts stay in .*parts; "
     with joining.held(), pytest.raises(CrewError, match=says):
         joining.join(THIS, NoBar(), lambda: None)
     assert feed.lines == ["[1, nonsense]"]
