@@ -299,7 +299,7 @@ def test_what_only_announces_takes_no_memory(harmless: bytes) -> None:
         b"\xff" * 9,
     ],
 )
-def test_what_is_no_pickle_is_refused(junk: bytes) -> None:
+def test_what_is_not_a_pickle_is_refused(junk: bytes) -> None:
     """Nothing else is ever raised."""
     with pytest.raises(NotPlain):
         read(junk)

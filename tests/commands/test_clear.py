@@ -56,7 +56,7 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
         thread.join()
 
 
-def test_what_a_stranger_calls_a_worker_is_no_order_to_the_terminal(dq: Any, live: LiveFrontier) -> None:
+def test_an_untrusted_worker_name_does_not_control_the_terminal(dq: Any, live: LiveFrontier) -> None:
     """It never beats, and is deleted with the rest."""
     live.call("join", "\x1b[2J", {}, "epoch", IDENTITY)
     dq.found("clear", "--yes", **TTL)
@@ -152,7 +152,7 @@ def test_who_joins_while_it_asks_is_seen(
 def test_nobody_is_asked_under_force_either(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """--force is no --yes."""
+    """--force is not --yes."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(CommandError, match="--yes"):
         dq.text("clear", "--force")
@@ -168,7 +168,7 @@ STRANGE_RECORDS = {
 
 
 @pytest.mark.parametrize("record", STRANGE_RECORDS.values(), ids=list(STRANGE_RECORDS))
-def test_what_a_stranger_says_of_a_worker_stops_nobody(
+def test_an_untrusted_worker_record_stops_nobody(
     dq: Any, live: LiveFrontier, worker: HandWorker, record: bytes
 ) -> None:
     """The others are shown and start as ever; it can be cleared with the rest."""

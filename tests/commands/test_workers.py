@@ -15,7 +15,7 @@ from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 
 
-def test_workers_are_told_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
+def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
     """One of this process, one whose process is gone, one of another machine, one that is fenced."""
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
@@ -75,7 +75,7 @@ def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest
     def crawl_meanwhile(seconds: float) -> None:
         quick.exchange(*map(ack, held[:5]), fail(held[5]))
         HandWorker(live, "new")
-        live.redis.hset(live.key("worker:slow"), "done", 40)  # Redis came back older
+        live.redis.hset(live.key("worker:slow"), "done", 40)  # Redis was rolled back
         sleep(0.05)
 
     monkeypatch.setattr(time, "sleep", crawl_meanwhile)
@@ -86,7 +86,7 @@ def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest
     assert slow.leave()[0] == 0
 
 
-def test_since_is_told_by_the_clock_of_redis(
+def test_since_is_reported_by_the_clock_of_redis(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --no-rate after one look; what a record does not say is not made up."""
@@ -103,7 +103,7 @@ def test_since_is_told_by_the_clock_of_redis(
     assert "2 h 1 min" in dq.text("workers", "--no-rate")
 
 
-def test_ids_are_told_where_there_is_room(
+def test_ids_are_shown_where_there_is_room(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long host name goes on in the next line; no number is cut."""

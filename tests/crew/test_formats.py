@@ -111,7 +111,7 @@ def test_csv_columns_may_change_within_a_part(join: JoinText) -> None:
     assert list(csv.reader(io.StringIO(found, newline=""))) == [
         ["a", "b\r\n", "c"], ["0", "", ""], ["1", "", ""], ["2", "3", ""], ['\r\n""+columns+x\r\n', "", ""]
     ]  # fmt: skip
-    # Of the user's own nothing is taken for ours.
+    # Nothing of the user's own file is treated as ours.
     assert join("csv", "a\r\n", before='a\r\n""+columns+b\r\n') == 'a\r\n""+columns+b\r\n'
 
 

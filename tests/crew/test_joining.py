@@ -1,4 +1,4 @@
-"""Parts become the feed once, whenever whoever joins them is killed; other runs and -O are respected."""
+"""Parts are joined once, whenever the joining process is killed; other runs and -O are respected."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_folder_that_somebody_else_may_write_to_is_refused(
     ])  # fmt: skip
 
 
-def test_notes_that_cannot_be_written_are_told_before_anything_is_crawled(feed: Feed) -> None:
+def test_notes_that_cannot_be_written_are_reported_before_anything_is_crawled(feed: Feed) -> None:
     """Without them -O could not tell later what the feed holds."""
     feed.notes.write_text("no folder")
     with pytest.raises(CrewError, match="holds cannot be recorded"), feed.joining().held():
@@ -106,7 +106,7 @@ def test_notes_that_cannot_be_written_are_told_before_anything_is_crawled(feed: 
     assert not feed.parts.exists()
 
 
-def test_a_run_that_goes_on_appends_even_with_overwrite(feed: Feed) -> None:
+def test_a_run_that_continues_appends_even_with_overwrite(feed: Feed) -> None:
     """The first half of the same run stays, also if it was finished; a feed of another run is replaced."""
     feed.target.write_text("old\n")
     feed.write_part("1\n")
@@ -229,7 +229,7 @@ def test_a_feed_that_cannot_be_written_keeps_its_parts(feed: Feed, monkeypatch: 
     assert feed.lines == ["1"]
 
 
-def test_a_feed_that_turns_out_to_be_no_json_is_told_like_others(feed: Feed) -> None:
+def test_a_feed_with_invalid_json_is_reported_like_others(feed: Feed) -> None:
     """The first of it may look like JSON; where the parts are is said."""
     feed.target.write_text("[1, nonsense]")
     feed.write_part("[2]")
@@ -302,7 +302,7 @@ def killed_at(step: int, work: Callable[[], Any]) -> bool:
 
 
 def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
-    """Of what has another name, there is none."""
+    """Another name has no run."""
     assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
     assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
     assert PartsFolder(tmp_path / "x.csv", tmp_path).path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"

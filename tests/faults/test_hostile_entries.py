@@ -69,7 +69,7 @@ def watched(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) ->
 
 
 def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
-    """Assert that *worker* settled all, told each dead letter once, and did nothing that it should not."""
+    """Assert that *worker* settled all, reported each dead letter once, and did nothing forbidden."""
     verdict = crawl.verdict()
     assert not verdict.lost
     assert verdict.reasons == ("finished",)
@@ -147,7 +147,7 @@ def test_what_nobody_with_a_key_has_written_is_not_crawled(
     forged = good([crawl.site.url(f"/forged/{number}") for number in range(5)])
     store(crawl, [*forged, b"\5" + bytes(16) + forged[0]])
     with connect_url(crawl.redis_url) as client:
-        # Else no worker would begin: whoever can write there can take that for granted.
+        # Otherwise no worker would begin: anybody who can write there may delete it.
         client.hset(keys.meta(crawl.project.name), "signing", Signer("", SIGNED["DQ_SIGNING_KEYS"]).ids)
 
     workers = crawl.start(2)

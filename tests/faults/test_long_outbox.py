@@ -63,7 +63,7 @@ class ProjectSpider(TreeSpider):
 
 
 @pytest.mark.parametrize("links", [1500, pytest.param(60_000, marks=pytest.mark.soak)])
-def test_a_callback_yields_many_links_while_redis_is_away(
+def test_a_callback_yields_many_links_while_redis_is_unavailable(
     links: int,
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],

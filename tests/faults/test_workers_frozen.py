@@ -24,7 +24,7 @@ SETTINGS = {"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": TTL_S}
 BLOCK_AT = {1: "5", 2: "5 30"}
 """At which pages of its own: early, for on a busy machine the other worker may be much quicker."""
 
-# In a worker that is told so, a few callbacks block everything else in their process, and at the worst
+# In a worker that is configured so, a few callbacks block everything else in their process, and at the worst
 # moment: an exchange is under way, whose answer nobody reads.
 BLOCKING = """\
 import asyncio

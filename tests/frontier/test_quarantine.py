@@ -46,7 +46,7 @@ def test_the_first_death_is_not_charged(live: LiveFrontier, suspects: list[int])
 
 
 def test_a_worker_holds_one_suspect_at_a_time(worker: HandWorker, suspects: list[int]) -> None:
-    """The best suspect is served at its place, the others are passed over until it is settled."""
+    """The best suspect is served at its place, the others are skipped until it is settled."""
     assert worker.take(10) == [1, 4, 5]
     assert numbers(worker.exchange(ack(4), ack(5), want=10)) == []
     assert numbers(worker.exchange(ack(1), want=10)) == [2]
@@ -165,7 +165,7 @@ def test_at_the_limit_it_is_buried_with_the_reason(
     assert worker.take(9) == [2, 4, 5]
 
 
-def test_a_poisonous_entry_is_buried_and_no_innocent(live: LiveFrontier) -> None:
+def test_a_poisonous_entry_is_buried_and_no_other(live: LiveFrontier) -> None:
     """Whoever takes entry 7 dies: after 1 + 3 deaths it is buried, and all others are done, uncharged."""
     observer = HandWorker(live, "observer")
     observer.exchange(*(put(n) for n in range(20)), seeding=1)

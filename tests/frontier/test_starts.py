@@ -36,7 +36,7 @@ def all_done(worker: HandWorker) -> Receipt:
 @pytest.mark.parametrize("how", ["killed", "presumed dead", "leave"])
 @pytest.mark.parametrize("seeding", [1, 2])
 def test_others_do_not_finish_the_run(live: LiveFrontier, how: str, seeding: int) -> None:
-    """All is done, and nobody seeds: but a start() is missing, and that is told."""
+    """All is done, and nobody seeds: but a start() is missing, and that is reported."""
     broken(live, how, seeding=seeding)
     worker = HandWorker(live, "worker", OTHER)
     receipt = all_done(worker)
@@ -81,7 +81,7 @@ def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) 
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_one_that_was_taken_for_dead_goes_on_with_its_own(live: LiveFrontier, drained: bool) -> None:
+def test_one_that_was_declared_dead_continues_with_its_own(live: LiveFrontier, drained: bool) -> None:
     """DQ_SEED_ONCE = False: it is back, and completes the start() that counted as interrupted."""
     worker, by = HandWorker(live, "worker", OWN), HandWorker(live, "by", replace(IDENTITY, starts=""))
     worker.exchange(put(1), seeding=1)
@@ -107,7 +107,7 @@ def test_one_whose_record_is_gone_did_not_begin_later(live: LiveFrontier) -> Non
     assert all_done(worker).census.incomplete == 1
 
 
-def test_one_that_goes_on_does_not_make_up_for_another(live: LiveFrontier) -> None:
+def test_one_that_continues_does_not_make_up_for_another(live: LiveFrontier) -> None:
     """DQ_SEED_ONCE = False: two were interrupted, and one of them is back."""
     frozen = HandWorker(live, "frozen", OWN)
     frozen.exchange(put(2), seeding=1)

@@ -81,7 +81,7 @@ def test_who_joins_later_hears_what_holds_and_what_was_said_before(
     assert worker.exchange().words == later.exchange().words == later.joined.words
 
 
-def test_a_finished_run_is_told_too_and_the_next_one_is_not_on_hold(
+def test_a_finished_run_is_reported_too_and_the_next_one_is_not_on_hold(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
     """A worker that is kept open after the end hears a stop; to be on hold ends with the run."""
@@ -94,7 +94,7 @@ def test_a_finished_run_is_told_too_and_the_next_one_is_not_on_hold(
     assert HandWorker(live, "next").joined.words == Words(2, stops=1)
 
 
-def test_other_limits_are_told(live: LiveFrontier, worker: HandWorker) -> None:
+def test_other_limits_are_reported(live: LiveFrontier, worker: HandWorker) -> None:
     """What buffers hold was leased under other ones; a block, or a mere look, tells by itself."""
     limit(live.redis, live.crawl, "a", delay_s=1)
     limit(live.redis, live.crawl, "a", block_s=1)

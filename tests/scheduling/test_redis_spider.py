@@ -163,7 +163,7 @@ BAD = {
 }
 
 
-def test_what_is_no_request_becomes_a_dead_letter_and_stops_nothing(
+def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
     """Each with its reason; one line in the log; what stands between them is crawled."""
@@ -248,7 +248,7 @@ def test_make_request_from_data_is_the_projects_own(
 def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """None, an empty list and something that is no Request are told apart."""
+    """None, an empty list and something that is not a Request are distinguished."""
     project = fed(
         "def make_request_from_data(self, data):",
         "    return {b'none': None, b'empty': [], b'item': {'a': 1}, b'number': 7}[data]",
@@ -264,10 +264,10 @@ def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
     ])  # fmt: skip
 
 
-def test_a_key_of_another_type_is_told_and_waited_for(
+def test_a_key_of_another_type_is_reported_and_waited_for(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, errors: Errors
 ) -> None:
-    """One ERROR names it; once it is mended, the crawl goes on from it."""
+    """One ERROR names it; once it is repaired, the crawl continues from it."""
     site, project = start_site(pages=9), fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
     client.set(key(project), "mine")
     worker = project.start_worker()
@@ -324,7 +324,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_an_attribute_that_cannot_be_used_is_told_before_anything_is_taken(
+def test_an_attribute_that_cannot_be_used_is_reported_before_anything_is_taken(
     fed: Callable[..., Project], client: redis.Redis, line: str, look: Look
 ) -> None:
     """One ERROR line, and no crawl."""
@@ -377,7 +377,7 @@ def test_one_that_is_fed_through_the_embedded_redis_says_so(
     assert says not in fed().run_worker().text
 
 
-def test_under_another_scheduler_it_says_that_it_is_fed_nothing(
+def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
     fed: Callable[..., Project], client: redis.Redis, start_site: StartSite
 ) -> None:
     """DQ_ENABLED = False, or another SCHEDULER: the keys stay as they are."""
@@ -413,7 +413,7 @@ def test_a_worker_that_dies_over_a_payload_gives_it_back(
 def test_an_idle_spider_asks_redis_twice_a_second(
     fed: Callable[..., Project], client: redis.Redis, look: Look
 ) -> None:
-    """It is told of nothing that comes: it looks, with the exchanges that it makes anyway, and seldom."""
+    """It is not notified of new payloads: it checks, rarely, with the exchanges that it makes anyway."""
     project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()
     # The first pauses are shorter, 20 ms and then twice as long each time; from 0.5 s on they are 0.4 to 0.5.

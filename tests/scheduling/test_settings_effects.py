@@ -155,7 +155,7 @@ class ProjectSpider(TreeSpider):
 """
 
 
-def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
+def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
     """`scrapy crawl NAME -O items.jsonl`, killed, and the same command again: what was scraped stays."""
@@ -395,7 +395,7 @@ WRONG = {
         {"DQ_WORKER_TTL": 0.5},
         ("DQ_WORKER_TTL = '0.5'", "1 to 3600 s"),
     ),
-    "a choice that is none": (
+    "an invalid choice": (
         {"DQ_ORDER": "bfs"},
         ("DQ_ORDER = 'bfs'", "one of priority-lifo, priority-fifo, fifo, lifo"),
     ),

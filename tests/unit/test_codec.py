@@ -567,7 +567,7 @@ class ExtraRequest(Request):
         self.extra = extra or Extra()
 
 
-def test_an_object_that_a_request_was_given_is_not_taken_for_one_that_it_made(codec: Codec) -> None:
+def test_an_object_passed_to_a_request_is_not_mistaken_for_one_that_it_made(codec: Codec) -> None:
     """Both are others each time; what they have tells them apart."""
     for _ in range(2):
         assert codec.decode(codec.encode(ExtraRequest(URL))).extra.number == 0  # type: ignore[attr-defined]
@@ -664,7 +664,7 @@ def test_what_nearly_all_have_takes_few_bytes(
 
 @pytest.mark.parametrize("depth", [2**64, -(2**63) - 1])
 def test_a_depth_that_msgpack_has_no_int_for_comes_back(depth: int, codec: Codec) -> None:
-    """It is written as wide ints are, not in the short form: whoever reads it would take it for no int."""
+    """It is written as wide ints are, not in the short form: the reader would not accept it as an int."""
     assert codec.decode(codec.encode(Request(NEAR, meta={"depth": depth}))).meta == {"depth": depth}
 
 

@@ -1,4 +1,4 @@
-"""A stranger's bytes: whatever they are, nothing runs, nothing is imported, and one exception comes out."""
+"""Untrusted bytes: whatever they are, nothing runs, nothing is imported, and one exception is raised."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
         ("ClosingItem", {"title": 1}),
     ],
 )
-def test_a_class_whose_methods_python_calls_by_itself_has_to_be_named(
+def test_a_class_whose_methods_python_calls_implicitly_has_to_be_listed(
     name: str, state: dict[str, Any], codec: Codec
 ) -> None:
     """Also of an entry that is refused: what was made of it is thrown away, and that calls __del__."""
@@ -417,7 +417,7 @@ class FedSpider(RedisCrawlSpider):
         "setup_redis",
     ],
 )
-def test_a_method_of_a_base_class_is_no_callback(name: str) -> None:
+def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
     """Of Scrapy's spiders and ours, overridden or not: it takes arguments of another kind."""
     codec = Codec(FedSpider())
     for good in ("parse_book", "parse_start_url", "parse"):
@@ -425,7 +425,7 @@ def test_a_method_of_a_base_class_is_no_callback(name: str) -> None:
     assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
 
 
-def test_a_method_that_comes_from_python_itself_is_no_callback() -> None:
+def test_a_method_that_comes_from_python_itself_is_not_a_callback() -> None:
     """Of a mixin such as threading.Thread; a mixin of any other package may define callbacks."""
 
     class Encoding(BookSpider, json.JSONEncoder):
@@ -657,7 +657,7 @@ def test_another_format_is_refused_by_both_numbers(version: int, codec: Codec) -
 
 
 @pytest.mark.parametrize("payload", [b"", bytes((FORMAT,)), None, "text", 1, b"\x01\xc1", [FORMAT, 2]])
-def test_what_is_no_entry_at_all_is_refused(payload: Any, codec: Codec) -> None:
+def test_what_is_not_an_entry_is_refused(payload: Any, codec: Codec) -> None:
     """Empty, cut after the format, or not even bytes."""
     assert reason(payload, codec)
 
@@ -751,7 +751,7 @@ def test_a_claimed_length_takes_no_memory(claim: bytes, codec: Codec) -> None:
 
 
 def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
-    """It goes to logs and terminals; the stranger's text in it is quoted and cut."""
+    """It goes to logs and terminals; the untrusted text in it is quoted and cut."""
     for name in ("\x1b[31m\n" * 50, "x" * 100_000, "\ud800\u202e"):
         reason(pack({1: URL, CALLBACK: name}), codec)
         reason(pack({0: name, 1: URL}), codec)
@@ -789,7 +789,7 @@ def mutated(sample: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def test_no_mutation_raises_anything_else(codec: Codec) -> None:
-    """20,000 spoilt entries: each decodes to a Request or raises CannotDecode."""
+    """20,000 corrupted entries: each decodes to a Request or raises CannotDecode."""
     rng = random.Random(20)
     corpus = samples()
     decoded = 0
@@ -883,7 +883,7 @@ def test_members_of_one_hash_are_refused(what: str, codec: Codec, monkeypatch: p
     for value in (set(few + many[32:33]), dict.fromkeys(many[:33])):
         with pytest.raises(CannotEncode, match="have the same hash"):
             codec.encode(Request(URL, meta={"x": value}))
-    # As whoever writes to Redis would: a list that is said to be a set, pairs that are said to be a dict.
+    # As an attacker would: a list that is said to be a set, pairs that are said to be a dict.
     values = codec._values
     lowered = [values.lower(member) for member in many]
     pairs = b"\xdf" + len(many).to_bytes(4, "big") + b"".join(values.pack(key) + b"\xc0" for key in lowered)
@@ -928,7 +928,7 @@ def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, before: str) ->
     assert codec.build({"url": "http://bücher.example/" + "ü" * 2_000}).url.startswith("http://xn--bcher-kva")
 
 
-def test_a_time_of_msgpack_is_no_key(codec: Codec) -> None:
+def test_a_time_of_msgpack_is_not_a_key(codec: Codec) -> None:
     """Seconds can be chosen for each number of nanoseconds so that all have one hash."""
     for key in (msgpack.Timestamp(1), msgpack.Timestamp(2**60, 5)):
         assert reason(pack({1: URL, META: {"x": {key: 1}}}), codec)
@@ -953,7 +953,7 @@ def test_an_int_that_python_does_not_print_is_refused(codec: Codec) -> None:
 
 
 def test_an_entry_names_no_file_that_scrapy_would_write(codec: Codec) -> None:
-    """With ftp in DQ_URL_SCHEMES, whoever writes to Redis could write any file of the worker's user."""
+    """With ftp in DQ_URL_SCHEMES, anybody who writes to Redis could write any file of the worker's user."""
     assert "would make Scrapy write a file" in reason(
         pack({1: URL, META: {"ftp_local_filename": b"x"}}), codec
     )

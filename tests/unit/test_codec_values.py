@@ -358,7 +358,7 @@ def test_an_instance_of_the_projects_classes_comes_back(value: Any, codec: Codec
 
 
 def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -> None:
-    """No __init__, no __post_init__, no __setitem__: their arguments would be a stranger's."""
+    """No __init__, no __post_init__, no __setitem__: their arguments would be untrusted."""
     price = Price(Decimal(1))
     price.checked = False
     assert there_and_back(price, codec).checked is False
@@ -371,7 +371,7 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
 
 
 def test_a_cached_property_is_computed_again(codec: Codec) -> None:
-    """It is no field, and nothing is lost without it."""
+    """It is not a field, and nothing is lost without it."""
     value = Cached(2)
     assert value.double == 4
     again = there_and_back(value, codec)
@@ -475,7 +475,7 @@ class Step(Base):
 
 
 def test_a_plain_class_that_is_listed_is_carried_by_its_attributes(codec: Codec) -> None:
-    """Whatever these are, without running a method of it; unlisted it stays local, and is told how."""
+    """Whatever these are, without running a method of it; unlisted it stays local, with a message."""
     Step.made = 0
     step = Step("click", on=("a", 1))
     listing = Codec(BookSpider(), types=[f"{__name__}.Step", f"{__name__}.Step.Inner"])
@@ -583,7 +583,7 @@ def test_the_project_is_the_packages_of_the_spider_modules() -> None:
 
 
 def test_scrapys_classes_do_not_become_the_projects_by_a_plain_spider() -> None:
-    """scrapy.Spider's own module is no project."""
+    """scrapy.Spider's own module is not a project."""
     codec = Codec(Spider("plain"))
     assert "DQ_TYPES" in refused(Item(), codec)
 

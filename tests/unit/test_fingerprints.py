@@ -73,7 +73,7 @@ def test_somebodys_own_is_asked_about_everything() -> None:
     assert quick_fingerprint(own) == own.fingerprint
 
 
-def test_a_scrapy_that_makes_others_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrapy_that_makes_other_fingerprints_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a newer one changes is found out when the crawl begins."""
     scrapys = RequestFingerprinter()
     newer: Callable[[Request], bytes] = lambda request: b"new" + request.url.encode()  # noqa: E731

@@ -109,7 +109,7 @@ def test_a_request_comes_back_from_its_serializer(name: str) -> None:
     assert type(again) is Request
 
 
-def test_bytes_that_are_no_text_survive_json() -> None:
+def test_bytes_that_are_not_text_survive_json() -> None:
     request = Request(URL, body=b"\xff\x00\xe9", headers={"X": b"\xfe"})
     again = codec(json).decode(codec(json).encode(request))
     assert (again.body, again.headers[b"X"]) == (request.body, b"\xfe")
@@ -161,7 +161,7 @@ def test_what_does_not_come_back_is_not_stored(request_: Request, says: str) -> 
         own.encode(request_)
 
 
-def test_a_hook_of_the_spider_is_no_callback() -> None:
+def test_a_hook_of_the_spider_is_not_a_callback() -> None:
     """`to_dict` takes any method; what is stored has to come back as well."""
     spider = BookSpider()
     with pytest.raises(CannotEncode, match="callback"):
@@ -199,7 +199,7 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
         (GOOD | {"copy": 1}, "attribute 'copy'"),
     ],
 )
-def test_what_a_serializer_returns_is_a_strangers(values: Any, says: str) -> None:
+def test_what_a_serializer_returns_is_untrusted(values: Any, says: str) -> None:
     """It goes through the checks of our own entries: nothing is imported, and only attributes are set."""
     with pytest.raises(CannotDecode, match=says):
         codec(json).decode(stored(values))
@@ -291,7 +291,7 @@ def test_a_serializer_is_named_by_its_path_or_given() -> None:
         (serializer(lambda value: 5, json.loads), "it does not restore a plain request"),
     ],
 )
-def test_what_is_no_serializer_is_refused(given: Any, says: str | None) -> None:
+def test_what_is_not_a_serializer_is_refused(given: Any, says: str | None) -> None:
     if says is None:
         assert made(SCHEDULER_SERIALIZER=given).serializer is None
         return

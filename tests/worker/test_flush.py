@@ -77,7 +77,7 @@ async def beating(frontier: Frontier, worker_id: str) -> AsyncIterator[None]:
 
 
 async def test_a_crawl_without_workers_is_deleted_at_once(crawl: Crawl, dump: Dump) -> None:
-    """What there was is told; and there need not be anything."""
+    """What was deleted is reported; there may be nothing."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)
         await frontier.leave("a", "epoch", 0, False)

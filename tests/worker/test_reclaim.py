@@ -145,7 +145,7 @@ async def test_a_drain_goes_in_steps_behind_the_fence(
     assert "gone is dead (said so): 5 requests reclaimed, 0 buried" in line
 
 
-async def test_a_reclaim_that_breaks_off_is_taken_up_again(
+async def test_an_interrupted_reclaim_is_resumed(
     crawl: Crawl, proxy: RedisProxy, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost reply in the middle: fenced, partly drained; said again, by anyone, the rest goes back."""
