@@ -104,7 +104,7 @@ class Source:
                     return
 
     async def _process(self, key: str) -> Any:
-        """Return an id that each process of Redis has of its own; None: this user may not read it."""
+        """Return an id that is unique to each process of Redis; None: this user may not read it."""
         with suppress(FrontierRefused):
             return (await self._read(key, lambda: self.client.info("server"))).get("run_id")
 

@@ -170,7 +170,7 @@ def _no_binary(directory: Path, explicit: str, stored: Version | None, skipped: 
         return (
             f"{directory} was written by {stored}, and no redis-server found can read it: {reasons}. "
             f"Install {stored} or newer of the same name (or set DQ_REDIS_SERVER to one), or set REDIS_URL "
-            f"to a running Redis. To start anew instead, and lose the stored crawls, delete {directory}."
+            f"to a running Redis. To start empty instead, and lose the stored crawls, delete {directory}."
         )
     what = "DQ_REDIS_SERVER cannot serve" if explicit else "No redis-server to serve"
     return (

@@ -158,12 +158,12 @@ class Member(Listener):
     async def _join(self) -> None:
         config = self._config
         # No spider: it uses what is stored, and leaves the rest to the first worker that has a spider.
-        nobody = Identity(
+        identity = Identity(
             "", "", "", keep_seen=None, partition_by="", limits=None,
             order_given=self._order is not None, seen_given=False,
         )  # fmt: skip
         self.worker = self._callers.worker = Worker(
-            self._frontier, nobody, options_of(config), self,
+            self._frontier, identity, options_of(config), self,
             connect=self._connection.blocking, capacity=lambda: self._callers.capacity,
             pace=self._callers.new_pace(),
         )  # fmt: skip

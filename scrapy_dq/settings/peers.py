@@ -79,19 +79,19 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
                 f"Redis for each count. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
             ),
         )
-    said = [
+    unused = [
         f"{', '.join(named)} ({instead})"
         for names, instead in _OTHERWISE.items()
         if (named := [name for name in names if settings.get(name) is not None])
     ]
     if queue and given:
-        said.append(f"{QUEUE_CLASS} (DQ_ORDER = {order.value!r} is set)")
+        unused.append(f"{QUEUE_CLASS} (DQ_ORDER = {order.value!r} is set)")
     params = settings.get("REDIS_PARAMS")
     named = [name for name in _PARAMS if isinstance(params, Mapping) and name in params]
     if named:
-        said.append(
+        unused.append(
             f"{', '.join(named)} in REDIS_PARAMS (the clients are redis-py's own, read bytes, and never "
             f"repeat a command by themselves, which might apply it twice)"
         )
-    if said:
-        yield logging.INFO, f"Settings of scrapy-redis that are not used here: {'; '.join(said)}"
+    if unused:
+        yield logging.INFO, f"Settings of scrapy-redis that are not used here: {'; '.join(unused)}"

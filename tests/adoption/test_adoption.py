@@ -168,7 +168,7 @@ WRONG: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("broken", "reason"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
 def test_what_cannot_be_crawled_becomes_a_dead_letter(broken: bytes, reason: str, case: Case) -> None:
-    """With its reason and its bytes; the rest goes on."""
+    """With its reason and its bytes; the rest continues."""
     case.push(pages(3))
     case.add(broken)
     report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096, "DQ_PARTITION_BY": "slot"})
@@ -210,7 +210,7 @@ def test_json_needs_no_trust(case: Case) -> None:
 
 
 def test_a_trusted_serializer_that_unpickles_is_not_used_to_read(case: Case) -> None:
-    """DQ_TRUST_PICKLE is for what our own workers store: pickles of the queue are plain data all the same."""
+    """DQ_TRUST_PICKLE is for what our own workers store: pickles of the queue are plain data nevertheless."""
     case.push(pages(1))
     case.add(member(meta={"at": datetime.datetime(2026, 1, 1)}))
     settings = {"SCHEDULER_SERIALIZER": "pickle", "DQ_TRUST_PICKLE": True}
@@ -362,7 +362,7 @@ def test_no_worker_may_live(case: Case) -> None:
     assert case.adopt().counts.known == 2  # it does not beat any more
 
 
-def test_a_worker_that_comes_too_early_is_not_worked_beside(case: Case) -> None:
+def test_no_adoption_beside_a_worker_that_joined_too_early(case: Case) -> None:
     """One that joined before the first fingerprint was stored does not look them up."""
     case.push(pages(2))
     shown: list[int] = []

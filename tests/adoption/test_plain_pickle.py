@@ -52,7 +52,7 @@ def test_plain_data_comes_back(value: Any, protocol: int) -> None:
 
 
 def test_what_occurs_twice_comes_back_as_one() -> None:
-    """As `pickle` has it: a list that stands in two places stays one list."""
+    """As `pickle` has it: a list that occurs in two places stays one list."""
     part = [1]
     again = read(pickle.dumps([part, part]))
     assert again[0] is again[1]

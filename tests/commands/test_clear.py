@@ -103,7 +103,7 @@ def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: Ha
     assert live.redis.hgetall(live.key("meta")) == before
 
 
-def test_who_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_worker_that_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """It is watched for DQ_WORKER_TTL."""
     worker.exchange(put(1), put(2), want=1)
     began = time.monotonic()
@@ -113,7 +113,7 @@ def test_who_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: Han
     assert live.dump() == {}
 
 
-def test_who_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """Its process is gone."""
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     worker.leave()
@@ -132,7 +132,7 @@ def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWo
     assert beaten.exchange(put(3)).status is Status.LOST
 
 
-def test_who_joins_while_it_asks_is_seen(
+def test_a_worker_that_joins_while_it_asks_is_seen(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer took its time: it is looked again."""

@@ -115,7 +115,7 @@ def test_what_was_already_seen_is_not_checked_again(dq: Any, worker: HandWorker,
     assert dq.said == []
 
 
-def test_a_name_that_nothing_has_is_hinted_at(dq: Any, worker: HandWorker) -> None:
+def test_a_name_that_no_partition_has_is_pointed_out(dq: Any, worker: HandWorker) -> None:
     """It may come, so it is set; reading it fails. The nearest is named, or else some that exist."""
     worker.exchange(*puts(A, 2), want=1)
     assert dq.found("limit", "a.exmaple", "--delay", "2")["delay_s"] == 2
@@ -141,7 +141,7 @@ def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None
 
 
 def test_a_finished_run_has_no_limits_any_more(dq: Any, worker: HandWorker) -> None:
-    """The next one goes by its settings: said, instead of a change that nobody goes by."""
+    """The next one uses its settings: a message says so, because a change would have no effect."""
     worker.exchange()
     for words in ([], ["--delay", "1"]):
         with pytest.raises(

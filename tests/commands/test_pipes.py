@@ -1,4 +1,4 @@
-"""Commands whose output nobody takes: the work is done all the same, and the exit status is that of it."""
+"""Commands whose output nobody takes: the work is done nevertheless, and the exit status is that of it."""
 
 from __future__ import annotations
 

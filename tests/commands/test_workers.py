@@ -1,4 +1,4 @@
-"""`scrapy dq workers`: who is registered, and what is known of each."""
+"""`scrapy dq workers`: which are registered, and what is known of each."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFronti
     assert len(text.splitlines()) == 6
 
 
-def test_who_beats_while_it_is_watched_is_alive(
+def test_a_worker_that_beats_while_it_is_watched_is_alive(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No beat tells something after 2.5 s only; who is stalled is one whose process is there."""
+    """No beat tells something after 2.5 s only; a stalled worker is one whose process exists."""
     for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
     live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))

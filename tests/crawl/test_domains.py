@@ -36,7 +36,7 @@ def by_host(log: list[Asked]) -> dict[str, list[Asked]]:
 
 
 def crawl(project: Project, workers: int, timeout_s: float = 90.0) -> None:
-    """Crawl to the end with so many workers, of which each takes part as far as it can."""
+    """Crawl to the end with that many workers, of which each takes part as far as it can."""
     project.start_workers(workers)
     assert project.wait(timeout_s) == ["finished"] * workers
 

@@ -57,7 +57,7 @@ class RenamedSpider(TreeSpider):
 
 
 def key_names(redis: RedisServer, crawl: str) -> set[str]:
-    """Return what stands in Redis under the prefix of *crawl*, without the prefix."""
+    """Return what is in Redis under the prefix of *crawl*, without the prefix."""
     with connect_url(redis.url) as client:
         return {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, crawl)}
 

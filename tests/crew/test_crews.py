@@ -166,7 +166,7 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     """By themselves, within the grace; the next one joins their parts with its own."""
     here = scene(pages=80, latency_s=0.3)
     crew = start_and_wait(here)
-    # Who joins the parts would wait for the workers, though their parent is gone.
+    # Joining the parts would wait for the workers, though their parent is gone.
     assert is_locked(here.feed.with_name("items.jsonl.parts") / "workers.lock")
     crew.kill()
     killed = Stopwatch()

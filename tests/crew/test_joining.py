@@ -183,7 +183,7 @@ def test_parts_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "parts").stat().st_mode & 0o777 == 0o700
 
 
-def test_who_still_writes_is_waited_for(feed: Feed) -> None:
+def test_a_worker_that_still_writes_is_waited_for(feed: Feed) -> None:
     """Workers outlive a killed parent for a moment: their part is not removed under them."""
     part = feed.write_part("1\n")
     lock = write_lock(feed.parts)

@@ -51,7 +51,7 @@ def test_an_invitation_is_taken_once_and_handed_to_no_child(
     assert Handshake.take() is None
 
 
-def test_who_has_the_variable_but_not_the_pipes_is_in_no_crew(
+def test_a_process_with_the_variable_but_not_the_pipes_is_in_no_crew(
     pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A crawl that a worker's spider starts itself, say; nor is nonsense a handshake."""

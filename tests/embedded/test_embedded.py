@@ -141,7 +141,7 @@ class Place:
         return path
 
     def fill(self, keys: int) -> None:
-        """Store so many keys, and stop the server."""
+        """Store that many keys, and stop the server."""
         user = self.user()
         pipe = self.client(user).pipeline()
         for number in range(keys):
@@ -255,7 +255,7 @@ def test_six_processes_that_start_at_once_get_one_server(place: Place) -> None:
 
 
 @every_kind
-def test_a_release_never_takes_the_server_from_one_who_acquires(place: Place) -> None:
+def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Place) -> None:
     """However starts and stops interleave, who has acquired is answered, and no write is lost."""
     problems: list[BaseException] = []
 
@@ -280,7 +280,7 @@ def test_a_release_never_takes_the_server_from_one_who_acquires(place: Place) ->
     assert place.log().count("is starting") > 1, "the test has tested nothing"
 
 
-def test_who_acquires_as_another_has_released_is_not_refused(
+def test_a_process_that_acquires_as_another_has_released_is_not_refused(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last one to leave holds users.lock exclusively for a while: not beyond start.lock."""
@@ -342,10 +342,10 @@ def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None
     assert place.client(users[1]).ping()
 
 
-def test_a_server_that_dies_while_it_loads_is_started_again_by_who_joined(
+def test_a_server_that_dies_while_it_loads_is_started_again_by_a_process_that_joined(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who has not started it does not take its end for a broken AOF, but tries for itself."""
+    """A process that did not start it does not see its end as a broken AOF, but tries itself."""
     caplog.set_level(logging.INFO)
     place.fill(15_000)
     place.load_slowly(10)
@@ -525,7 +525,7 @@ def test_the_server_is_not_a_child_of_its_starter(place: Place) -> None:
 
 
 def test_a_long_path_gets_a_short_symlink_to_its_socket(place: Place) -> None:
-    """A socket's path has little room; workers with other temporary folders share the server all the same."""
+    """A socket's path has little room; workers with other temporary folders share the server nevertheless."""
     place.directory = place.home / ("long" * 50) / "dq"
     user = place.user()
     path = user.acquire()
@@ -610,7 +610,7 @@ def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
 
 
 def test_a_child_forked_at_a_bad_moment_delays_nothing(place: Place) -> None:
-    """It has copies of the descriptors; what the parent unlocks is unlocked all the same."""
+    """It has copies of the descriptors; what the parent unlocks is unlocked nevertheless."""
     script = f"""
         import fcntl, os, signal, time
         from pathlib import Path
@@ -829,7 +829,7 @@ def test_who_reads_whose_data(binary: str, data: str, readable: bool) -> None:
 
 @every_kind
 def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
-    """What Redis says of it stands in the error, with the path of the log; the second try says it, too."""
+    """What Redis says of it is in the error, with the path of the log; the second try says it, too."""
     user = place.user()
     place.client(user).set("page", "1")
     user.release()

@@ -97,7 +97,7 @@ def test_what_was_put_is_on_the_disk_when_it_is_flushed(powered: PoweredRedis, c
         flushing.wait()
 
 
-def test_who_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
+def test_a_worker_that_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
     """A consumer waits for no disk."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     before = asked(powered.server)

@@ -166,7 +166,7 @@ def test_what_nobody_with_a_key_has_written_is_not_crawled(
 def test_a_request_that_cannot_be_sent_costs_itself_only(
     watched: FaultCrawl, figures: Callable[..., None]
 ) -> None:
-    """What decodes, but makes Scrapy raise, is counted as failed; the crawl goes on to its end.
+    """What decodes, but makes Scrapy raise, is counted as failed; the crawl continues to its end.
 
     The first of them does not even decode with Scrapy 2.13.
     """

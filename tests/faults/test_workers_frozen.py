@@ -66,7 +66,7 @@ def pages_of(crawl: FaultCrawl, worker: Worker) -> int:
 
 
 def wait_for_pages_of(crawl: FaultCrawl, worker: Worker, more: int = 10) -> None:
-    """Wait until *worker* has done so many pages from now on."""
+    """Wait until *worker* has done that many pages from now on."""
     wanted = pages_of(crawl, worker) + more
     wait_until(lambda: pages_of(crawl, worker) >= wanted, f"worker {worker.pid} works", 20)
 

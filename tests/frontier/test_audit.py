@@ -161,7 +161,7 @@ def test_seen_that_is_gone_is_noted(
 
 
 @pytest.mark.parametrize("seeding", [1, 2, 3])
-def test_who_listens_does_not_wait_for_what_is_gone(
+def test_a_worker_that_listens_does_not_wait_for_what_is_gone(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, seeding: int
 ) -> None:
     """Leases that nobody has are found missing, though somebody keeps the run open."""
@@ -192,7 +192,9 @@ def test_leases_that_are_gone_delay_no_partition(live: LiveFrontier, limits: dic
     assert (len(done), receipt.census.gone) == (2, 1)
 
 
-def test_who_has_left_is_not_missing(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+def test_a_worker_that_has_left_is_not_missing(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
     """An audit may have found its keys just before."""
     other.leave()
     before = live.dump()
@@ -296,7 +298,7 @@ def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: Hand
     live.redis.delete(*(keys.prefix(live.crawl + each) + "backlog:0:a" for each in "*x"))
 
 
-def test_who_seeds_is_not_forgotten_with_the_members(
+def test_a_worker_that_seeds_is_not_forgotten_with_the_members(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
     """It is unknown whether its start() is still running: that is damage, and the run does not finish."""

@@ -176,7 +176,7 @@ def test_nobody_joins_half_way(half: Half, open_frontier: OpenFrontier) -> None:
     assert half.live.dump() == before
 
 
-def test_who_was_away_continues_with_the_new_kind(half: Half) -> None:
+def test_a_worker_that_was_absent_continues_with_the_new_kind(half: Half) -> None:
     """Its exchange is answered once the conversion is done, and what it puts is known or not as before."""
     with pytest.raises(FrontierRefused):
         half.away.exchange(seen(1), put(10**7 + 1, admission=Admission.SEEN))
@@ -200,7 +200,7 @@ def test_the_same_command_continues_and_no_other(half: Half, open_frontier: Open
 
 @pytest.mark.parametrize("how", ["flush", "leave"])
 def test_it_is_deleted_half_way(half: Half, how: str) -> None:
-    """Both halves; or when who was away has found the run finished, and leaves it."""
+    """Both halves; or when a worker that was absent has found the run finished, and leaves it."""
     if how == "flush":
         census = half.live.call("flush", ["away"])[1]
         assert (census.seen, half.live.dump()) == (PAGES, {})

@@ -35,7 +35,7 @@ def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: Ha
     assert (numbers(receipt), receipt.next_due_s) == ([1], None)
 
 
-def test_who_falls_due_first_is_first(live: LiveFrontier, worker: HandWorker) -> None:
+def test_what_falls_due_first_is_first(live: LiveFrontier, worker: HandWorker) -> None:
     """Whichever was put first; and the first is reported."""
     receipt = worker.exchange(*(put(n, due_in=100.0 * due) for n, due in enumerate((3, 1, 4, 2, 5))))
     assert round_due(receipt) == 100
@@ -90,7 +90,7 @@ def test_of_two_moments_the_later_holds(
 
 
 def test_a_time_in_the_past_is_no_delay(worker: HandWorker) -> None:
-    """A put that was held up on its way waits no longer than it has to."""
+    """A put that was delayed on its way waits no longer than it has to."""
     assert numbers(worker.exchange(put(1, due_in=-5.0), want=1)) == [1]
 
 
@@ -159,7 +159,7 @@ def test_it_survives_the_worker_that_put_it(
     assert sorted(other.take(9)) == [1, 2]
 
 
-def test_it_survives_that_nobody_is_there(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_delayed_entry_survives_without_workers(live: LiveFrontier, worker: HandWorker) -> None:
     """A crawl that is resumed after its moment has it at once."""
     worker.exchange(put(1, due_in=100.0))
     worker.leave()

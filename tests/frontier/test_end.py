@@ -159,7 +159,7 @@ def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_
 
 
 def test_the_next_crawl_does_not_continue_with_a_run_that_somebody_came_back_to(live: LiveFrontier) -> None:
-    """It was finished: who was frozen in its start() meanwhile registers, finds all of it known, and dies."""
+    """It was finished: a worker that was frozen in its start() registers, finds all of it known, and dies."""
     starts = [put(n, start=True, admission=Admission.SEED) for n in (1, 2)]
     frozen, other = HandWorker(live, "frozen"), HandWorker(live, "other")
     frozen.exchange(*starts, seeding=1)
@@ -200,7 +200,7 @@ def test_a_put_that_was_already_seen_does_not_open_the_run_again(
     assert live.state()["phase"] == "finished"
 
 
-def test_who_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
     """Puts to a finished run from an unknown worker, a fenced worker or out of sequence: rejoin first."""
     fenced = HandWorker(live, "fenced")
     worker.exchange()
@@ -367,7 +367,7 @@ def shared_run(live: LiveFrontier, *others: Identity) -> None:
 
 
 @pytest.mark.parametrize("crawl", [ARGS, OTHER_ARGS])
-def test_who_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
+def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
     """Within the window, with the arguments of one of its workers and no name: it changes nothing."""
     shared_run(live, OTHER_ARGS)
     before = live.dump()
@@ -432,7 +432,7 @@ def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None
 
 
 @pytest.mark.parametrize("third", [False, True])
-def test_who_lives_on_has_shared_the_run(live: LiveFrontier, third: bool) -> None:
+def test_a_worker_that_lives_on_has_shared_the_run(live: LiveFrontier, third: bool) -> None:
     """One that has beaten since the other one came, and died then; or others that are there besides."""
     first = HandWorker(live, "first", ARGS)
     second = HandWorker(live, "second", ARGS)
@@ -459,7 +459,7 @@ def test_the_next_run_is_shared_or_not_by_itself(live: LiveFrontier) -> None:
 # Workers that come back when the run is over
 
 
-def test_who_was_declared_dead_finds_what_was_seen(live: LiveFrontier) -> None:
+def test_a_worker_that_was_declared_dead_finds_what_was_seen(live: LiveFrontier) -> None:
     """The last to leave keeps what makes a put known: it opens the run for what is new, nothing else."""
     sleeper, other = HandWorker(live, "sleeper"), HandWorker(live, "other")
     other.exchange(put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
@@ -489,7 +489,7 @@ def test_once_the_run_is_cleared_nobody_opens_it(live: LiveFrontier) -> None:
     assert live.dump() == before
 
 
-def test_the_next_run_does_not_know_what_was_kept_for_who_comes_back(live: LiveFrontier) -> None:
+def test_the_next_run_does_not_use_what_was_kept_for_a_returning_worker(live: LiveFrontier) -> None:
     """It is a run like any other."""
     HandWorker(live, "sleeper")
     other = HandWorker(live, "other")

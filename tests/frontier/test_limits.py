@@ -46,7 +46,7 @@ def test_a_lower_limit_waits_for_what_is_in_flight(live: LiveFrontier, worker: H
     assert numbers(worker.exchange(ack(2), want=9)) == [3]
 
 
-def test_a_higher_limit_frees_who_waits(live: LiveFrontier, narrow: HandWorker) -> None:
+def test_a_higher_limit_frees_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
     """Nothing needs to be done first; 0 is no limit, a negative one the crawl's own."""
     assert narrow.take(9) == [0, 1]
     assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
@@ -121,7 +121,9 @@ def test_a_resumed_crawl_keeps_what_was_changed_manually(live: LiveFrontier, slo
     assert waits(resumed.exchange(want=9)) == dict.fromkeys(range(9))
 
 
-def test_who_joins_with_the_same_limits_changes_nothing(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_worker_that_joins_with_the_same_limits_changes_nothing(
+    live: LiveFrontier, slow: HandWorker
+) -> None:
     """What was changed by hand stays; the answer says that nothing was replaced."""
     live.limit(A, delay_s=0.0)
     other = HandWorker(live, "other", SLOW)
@@ -153,7 +155,7 @@ def test_settings_without_limits_free_all(live: LiveFrontier, slow: HandWorker) 
     assert waits(other.exchange(want=2)) == {1: None, 2: None}
 
 
-def test_settings_that_raise_the_concurrency_free_who_waits(live: LiveFrontier, narrow: HandWorker) -> None:
+def test_settings_that_raise_the_concurrency_free_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
     """Nothing needs to be done first; the others keep their turns."""
     assert narrow.take(2) == [0, 1]
     narrow.exchange(
@@ -214,7 +216,7 @@ def test_what_is_kept_of_partitions_goes_with_the_run(live: LiveFrontier, how: s
         assert live.key_names() == {"meta", "members", "beats", "worker:new"}
 
 
-def test_who_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontier, slow: HandWorker) -> None:
     """Redis came back finished, in the run before: the limits of this one are known nowhere else."""
     live.limit(A, delay_s=0.0)
     while slow.exchange(*(Release(i) for i in slow.held), want=0).census.waiting:

@@ -520,7 +520,7 @@ def test_since_is_when_a_worker_joined(live: LiveFrontier, worker: HandWorker) -
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_who_rejoins_keeps_since_and_done(
+def test_a_worker_that_rejoins_keeps_since_and_done(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
     """Also one that was declared dead; once its old record is gone, both start again."""
@@ -541,7 +541,7 @@ def test_who_rejoins_keeps_since_and_done(
 def test_flush_refuses_while_a_worker_lives(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A member that is not declared dead stands in the way, and is named."""
+    """A member that is not declared dead blocks it, and is named."""
     worker.exchange(put(1), want=1)
     before = live.dump()
     assert live.call("flush", []) in (("worker", Census()), ("other", Census()))

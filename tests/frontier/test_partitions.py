@@ -65,7 +65,7 @@ def test_the_least_recently_served_partition_is_next(crowd: HandWorker) -> None:
     assert taken == [*SLOTS, *SLOTS]
 
 
-def test_who_comes_waits_for_those_who_wait(worker: HandWorker) -> None:
+def test_a_new_partition_waits_for_those_that_wait(worker: HandWorker) -> None:
     """A new partition goes behind those that have not had their turn, and before one that is served again."""
     worker.exchange(*puts(A, 2), *puts(B, 2, 10))
     assert numbers(worker.exchange(want=1)) == [0]

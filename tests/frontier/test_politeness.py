@@ -145,7 +145,7 @@ def test_a_report_of_something_else_ends_no_stint(slow: HandWorker) -> None:
     assert numbers(slow.note(*notes, want=1)) == []
 
 
-def test_who_does_not_hold_it_cannot_report_it(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_worker_that_does_not_hold_it_cannot_report_it(live: LiveFrontier, slow: HandWorker) -> None:
     """It was taken from its worker and leased to another, who has not sent it yet."""
     other = HandWorker(live, "other", SLOW)
     slow.exchange(want=1)
@@ -203,7 +203,7 @@ def test_what_one_may_have_ahead_another_may_not(live: LiveFrontier, slow: HandW
 
 
 def test_the_next_rest_to_end_is_reported(live: LiveFrontier, slow: HandWorker) -> None:
-    """Who has nothing else to do need not ask before."""
+    """A worker with nothing else to do need not ask before."""
     assert slow.exchange(want=1).next_due_s is None
     assert slow.exchange(ack(0)).next_due_s == pytest.approx(100, abs=5)
     slow.exchange(*puts(B, 2, 10), want=1)
@@ -337,7 +337,7 @@ def test_a_block_is_longer_than_a_delay(live: LiveFrontier, slow: HandWorker) ->
     assert numbers(slow.exchange(want=1)) == []
 
 
-def test_who_asks_ahead_leases_before_a_block_ends(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_worker_that_asks_ahead_leases_before_a_block_ends(live: LiveFrontier, worker: HandWorker) -> None:
     """The leases say when, as with a delay; there is nothing to be reported, and no end to them."""
     worker.exchange(*puts(A, 3))
     worker.note(block(A, 100))

@@ -139,7 +139,7 @@ def test_only_what_dies_in_quarantine_is_charged(
 def test_a_repeat_tells_the_attempts_of_a_suspect(
     worker: HandWorker, suspects: list[int], live: LiveFrontier
 ) -> None:
-    """The stored reply names the attempts, not the mark that stands beside them."""
+    """The stored reply names the attempts, not the mark beside them."""
     victim = HandWorker(live, "victim")
     victim.take(1)
     worker.reclaim("victim")

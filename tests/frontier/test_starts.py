@@ -180,7 +180,9 @@ def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFr
     assert all_done(later).status is Status.FINISHED
 
 
-def test_one_that_dies_after_its_rejoin_has_said_that_its_start_has_to_run_again(live: LiveFrontier) -> None:
+def test_one_that_dies_after_its_rejoin_has_reported_that_its_start_has_to_run_again(
+    live: LiveFrontier,
+) -> None:
     """Redis was rolled back further than its log: one rejoin shows this, and the next reports it."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
@@ -192,7 +194,7 @@ def test_one_that_dies_after_its_rejoin_has_said_that_its_start_has_to_run_again
 
 
 def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFrontier) -> None:
-    """It was kept for who comes back; now it is that of an open run, as after a put that is new."""
+    """It was kept for a worker that comes back; now it is that of an open run, as after a put that is new."""
     frozen, other = HandWorker(live, "frozen", ARGS), HandWorker(live, "other", ARGS)
     other.exchange(put(1, admission=Admission.SEEN))
     other.take(1)
@@ -205,7 +207,7 @@ def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFr
     assert live.redis.hmget(live.key("meta"), "phase", "seen_for") == [b"open", None]
 
 
-def test_who_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
+def test_a_worker_that_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
     """Its record was deleted, or evicted: the run is open until one that starts later is complete."""
     lost = HandWorker(live, "lost", OTHER)
     lost.exchange(put(1), seeding=1)

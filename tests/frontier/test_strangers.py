@@ -1,4 +1,4 @@
-"""What somebody else has written into a crawl's own keys: it is looked at, and deleted, all the same."""
+"""What somebody else has written into a crawl's own keys: it is read, and deleted, nevertheless."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_run_that_is_not_a_number_delays_nobody(live: LiveFrontier, worker: Ha
     "counts", [b"", b"none", b"1 -5 -5 0 0 0 0 0 0 0 1 0", b"9" * 400 + b" 0 0 0 0 0 0 0 0 0 0 0"]
 )
 def test_spoilt_counts_delay_no_crawl(live: LiveFrontier, worker: HandWorker, counts: bytes) -> None:
-    """What waits is leased all the same; after an audit they are right again, and the crawl ends."""
+    """What waits is leased nevertheless; after an audit they are right again, and the crawl ends."""
     worker.exchange(*puts(b"a", 3))
     live.redis.hset(live.key("meta"), "counts", counts)
     receipt = worker.exchange(want=9)
@@ -134,7 +134,7 @@ def test_spoilt_counts_delay_no_crawl(live: LiveFrontier, worker: HandWorker, co
 def test_a_member_that_is_too_short(
     live: LiveFrontier, worker: HandWorker, where: str, member: bytes
 ) -> None:
-    """It is leased as an entry that nobody can read, and holds up no other."""
+    """It is leased as an entry that nobody can read, and delays no other."""
     worker.exchange(*puts(b"a", 3))
     live.redis.zadd(live.key(where), {member if where == "delayed" else b"a\0" + member: 0})
     assert len(upcoming(live.redis, live.crawl, 9)) == 4
@@ -165,7 +165,7 @@ SPOILT: dict[str, Callable[[LiveFrontier], Any]] = {
 
 @pytest.mark.parametrize("key", SPOILT)
 def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
-    """What waits in other partitions, and in this one, is served all the same."""
+    """What waits in other partitions, and in this one, is served nevertheless."""
     worker = HandWorker(live, "worker", limited(concurrency=5))
     worker.exchange(*puts(b"a", 2))
     live.redis.zadd(live.key("rotation"), {b"b": 0})
@@ -231,7 +231,7 @@ def test_a_hold_that_we_never_write_is_a_pause(live: LiveFrontier, worker: HandW
 
 
 def test_more_members_than_any_crawl_has_are_refused(live: LiveFrontier, worker: HandWorker) -> None:
-    """Each look goes through them. With their key deleted the crawl goes on; nothing that waits is lost."""
+    """Each look goes through them. With their key deleted the crawl continues; nothing that waits is lost."""
     worker.exchange(*puts(b"a", 2))
     worker.take(1)
 

@@ -99,7 +99,7 @@ def test_sums_outlast_the_run_and_end_with_the_next(live: LiveFrontier, teller: 
 
 
 def test_a_new_frontier_begins_with_no_sums(live: LiveFrontier, teller: Teller) -> None:
-    """Its meta was deleted or evicted: what stands beside it is of another one."""
+    """Its meta was deleted or evicted: the rest belongs to another one."""
     teller.tell(("sum", "a", 1))
     live.redis.delete(live.key("meta"))
     HandWorker(live, "new")

@@ -388,7 +388,7 @@ def test_a_join_stopped_at_any_write_is_done_again(each_stop: Callable[..., Any]
 
 
 @pytest.mark.parametrize("identity", [IDENTITY, HASTY], ids=["unlimited", "limited"])
-def test_a_limit_stopped_at_any_write_holds_when_it_is_said_again(
+def test_a_limit_stopped_at_any_write_holds_when_it_is_set_again(
     each_stop: Callable[..., Any], identity: Any
 ) -> None:
     for live, stop in each_stop("limit"):

@@ -103,7 +103,7 @@ def test_a_producer_is_killed(
 
 
 def test_lost_replies(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
-    """One answer in five is lost, after Redis has done what was asked: each item comes once all the same."""
+    """One answer in five is lost, after Redis has done what was asked: each item comes once nevertheless."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings={"DQ_ROLLBACK_HORIZON": 1})
     assert q.qsize() == 0

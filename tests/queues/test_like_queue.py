@@ -208,7 +208,7 @@ def test_shutdown(like_queue: LikeQueue) -> None:
     q.join()
 
 
-def test_shutdown_releases_who_blocks(like_queue: LikeQueue) -> None:
+def test_shutdown_releases_blocked_calls(like_queue: LikeQueue) -> None:
     """Calls that wait for an item, or for room, raise ShutDown when the queue is shut down."""
     q = like_queue(1)
     shut(q)

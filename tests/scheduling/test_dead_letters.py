@@ -151,7 +151,7 @@ class ProjectSpider(TreeSpider):
 def test_a_renamed_callback_makes_dead_letters_of_what_waits_for_it(
     redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, reasons: Reasons
 ) -> None:
-    """The crawl is stopped, a method is renamed, the crawl goes on: it ends, and says what it set aside."""
+    """The crawl is stopped, a method is renamed, the crawl continues: it ends, and says what it set aside."""
     site = start_site(pages=21, fan_out=20, latency_s=0.05)
     project = make_project(
         [site.start_url], redis_url=redis_url, spider=SPIDER, settings={"CONCURRENT_REQUESTS": 2}

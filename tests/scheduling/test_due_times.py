@@ -341,7 +341,7 @@ def test_the_clock_of_a_host_decides_nothing(
     (project.folder / "sitecustomize.py").write_text(wrong)
     worker = project.run_worker(timeout_s=30)
     assert worker.close_reason == "finished"
-    assert worker.text[:10] != time.strftime("%Y-%m-%d")  # its log goes by the wrong clock
+    assert worker.text[:10] != time.strftime("%Y-%m-%d")  # its log uses the wrong clock
     done = project.record.stat().st_mtime  # /at is the last page
     assert at - EARLY_S <= done <= at + prompt_s()
     assert -EARLY_S <= first_hits(site)["/after?s=0"] - 1 <= prompt_s()

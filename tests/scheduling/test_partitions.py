@@ -123,10 +123,10 @@ def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together
     assert all(third - first >= 0.09 for first, third in zip(asked, asked[2:], strict=False))
 
 
-def test_the_limits_of_who_comes_later_are_everybodys(
+def test_the_limits_of_the_latest_worker_apply_to_all(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """It says so; who comes with the same limits changes nothing."""
+    """It says so; one that joins with the same limits changes nothing."""
     site = start_site(pages=1)
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
     project = make_project(

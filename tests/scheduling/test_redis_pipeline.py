@@ -35,7 +35,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 def stored(client: redis.Redis, key: str) -> Counter[str]:
-    """Return how often the item of each page stands under *key*, list or stream."""
+    """Return how often the item of each page is under *key*, list or stream."""
     if client.type(key) == b"stream":
         items = [fields[b"item"] for _, fields in client.xrange(key)]
     else:

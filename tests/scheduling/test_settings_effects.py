@@ -108,7 +108,7 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(
 def test_a_feed_per_worker_survives_a_kill(
     redis_url: str, make_project: MakeProject, start_site: StartSite, start_proxy: Callable[[str], RedisProxy]
 ) -> None:
-    """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked stands in a feed file."""
+    """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked is in a feed file."""
     site = start_site(pages=150, latency_s=0.05)
     project = make_project(
         [site.start_url],

@@ -232,7 +232,7 @@ def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
 
 
 def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands in sys.modules, but an attribute would run it; so would a module's __getattr__."""
+    """It is in sys.modules, but an attribute would run it; so would a module's __getattr__."""
     path = tmp_path / "codec_lazy.py"
     path.write_text("raise SystemExit('it was run')\n")
     spec = importlib.util.spec_from_file_location("codec_lazy", path)

@@ -242,7 +242,7 @@ def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
 
 
 def test_close_is_safe_before_open_and_twice() -> None:
-    """A crawl that could not be opened is closed all the same."""
+    """A crawl that could not be opened is closed nevertheless."""
 
     async def close_twice() -> None:
         connection = connection_to("redis://127.0.0.1:9")

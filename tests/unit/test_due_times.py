@@ -74,7 +74,7 @@ def test_an_invalid_time_is_refused(key: str, bad: Any) -> None:
 
 
 def test_a_long_value_is_cut_and_made_ascii() -> None:
-    """It stands in logs and dead letters."""
+    """It is in logs and dead letters."""
     with pytest.raises(BadDue) as refusal:
         due_of(request(dq_delay="\n\x1b\ud800" * 10_000), None, None)
     assert len(str(refusal.value)) < 200

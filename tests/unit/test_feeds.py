@@ -53,7 +53,7 @@ def test_the_first_worker_empties_it_as_it_begins(feed: Feed) -> None:
     assert feed.text == "ab"
 
 
-def test_who_continues_appends(feed: Feed) -> None:
+def test_a_worker_that_continues_appends(feed: Feed) -> None:
     """Also if the first one was killed before it had scraped anything."""
     feed.worker("run 1", new=True)
     feed.write(feed.worker("run 1", new=False), "a")
@@ -129,7 +129,7 @@ def test_a_folder_that_takes_no_mark(feed: Feed, caplog: pytest.LogCaptureFixtur
 
 
 def test_a_file_that_two_crawls_share_is_emptied_by_the_first_worker_of_each_alone(feed: Feed) -> None:
-    """Not by who joins one of them after the other has begun."""
+    """Not by a worker that joins one of them after the other has begun."""
     feed.write(feed.worker("run 1", new=True), "a")
     feed.write(feed.worker("run 7", new=True, crawl="other"), "o")
     feed.write(feed.worker("run 1", new=False), "b")

@@ -626,7 +626,7 @@ def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], ta
 
 @pytest.mark.parametrize("port", ["one", -1, 70_000])
 def test_an_invalid_port_is_refused(port: Any) -> None:
-    """Also where it stands in REDIS_PARAMS."""
+    """Also where it is in REDIS_PARAMS."""
     with pytest.raises(ConfigError, match=r"port in REDIS_PARAMS.*: expected .*1 to 65535"):
         read(REDIS_PARAMS={"host": "a", "port": port})
 

@@ -69,7 +69,7 @@ def test_what_is_taken_at_once_is_limited(stats: SharedStats) -> None:
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, True, Decimal(1), datetime.timedelta(1)])
 def test_what_is_not_a_number_is_not_shared(stats: SharedStats, value: Any) -> None:
-    """It is counted all the same."""
+    """It is counted nevertheless."""
     stats.inc_value("a", value, start=type(value)(0))
     stats.max_value("b", value)
     stats.min_value("c", value)

@@ -86,7 +86,7 @@ async def test_a_crawl_without_workers_is_deleted_at_once(crawl: Crawl, dump: Du
         assert await flush(frontier, 30) == Census()
 
 
-async def test_who_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
+async def test_a_worker_that_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
     """Its leases go with the rest."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)

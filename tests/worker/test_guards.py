@@ -183,7 +183,9 @@ async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
     assert talk.held == [0, 1, 0]
 
 
-async def test_who_learns_too_late_that_the_run_was_finished_rejoins_with_its_moves(talk: Talk) -> None:
+async def test_a_worker_that_learns_too_late_that_the_run_was_finished_rejoins_with_its_moves(
+    talk: Talk,
+) -> None:
     """They were not applied: only the rejoin says whether the run is over for them."""
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.FINISHED))
@@ -208,7 +210,9 @@ async def test_a_finished_run_serves_nothing(talk: Talk) -> None:
     assert await talk.driver.exchange(5) == (5, 0)
 
 
-async def test_who_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(talk: Talk) -> None:
+async def test_a_worker_that_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(
+    talk: Talk,
+) -> None:
     """It was away meanwhile, or the run would be open: nobody claims in it what is fed."""
     talk.protocol.seeding, talk.protocol.listening = 0, True
     await talk.speak(Receipt(Status.FINISHED))

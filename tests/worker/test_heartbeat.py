@@ -152,7 +152,9 @@ async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callab
             assert threading.get_ident() not in beats.threads
 
 
-async def test_it_tells_at_each_beat_how_often_something_was_said(crawl: Crawl, client: redis.Redis) -> None:
+async def test_it_reports_at_each_beat_how_often_an_order_was_given(
+    crawl: Crawl, client: redis.Redis
+) -> None:
     """Not once: the answer of an exchange that was under way meanwhile would make the worker forget it."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)

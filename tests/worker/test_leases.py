@@ -122,7 +122,7 @@ def test_what_ended_is_not_at_work_any_more(held: Held) -> None:
 
 
 def test_a_partition_without_room_is_skipped(held: Held) -> None:
-    """It waits in its buffer, and holds up nobody."""
+    """It waits in its buffer, and delays nobody."""
     held.fill(A, A, B)
     held.slots = {A: 0}
     assert held.partitions(2) == [B, None]

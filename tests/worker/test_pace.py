@@ -133,7 +133,7 @@ def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
 
 
 def test_what_there_is_no_room_for_counts_to_a_bound(pace: Pace) -> None:
-    """A buffer full of one slow domain holds up no other; but it is not filled without end."""
+    """A buffer full of one slow domain delays no other; but it is not filled without end."""
     assert pace.want(capacity=8, running=0, buffered=5, usable=0) == 9
     assert pace.want(capacity=8, running=0, buffered=5, usable=3) == 6
     assert pace.want(capacity=8, running=0, buffered=14, usable=0) == 4
@@ -183,7 +183,7 @@ def test_what_is_due_and_does_not_come_is_not_asked_for_at_once(pace: Pace, cloc
         assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(IDLE_FIRST_S)
 
 
-def test_who_wants_nothing_does_not_wait_for_what_falls_due(pace: Pace, clock: Clock) -> None:
+def test_a_worker_that_wants_nothing_does_not_wait_for_what_falls_due(pace: Pace, clock: Clock) -> None:
     pace.expect(0.1, False)
     assert pace.due_at(0, 0, False, 0) - clock.now >= 0.8 * IDLE_LONGEST_S
 

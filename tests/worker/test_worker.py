@@ -617,7 +617,7 @@ async def test_a_rolled_back_redis_costs_repeats_and_no_entry(
 
 
 @pytest.mark.parametrize("forgotten", ["a seed", "a child"])
-async def test_what_redis_forgets_is_stored_again_by_who_put_it(
+async def test_what_redis_forgets_is_stored_again_by_the_process_that_put_it(
     crawl: Crawl, client: redis.Redis, state: State, forgotten: str
 ) -> None:
     """Confirmed and then rolled back, while its parent, which would yield it again, is not run again."""
@@ -719,7 +719,7 @@ async def test_another_frontier_in_the_place_of_ours_is_not_touched(
 # Redis away
 
 
-async def test_an_outage_is_said_once_and_its_end_once(
+async def test_an_outage_is_logged_once_and_its_end_once(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Meanwhile the worker serves its leases and keeps new puts; then exchanges continue."""

@@ -140,7 +140,7 @@ class PartsFolder:
     def replace(self, parts: list[Path], run: Run) -> None:
         """Replace the feed with `joined`, record its *run*, and remove the *parts* that it holds.
 
-        CRASH before the marker: joined anew, from the same parts. Between marker and rename: the same.
+        CRASH before the marker: joined again, from the same parts. Between marker and rename: the same.
         After the rename: the marker exists and `joined` does not: the run is recorded and the parts are
         removed, not joined again.
         """

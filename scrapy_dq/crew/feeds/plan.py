@@ -149,13 +149,13 @@ def _reasons(exporter: FeedExporter, uri: str, scheme: str, options: Mapping[str
     if scheme not in ("", "file"):
         yield "each worker would overwrite it"
     elif storage not in (FileFeedStorage, UnbufferedFileFeedStorage):
-        yield "FEED_STORAGES has a class of its own for it"
+        yield "FEED_STORAGES sets another class for it"
     if options.get("batch_item_count") or "%(batch_" in uri:
         yield "batches of several workers would overwrite each other"
     yield unjoinable(options)
     exporter_class = exporter.exporters.get(options["format"])
     if not (isinstance(exporter_class, type) and issubclass(exporter_class, _EXPORTERS)):
-        yield "FEED_EXPORTERS has a class of its own for its format"
+        yield "FEED_EXPORTERS sets another class for its format"
 
 
 def _refusal(uri: str, why: str) -> str:
