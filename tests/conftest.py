@@ -81,7 +81,7 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def crawl_name() -> str:
-    """Return a name that no other test uses, which stands in Redis keys as it is."""
+    """Return a name that no other test uses, which Redis keys contain unchanged."""
     return f"crawl-{secrets.token_hex(6)}"
 
 

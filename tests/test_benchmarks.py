@@ -116,7 +116,7 @@ def test_every_page_of_the_site_is_found_through_thirteen_links() -> None:
     assert all(0.9 < sum(new[n : n + 500]) / 500 < 1.2 for n in range(0, 5000, 500))
 
 
-def test_a_crawl_that_is_not_whole_gives_no_figures() -> None:
+def test_an_incomplete_crawl_gives_no_figures() -> None:
     """A page that was never asked for, or twice, ends the benchmark."""
     code = """
 from benchmarks.crawl import PAGES, _check
@@ -139,7 +139,7 @@ for name, reason, paths in [
     ], done.stderr
 
 
-def test_a_redis_at_a_distance_answers_no_sooner() -> None:
+def test_a_distant_redis_answers_no_sooner() -> None:
     """What a timer was late before is taken off, and each way no more than EARLY_S."""
     code = """
 from benchmarks.distance import Distance

@@ -94,7 +94,7 @@ class HoldStill:
         os.kill(self._pid, signal.SIGCONT)
 
 
-def test_a_client_that_went_is_answered_no_more(
+def test_a_client_that_has_disconnected_is_not_answered(
     start_domains: StartSite, make_project: Callable[..., Project]
 ) -> None:
     """A killed worker leaves nothing at work."""
@@ -108,7 +108,7 @@ def test_a_client_that_went_is_answered_no_more(
 
 
 def test_a_host_or_a_path_asks_to_come_back_later(start_domains: StartSite) -> None:
-    """As often as told, in seconds or with a date, and then as usual."""
+    """As often as requested, in seconds or with a date, and then as usual."""
     site = start_domains(count=2, pages=2, latency_s=0)
     first, second = site.domains.quick_hosts
 

@@ -100,7 +100,7 @@ def test_only_the_frontier_and_what_makes_clients_import_redis() -> None:
 @pytest.mark.parametrize(
     ("file", "names"), [("engine_hooks.py", ENGINE_INSIDES), ("download_hooks.py", HANDLERS_INSIDES)]
 )
-def test_only_one_file_knows_the_insides(file: str, names: set[str]) -> None:
+def test_only_one_file_uses_the_internals(file: str, names: set[str]) -> None:
     """Of the engine, of the download handlers: when Scrapy changes them, one file has to follow."""
     found = [where for path in SOURCES if path.name != file for where in insides(path, names)]
     assert not found
@@ -128,7 +128,7 @@ def layer_of(module: str) -> int:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_imports_point_downward(path: Path) -> None:
-    """A stranger reads the package from its top, and can take any part out with what stands below it."""
+    """A new reader reads the package from its top, and can take any part out with those below it."""
     module = ".".join(["scrapy_dq", *path.relative_to(PACKAGE).with_suffix("").parts])
     if module == "scrapy_dq.frontier.__init__":
         return  # what programs import from the frontier, of all its parts
@@ -137,7 +137,7 @@ def test_imports_point_downward(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", LUA, ids=name_of)
-def test_a_lua_file_opens_with_its_promise(path: Path) -> None:
+def test_a_lua_file_begins_with_its_contract(path: Path) -> None:
     """The first line says what it is; a move or a transition has all header words, in this order."""
     header = re.match(r"(--.*\n)*", path.read_text())
     assert header

@@ -207,7 +207,7 @@ def test_a_project_crawls_every_page_and_tells_it(
     assert worker.stats["retry/count"] == sum(site.hits().values()) - 30 - 6
 
 
-def test_a_worker_can_be_killed_and_is_not_waited_for_in_vain(
+def test_a_killed_worker_is_not_waited_for(
     start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
 ) -> None:
     """A crawl that never ends: kill -9 leaves no close reason, a deadline raises with the log."""
@@ -248,7 +248,7 @@ with open(f"seen-{os.getpid()}", "w") as file:
 def test_a_forked_worker_is_as_one_that_is_started(
     make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
 ) -> None:
-    """It sees the same, ends in the same way, and its end is told in the same way."""
+    """It sees the same, ends in the same way, and its end is reported in the same way."""
     site = start_site(pages=30, latency_s=0.05)
     forked = make_project([site.start_url], settings=PLAIN, spider=LOOKS)
     started = Project(forked.folder / "another", [site.start_url], settings=PLAIN, spider=LOOKS)

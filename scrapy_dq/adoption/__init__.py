@@ -1,1 +1,1 @@
-"""Takes over a crawl of scrapy-redis: its queue and its dupefilter, where they are."""
+"""Takes over a crawl of scrapy-redis: its queue and its dupefilter, in the same Redis."""

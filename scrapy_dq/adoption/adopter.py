@@ -1,7 +1,7 @@
-"""Moves a scrapy-redis crawl into the frontier: first what it had seen, then what it had left to do.
+"""Moves a scrapy-redis crawl into the frontier: first its dupefilter, then its queue.
 
-The order makes a kill harmless. A worker that starts between the two steps lacks requests, which the next
-adoption brings; in the other order it would crawl again what scrapy-redis had finished. Adopted requests are
+This order makes a kill harmless. A worker that starts between the two steps lacks requests, which the next
+adoption adds; in the other order it would crawl again what scrapy-redis had finished. Adopted requests are
 not checked against the adopted fingerprints: scrapy-redis recorded each as seen when it was queued.
 """
 
@@ -38,7 +38,7 @@ class AdoptionCounts:
 
     requests: int = 0
     known: int = 0
-    """Requests, readable or not, that the frontier had already."""
+    """Requests, readable or not, that the frontier already had."""
     dead: int = 0
     """New dead letters."""
     dead_before: int = 0
@@ -53,12 +53,12 @@ class AdoptionCounts:
 
     def count_reason(self, reason: str, by: int) -> None:
         """Count a reason; after MAX_REASONS different ones, all others are counted as 'other reasons'."""
-        known = reason in self.reasons or len(self.reasons) < MAX_REASONS
-        self.reasons[reason if known else "other reasons"] += by
+        shown = reason in self.reasons or len(self.reasons) < MAX_REASONS
+        self.reasons[reason if shown else "other reasons"] += by
 
     @property
     def has_dead(self) -> bool:
-        """Some could not be read: to repair them the source is needed."""
+        """Whether some could not be read: repairing them needs the source."""
         return bool(self.dead or self.dead_before)
 
     @property
@@ -67,7 +67,7 @@ class AdoptionCounts:
 
 
 class Adopter:
-    """One adoption; it may be repeated, and then stores only what is missing."""
+    """One adoption; repeating it stores only what is missing."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Adopter:
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
-        """Be a member of the crawl, so that the run is not taken for finished meanwhile; leave it open.
+        """Be a member of the crawl, so that the run does not finish meanwhile; leave it open.
 
         Raises:
             FrontierError: a worker is alive, or the run is over; nothing was changed.
@@ -118,7 +118,7 @@ class Adopter:
         """Copy a dupefilter; from then on, workers that join check against it.
 
         Raises:
-            FrontierRefused: a worker joined before the fingerprints were there, and does not check against
+            FrontierRefused: a worker joined before the fingerprints were stored, and does not check against
                 them.
         """
         self._progress.begin("fingerprints", found.size)
@@ -141,11 +141,11 @@ class Adopter:
     async def adopt_requests(
         self, queue: Found, reader: Reader, *, tail_first: bool, newest_first: bool
     ) -> None:
-        """Put every request of a queue, so that it is served as it would have been there.
+        """Put every request of a queue, to be served in the order that scrapy-redis would have used.
 
         Args:
             tail_first: the queue is a LIST that scrapy-redis serves from its tail.
-            newest_first: the order of this crawl serves, of equal requests, the newest first.
+            newest_first: the order of this crawl serves the newest of equal requests first.
         """
         self._progress.begin("requests", queue.size)
         unique = queue.type == "zset"

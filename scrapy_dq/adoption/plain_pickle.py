@@ -1,7 +1,7 @@
-"""Reads pickles that hold plain data only, without `pickle`: nothing that a pickle names is looked up.
+"""Reads pickles that hold only plain data, without `pickle`: nothing that a pickle names is looked up.
 
 A pickle is a program for a small stack machine. This is that machine without the instructions that import or
-call: untrusted bytes can build data, and is stopped at the first name of a class or function.
+call: untrusted bytes can build data, and are refused at the first name of a class or function.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MAX_STEPS = 200_000
 
 
 class NotPlain(Exception):
-    """The bytes are no pickle, or one of more than plain data; the message says what it wants."""
+    """The bytes are not a pickle, or not one of plain data; the message says why."""
 
 
 class _Name:
-    """A global that the pickle names, and that is built here from plain values, without it."""
+    """A global that the pickle names; its value is built here from plain values, without calling it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,9 +34,9 @@ def loads(pickled: bytes, max_bytes: int) -> Any:
     """Return what *pickled* holds: None, bools, numbers, text, bytes, lists, tuples, dicts, sets.
 
     Args:
-        max_bytes: what the value may grow to, shared parts counted each time they occur.
+        max_bytes: the largest size of the value, shared parts counted each time they occur.
     Raises:
-        NotPlain: whatever else the bytes are; and nothing else.
+        NotPlain: for any other bytes; nothing else is raised.
     """
     try:
         value = _run(pickled, max_bytes)
@@ -47,7 +47,7 @@ def loads(pickled: bytes, max_bytes: int) -> Any:
         raise NotPlain(str(unfit)) from unfit
     except Exception as error:  # MemoryError included
         reason = printable(f"{type(error).__name__}: {error}", 200)
-        raise NotPlain(f"it is no whole pickle ({reason})") from error
+        raise NotPlain(f"it is not a complete pickle ({reason})") from error
     return value
 
 
@@ -66,13 +66,13 @@ def _run(pickled: bytes, max_bytes: int) -> Any:
         if step is None:
             raise NotPlain(f"it has the instruction {opcode.name}, which plain data does not need")
         step(machine, argument)
-    raise NotPlain("it has no end")
+    raise NotPlain("it does not end with STOP")
 
 
 def _measure(value: Any, room: int) -> None:
-    """Raise NotPlain if *value*, written out, is larger than *room*, nested too deep, or no data.
+    """Raise NotPlain if *value*, written out, is larger than *room*, nested too deep, or not plain data.
 
-    Not recursive, and not by the memory that it takes: a part may occur a million times.
+    Not recursive, and not by its size in memory: a part may occur a million times.
     """
     pending = [(value, MAX_DEPTH)]
     while pending:
@@ -106,7 +106,7 @@ class _Machine:
 
     def result(self) -> Any:
         if len(self.stack) != 1 or self._marks:
-            raise NotPlain("its end is not that of a pickle")
+            raise NotPlain("its end leaves more or less than one value")
         return self.stack[0]
 
     def mark(self) -> None:
@@ -120,7 +120,7 @@ class _Machine:
 
     def pop(self) -> Any:
         if self._marks and self._marks[-1] == len(self.stack):
-            raise NotPlain("it takes more from its stack than there is")
+            raise NotPlain("it takes more values from its stack than there are")
         return self.stack.pop()
 
     def pop_mark_or_value(self) -> None:
@@ -131,12 +131,12 @@ class _Machine:
 
     def top(self, *kinds: type) -> Any:
         if type(self.stack[-1]) not in kinds:
-            raise NotPlain("it adds to what takes nothing")
+            raise NotPlain("it adds items to a value of another type")
         return self.stack[-1]
 
     def set_items(self, flat: list[Any]) -> None:
         if len(flat) % 2:
-            raise NotPlain("a key is without a value")
+            raise NotPlain("a key has no value")
         target = self.top(dict)
         target.update(zip(self.hashed(flat[::2], target), flat[1::2], strict=True))
 
@@ -161,9 +161,9 @@ class _Machine:
         target.update(self.hashed(parts, target))
 
     def hashed(self, keys: list[Any], target: Any = None) -> list[Any]:
-        """Return *keys*, which are about to become those of *target*, or members of a new set."""
+        """Check and return *keys*, the future keys of *target* or members of a new set."""
         self.take(_cost_of_keys(keys))
-        # With the target, so that no other gets its id meanwhile.
+        # Keeps the target, so that no other object gets its id meanwhile.
         _, hashes = (
             self._hashes.setdefault(id(target), (target, Hashes())) if target is not None else (0, Hashes())
         )
@@ -171,7 +171,7 @@ class _Machine:
         return keys
 
     def take(self, room: int) -> None:
-        """Count what a few bytes can name again, and what is copied or hashed each time."""
+        """Count what a few bytes can refer to again, and what is copied or hashed each time."""
         self._room -= room
         if self._room < 0:
             raise NotPlain("what it builds is larger than DQ_MAX_ENTRY_BYTES")
@@ -183,7 +183,7 @@ class _Machine:
     def name(self, module: Any, name: Any) -> None:
         full = f"{module}.{name}"
         if full not in _REBUILT:
-            raise NotPlain(f"it names {printable(full, 200)}, and nothing that a pickle names is used")
+            raise NotPlain(f"it names {printable(full, 200)}, and names in a pickle are not used")
         self.stack.append(_Name(full))
 
     def stack_name(self) -> None:
@@ -193,7 +193,7 @@ class _Machine:
     def call(self) -> None:
         arguments, name = self.pop(), self.pop()
         if type(name) is not _Name or type(arguments) is not tuple:
-            raise NotPlain("it calls something")
+            raise NotPlain("it calls a value")
         self.stack.append(_REBUILT[name.name](self, *arguments))
 
 
@@ -201,13 +201,13 @@ _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def _cost_of_keys(keys: list[Any]) -> int:
-    # Python hashes nested tuples on the C stack, without a bound; long ones, and wide ints, again each time;
-    # of equal texts that are not one object, each is compared to the end.
+    # Python hashes nested tuples on the C stack, without a bound; it hashes long tuples, and wide ints, again
+    # each time; and it compares equal texts to the end if they are different objects.
     cost = 0
     for key in keys:
         parts = key if type(key) is tuple else (key,)
         if not _SCALARS.issuperset(map(type, parts)):
-            raise NotPlain("a key, or a member of a set, is neither a plain value nor a tuple of such")
+            raise NotPlain("a key, or a member of a set, is neither a plain value nor a tuple of those")
         cost += len(parts) + sum(map(_length, parts))
     return cost
 
@@ -220,7 +220,7 @@ def _length(part: Any) -> int:
 
 def _checked(kind: type, value: Any) -> Any:
     if type(value) is not kind:
-        raise NotPlain(f"a {kind.__name__} should stand where it has a {type(value).__name__}")
+        raise NotPlain(f"expected {kind.__name__}, not {type(value).__name__}")
     return value
 
 
@@ -231,8 +231,8 @@ def _latin_bytes(machine: _Machine, text: Any, encoding: Any) -> bytes:
     return bytes(text, "latin-1")
 
 
-# How older protocols write bytes and sets; and link texts of CrawlSpider, whose class is a str that knows its
-# element. Each takes a value that is there already: none can ask for memory by number.
+# How older protocols write bytes and sets; and link texts of CrawlSpider, whose class is a str that refers to
+# its element. Each takes an existing value: none can allocate memory by a number.
 _REBUILT: dict[str, Callable[..., Any]] = {
     "builtins.set": lambda m, values: set(m.hashed(_checked(list, values))),
     "builtins.frozenset": lambda m, values: frozenset(m.hashed(_checked(list, values))),

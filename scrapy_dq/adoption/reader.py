@@ -1,4 +1,4 @@
-"""A member of scrapy-redis's queue -> a put: treated as untrusted, checked, written as our own entry."""
+"""A member of scrapy-redis's queue -> a put: untrusted, so it is checked and written as our own entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrapy_dq.text import printable
 
 
 class Reader:
-    """Makes a put of each member of one queue; the same member gives the same put again."""
+    """Makes a put of each member of one queue; the same member always gives the same put."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Reader:
         Args:
             key: of the queue.
             loads: a member's bytes -> a request's dict.
-            max_bytes: more of a member that cannot be read is not kept (DQ_MAX_ENTRY_BYTES).
+            max_bytes: how much of an unreadable member is kept (DQ_MAX_ENTRY_BYTES).
         """
         self._key = key.encode()
         self._loads = loads
@@ -43,10 +43,10 @@ class Reader:
         self._equal: Counter[bytes] = Counter()
 
     def put_of(self, member: bytes, unique: bool) -> Put:
-        """Return the put of *member*; one that is a dead letter, with its reason, if it cannot be crawled.
+        """Return the put of *member*: that of a dead letter, with its reason, if it cannot be crawled.
 
-        A filtered request is admitted by its fingerprint, so that a page that our own crawl has seen stays
-        seen. Any other by an id that is derived from what it is: to adopt it twice stores it once.
+        A filtered request is admitted by its fingerprint, so that a page that our own crawl has seen is not
+        crawled again; any other, by an id that is derived from its bytes: adopting it twice stores it once.
 
         Args:
             unique: no other member is equal to this one.
@@ -56,9 +56,9 @@ class Reader:
             payload = self._codec.encode(request)
             partition = self._partition_of(request)
             fingerprint = None if request.dont_filter else self._fingerprint(request)
-        except Exception as error:  # of a serializer, a fingerprinter: anything
+        except Exception as error:  # a serializer or a fingerprinter may raise anything
             return self._dead(member, unique, _reason(error))
-        # Never as a start request: those come after others, and the order is to be that of the queue.
+        # Never as a start request: those are served after others, which would change the queue's order.
         if fingerprint is not None:
             entry_id = self._id(member, 0)
             return Put(
@@ -75,7 +75,7 @@ class Reader:
         return Put(entry_id, Admission.ID, entry_id, 0, False, kept, reason=reason)
 
     def _ordinal(self, member: bytes) -> int:
-        # The digest: about 100 bytes each, and there may be a million.
+        # A digest, to save memory: it takes about 100 bytes, and there may be a million members.
         name = blake2b(member, digest_size=8).digest()
         self._equal[name] += 1
         return self._equal[name] - 1

@@ -1,4 +1,4 @@
-"""The keys of a scrapy-redis crawl: what is in them, read in batches, and removed if that is asked for."""
+"""The keys of a scrapy-redis crawl: their contents, read in batches, and deleted on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-# These are no keys of a frontier, and their errors have no other reader.
+# These keys are not a frontier's, so that no other module handles their errors.
 from redis.exceptions import NoPermissionError, RedisError
 
 from scrapy_dq.frontier.admin.read_pace import ReadPace
@@ -19,14 +19,14 @@ from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 
 T = TypeVar("T")
 PATIENCE_S = 30.0
-"""How long a read that gets no answer is repeated."""
+"""How long a read without an answer is repeated."""
 BATCH = 500
 FINGERPRINTS = 1_000
 _SIZES = {"list": "llen", "set": "scard", "zset": "zcard"}
 
 
 class BadSource(Exception):
-    """A key is not what scrapy-redis would have there; the message says which, and what to do."""
+    """A key is not of the type that scrapy-redis uses; the message says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Found:
 
 
 class Source:
-    """Reads the keys of one crawl. Nothing is written but `delete`; every read may be repeated."""
+    """Reads the keys of one crawl. Only `delete` writes; every read may be repeated."""
 
     def __init__(self, client: Any) -> None:
         """Read with a `redis.asyncio` client that decodes nothing."""
@@ -63,18 +63,18 @@ class Source:
         return Found(key, found, await self._read(key, lambda: count(key)))
 
     async def mark(self, queue: Found) -> tuple[int, Any]:
-        """Return what shows whether a queue has changed: its length, and its members at both ends."""
+        """Return a mark that differs if the queue has changed: its length, and its members at both ends."""
         if queue.type == "none":
             return 0, None
         size = (await self.look(queue.key, queue.type)).size
         return size, (await self._range(queue, False, 0, 1), await self._range(queue, True, 0, 1))
 
     async def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]:
-        """Yield all members of a queue, in batches; as many as ReadPace says.
+        """Yield all members of a queue, in batches of the size that ReadPace returns.
 
         Args:
             tail_first: a LIST is served from its tail.
-            backwards: begin with what is served last.
+            backwards: begin with the member that is served last.
         """
         start, pace = 0, ReadPace(BATCH)
         # From the end: what is served last is at the other end.
@@ -89,7 +89,7 @@ class Source:
             pace.saw(members)
 
     async def fingerprints(self, key: str) -> AsyncIterator[list[bytes]]:
-        """Yield all members of a SET, some perhaps twice, in batches of FINGERPRINTS at most."""
+        """Yield all members of a SET, some perhaps twice, in batches of at most FINGERPRINTS."""
         cursor, process = 0, await self._process(key)
         while True:
             cursor, members = await self._read(
@@ -98,13 +98,13 @@ class Source:
             for i in range(0, len(members), FINGERPRINTS):
                 yield members[i : i + FINGERPRINTS]
             if not cursor:
-                # To another process of Redis a cursor says nothing: it may have passed over members.
+                # A cursor is meaningless to another process of Redis: it may have skipped members.
                 last, process = process, await self._process(key)
                 if last == process:
                     return
 
     async def _process(self, key: str) -> Any:
-        """Return what differs from one process of Redis to the next; None: this user may not ask."""
+        """Return an id that is unique to each process of Redis; None: this user may not read it."""
         with suppress(FrontierRefused):
             return (await self._read(key, lambda: self.client.info("server"))).get("run_id")
 

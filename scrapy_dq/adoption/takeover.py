@@ -1,4 +1,4 @@
-"""The whole of an adoption: from a crawler's settings to what there is to report."""
+"""A complete adoption: from a crawler's settings to the report."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ FITTING_ORDERS = {
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the user says of an adoption."""
+class Options:
+    """The user's options of an adoption."""
 
     trust_pickle: bool = False
     queue: str = ""
-    """How a LIST is served: fifo or lifo; empty: SCHEDULER_QUEUE_CLASS says it."""
+    """How a LIST is served: fifo or lifo; empty: as SCHEDULER_QUEUE_CLASS says."""
     queue_key: str = ""
     dupefilter_key: str = ""
     delete_source: bool = False
@@ -48,7 +48,7 @@ class Wishes:
 
 @dataclass
 class Report:
-    """What was found, and what became of it."""
+    """What was found, and the results."""
 
     target: str
     config: Config
@@ -59,7 +59,7 @@ class Report:
     """priority, fifo or lifo; empty: there is no queue."""
     counts: AdoptionCounts = field(default_factory=AdoptionCounts)
     changed: bool = False
-    """The queue was not the same before and after."""
+    """The queue changed during the adoption."""
     disturbed: bool = False
     deleted: list[str] = field(default_factory=list)
 
@@ -73,13 +73,13 @@ class Report:
 
 
 async def take_over(
-    crawler: Crawler, wishes: Wishes, progress: Progress, say: Callable[[str], None]
+    crawler: Crawler, options: Options, progress: Progress, say: Callable[[str], None]
 ) -> Report:
-    """Adopt the scrapy-redis crawl of *crawler*'s spider; to do it again stores only what is missing.
+    """Adopt the scrapy-redis crawl of *crawler*'s spider; doing it again stores only what is missing.
 
     Args:
         crawler: with its spider and its fingerprinter; without an engine.
-        say: called before the source is deleted, with what will be.
+        say: called before the source is deleted, with a message that names the keys.
     Raises:
         BadSource, ConfigError, FrontierError: nothing was deleted; what was adopted until then stays.
     """
@@ -90,10 +90,10 @@ async def take_over(
     connection = Connection(config, data_dir())
     try:
         source = Source(await connection.open(quiet=True))
-        report = await _look(source, connection.target, config, crawler, wishes)
+        report = await _look(source, connection.target, config, crawler, options)
         if report.nothing:
             return report
-        loads = _loads(report, codec, wishes)
+        loads = _loads(report, codec, options)
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         adopter = Adopter(
@@ -121,9 +121,9 @@ async def take_over(
             )
         report.disturbed = adopter.disturbed
         report.changed = await source.mark(report.queue) != before
-        if wishes.delete_source and report.complete and not report.counts.has_dead:
+        if options.delete_source and report.complete and not report.counts.has_dead:
             keys = [found.key for found in (report.queue, report.dupefilter) if found.size]
-            say(f"All of it is stored. Deleting {' and '.join(map(repr, keys))}")
+            say(f"Everything is stored. Deleting {' and '.join(map(repr, keys))}")
             await source.delete(keys)
             report.deleted = keys
         return report
@@ -131,11 +131,11 @@ async def take_over(
         await connection.close()
 
 
-async def _look(source: Source, target: str, config: Config, crawler: Crawler, wishes: Wishes) -> Report:
+async def _look(source: Source, target: str, config: Config, crawler: Crawler, options: Options) -> Report:
     spider, settings = crawler.spider, crawler.settings
     assert spider is not None
-    queue_key = wishes.queue_key or _key(settings, "SCHEDULER_QUEUE_KEY", spider)
-    dupefilter_key = wishes.dupefilter_key or _key(settings, "SCHEDULER_DUPEFILTER_KEY", spider)
+    queue_key = options.queue_key or _key(settings, "SCHEDULER_QUEUE_KEY", spider)
+    dupefilter_key = options.dupefilter_key or _key(settings, "SCHEDULER_DUPEFILTER_KEY", spider)
     report = Report(
         target,
         config,
@@ -143,11 +143,11 @@ async def _look(source: Source, target: str, config: Config, crawler: Crawler, w
         await source.look(dupefilter_key, "set"),
         [await source.look(key, "list", "set", "zset") for key in _start_keys(settings, spider)],
     )
-    for named, found in ((wishes.queue_key, report.queue), (wishes.dupefilter_key, report.dupefilter)):
+    for named, found in ((options.queue_key, report.queue), (options.dupefilter_key, report.dupefilter)):
         if named and not found.size:
             raise BadSource(f"there is no key {named!r} at {target}: nothing was changed")
     if report.queue.size:
-        report.served = _served(report.queue, settings, wishes.queue)
+        report.served = _served(report.queue, settings, options.queue)
     return report
 
 
@@ -172,14 +172,14 @@ def _start_keys(settings: Mapping[str, Any], spider: Spider) -> list[str]:
         raise BadSource(f"redis_key = {own!r}: expected the name of a key, or several ({error})") from None
 
 
-def _served(queue: Found, settings: Mapping[str, Any], wish: str) -> str:
+def _served(queue: Found, settings: Mapping[str, Any], chosen: str) -> str:
     """Return how scrapy-redis served *queue*: priority, fifo or lifo."""
     if queue.type == "zset":
-        if wish:
-            raise BadSource(f"the queue {queue.key!r} is a ZSET, as PriorityQueue has it: leave --queue out")
+        if chosen:
+            raise BadSource(f"the queue {queue.key!r} is a ZSET, as PriorityQueue has it: omit --queue")
         return "priority"
     order = peers.order_of_queue(settings)
-    served = wish or (order.value if order is not None else "")
+    served = chosen or (order.value if order is not None else "")
     if served not in ("fifo", "lifo"):
         cls = settings.get(peers.QUEUE_CLASS)
         given = (
@@ -194,18 +194,18 @@ def _served(queue: Found, settings: Mapping[str, Any], wish: str) -> str:
     return served
 
 
-def _loads(report: Report, codec: Codec, wishes: Wishes) -> Callable[[bytes], Any]:
+def _loads(report: Report, codec: Codec, options: Options) -> Callable[[bytes], Any]:
     """Return what reads a member of the queue."""
     serializer = codec.serializer
     trusted = report.config.trust_pickle and serializer is not None and not serializer.writes_pickles
     if serializer is not None and (serializer.safe or trusted):
         return serializer.loads
-    if report.queue.size and not wishes.trust_pickle:
+    if report.queue.size and not options.trust_pickle:
         raise BadSource(
             f"the {report.queue.size:,} requests in {report.queue.key!r} are pickles, unless "
-            f"SCHEDULER_SERIALIZER says otherwise. A pickle can hold code, and whoever can write to this "
-            f"Redis can have put one there. Nothing was changed. Add --trust-pickle to read them: as plain "
-            f"data only; what names a class or function becomes a dead letter"
+            f"SCHEDULER_SERIALIZER says otherwise. A pickle can hold code, and anybody who can write to this "
+            f"Redis could have put one there. Nothing was changed. Add --trust-pickle to read them: as plain "
+            f"data only; a pickle that names a class or function becomes a dead letter"
         )
     return partial(plain_pickle.loads, max_bytes=report.config.max_entry_bytes)
 

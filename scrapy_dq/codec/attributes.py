@@ -76,11 +76,11 @@ _NOT_TEXT_ENCODINGS = {
 MAX_NETLOC = 1_000
 """Characters of a URL's host with user, password and port. A host name has at most 253."""
 LONGEST_METHOD = 100
-"""Scrapy counts requests by their methods, and keeps these counts."""
+"""Scrapy keeps a stat for each method name."""
 MOST_JSON_VALUES = 1_000
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 _WRITES_A_FILE = "ftp_local_filename"
-_IGNORED_IN_FRONT = "".join(map(chr, range(33)))
+_IGNORED_AT_START = "".join(map(chr, range(33)))
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
@@ -90,7 +90,7 @@ def check_host(url: str) -> None:
     Call it before a Request is made. Python encodes such a host in a time that grows with the square of its
     length: an hour for one of 100 kB.
     """
-    if not url.isascii() and len(urlsplit(url.lstrip(_IGNORED_IN_FRONT)).netloc) > MAX_NETLOC:
+    if not url.isascii() and len(urlsplit(url.lstrip(_IGNORED_AT_START)).netloc) > MAX_NETLOC:
         raise Unfit(f"its host has more than {MAX_NETLOC:,} characters")
 
 
@@ -121,7 +121,7 @@ def method(value: Any) -> str:
 def check_written(written: Mapping[str, Any]) -> None:
     """Raise Unfit for an attribute that should be a container and is not.
 
-    Request's own error would be hard to understand.
+    The error that Request itself raises would be hard to understand.
     """
     for name, kind in HAND_WRITTEN_TYPES.items():
         value = written.get(name)
@@ -136,7 +136,7 @@ def headers(value: Any) -> dict[bytes, list[bytes]]:
     header.
     """
     if not isinstance(value, dict):
-        raise Unfit("headers are a dict")
+        raise Unfit("headers must be a dict")
     plain = dict(value)
     parts: list[bytes] = []
     for name, values in plain.items():
@@ -194,7 +194,7 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
     """
 
     def write_file(value: Any) -> None:
-        raise Unfit(f"{_WRITES_A_FILE!r} would have Scrapy write a file of the worker's user")
+        raise Unfit(f"{_WRITES_A_FILE!r} would make Scrapy write a file as the worker's user")
 
     def referrer_policy(value: Any) -> None:
         # Source: scrapy/spidermiddlewares/referer.py::_load_policy_class

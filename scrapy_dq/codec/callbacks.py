@@ -14,24 +14,24 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy_dq.codec.unfit import Unfit
 
 BASES = frozenset({"scrapy", "scrapy_dq"})
-"""Packages whose spiders a project derives its own from."""
+"""Packages whose spider classes a project subclasses."""
 
 SCRAPY_CALLBACKS = frozenset(
     {"parse", "_parse", "parse_start_url", "_callback", "_errback", "_parse_sitemap", "initialized"}
 )
-"""What Scrapy's own spiders give to their requests: Spider, CrawlSpider, SitemapSpider, InitSpider."""
+"""Callbacks that Scrapy's own spiders set: Spider, CrawlSpider, SitemapSpider, InitSpider."""
 
-_HOOKS = frozenset({"start", "start_requests", "closed"})  # Scrapy calls them though no version has them all
+_HOOKS = frozenset({"start", "start_requests", "closed"})  # Scrapy calls them; no version defines all of them
 
 NO_CALLBACK_NAME = ""
 
 
 class Callbacks:
-    """The callbacks of one spider, as its class stands now. Both ways follow the same table.
+    """The callbacks of one spider, as its class is now. Both directions use the same table.
 
     A callback is one of SCRAPY_CALLBACKS, or a method of a class that is neither of BASES nor Python's own;
-    but not one that a class of BASES defines, too: that takes arguments of another kind. Attributes of the
-    spider do not count, and no property is looked at.
+    but not one that a class of BASES also defines: that one takes other arguments. Attributes of the
+    instance do not count, and no property is read.
     """
 
     def __init__(self, spider: Spider) -> None:
@@ -58,14 +58,14 @@ class Callbacks:
 
 
 def _callbacks(spider: Spider) -> Iterator[tuple[str, MethodType]]:
-    known = set()
+    visited = set()
     classes = [(cls, cls.__module__.partition(".")[0]) for cls in type(spider).__mro__]
     hooks = _HOOKS.union(*(vars(cls) for cls, package in classes if package in BASES)) - SCRAPY_CALLBACKS
     for cls, package in classes:
         for name, raw in vars(cls).items():
-            if name in known:
+            if name in visited:
                 continue
-            known.add(name)
+            visited.add(name)
             if name.startswith("__") and name.endswith("__"):
                 continue
             if package in BASES:
@@ -81,7 +81,7 @@ def _callbacks(spider: Spider) -> Iterator[tuple[str, MethodType]]:
 
 
 def _is_method(raw: Any) -> bool:
-    # The second kind is what Cython and its like make of a function.
+    # The second kind is what Cython and similar compilers make of a function.
     return inspect.isfunction(raw) or (
         inspect.ismethoddescriptor(raw) and callable(raw) and not isinstance(raw, (staticmethod, classmethod))
     )

@@ -26,15 +26,15 @@ class Dicts:
     ) -> None:
         """
         Args:
-            checks: by attribute, what it may be.
-            find_class: the Request class of that dotted name; raises Unfit.
+            checks: the check of each attribute.
+            find_class: returns the Request class with a dotted name; raises Unfit.
         """
         self._spider = spider
         self._checks = checks
         self._find_class = find_class
 
     def dict_of(self, request: Request) -> dict[str, Any]:
-        """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it would not come back."""
+        """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it could not be rebuilt."""
         values = request.to_dict(spider=self._spider)
         cls, _ = self.arguments_of(values)
         if cls is not type(request):
@@ -42,7 +42,7 @@ class Dicts:
         return values
 
     def arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:
-        """Return the class, and what its constructor takes; raise Unfit, or anything else."""
+        """Return the class, and the arguments of its constructor; raise Unfit, or anything else."""
         values = dict(attributes.plain_dict(values))
         name = values.pop(CLASS, None)
         cls = Request if name is None else self._find_class(name)
@@ -60,7 +60,7 @@ class Dicts:
         return cls, found
 
     def _checked(self, name: str, value: Any) -> Any:
-        # JSON knows text only: where Scrapy has bytes, text stands for its UTF-8.
+        # JSON has only text: where Scrapy has bytes, text stands for its UTF-8 form.
         if name == "headers" and isinstance(value, dict):
             value = {_bytes(key): _header(values) for key, values in value.items()}
         elif name == "body":

@@ -5,10 +5,10 @@ from __future__ import annotations
 REQUEST = 1
 """A msgpack map of a request's attributes: `codec/requests.py`."""
 PAYLOAD = 2
-"""What somebody put under a start key, as it was there."""
+"""A start payload: bytes from a start key, unchanged."""
 ITEM = 3
-"""What a program put into a Queue, packed: `codec/items.py`."""
+"""An item that a program put into a Queue, packed: `codec/items.py`."""
 SERIALIZED = 4
 """A request's attributes as SCHEDULER_SERIALIZER wrote them: `codec/serializer.py`."""
 SIGNED = 5
-"""A signature, and an entry of these: `frontier/signing.py`."""
+"""A signature, then an entry of one of these formats: `frontier/signing.py`."""

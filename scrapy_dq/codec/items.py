@@ -1,4 +1,4 @@
-"""Items of a Queue <-> bytes: plain Python values, and what else a program may find in a crawl."""
+"""Items of a Queue <-> bytes: plain Python values, and the other entries that a crawl may contain."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Items:
         self._packing = threading.Lock()
 
     def encode(self, item: Any) -> bytes:
-        """Return the payload of *item*; raise CannotEncode, whatever it is, and nothing else."""
+        """Return the payload of *item*; for any item, raise nothing but CannotEncode."""
         try:
             with self._packing:
                 packed = self._values.pack(self._values.lower(item))
@@ -47,10 +47,10 @@ class Items:
         return bytes((formats.ITEM,)) + packed
 
     def decode(self, payload: bytes) -> Any:
-        """Return what a payload holds; raise CannotDecode, whatever the bytes are, and nothing else.
+        """Return what a payload holds; for any bytes, raise nothing but CannotDecode.
 
-        A stored request becomes a dict of its attributes, callbacks by their names; what came from a start
-        key becomes bytes.
+        A stored request becomes a dict of its attributes, with callbacks by name; a start payload becomes
+        bytes.
         """
         try:
             if len(payload) > self._max_bytes:

@@ -1,4 +1,4 @@
-"""scrapy-playwright: what an untrusted request may have the browser do."""
+"""scrapy-playwright: what an untrusted request may make the browser do."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def meta_checks(own_method: Callable[[str], Any]) -> dict[str, Callable[[Any], N
 
 
 def shape_of(cls: type, *, listed: bool) -> Shape:
-    """Return the shape of PageMethod: without its result.
+    """Return the shape of PageMethod, without its result.
 
     Args:
-        listed: DQ_TYPES lists it: whatever it has the browser do.
+        listed: DQ_TYPES lists it: any method is allowed.
     """
 
     def read(method: Any) -> dict[str, Any]:
@@ -90,11 +90,11 @@ def _checked(state: Any, listed: bool) -> dict[str, Any]:
         raise Unfit("a PageMethod has a method, args and kwargs")
     method, args, kwargs = (state[field] for field in _FIELDS)
     if type(method) is not str or type(args) is not tuple or type(kwargs) is not dict:
-        raise Unfit("the method of a PageMethod is no name, or its arguments are none")
+        raise Unfit("a PageMethod has a str as method, a tuple as args and a dict as kwargs")
     if not listed and (method not in _METHODS or "path" in kwargs):
         file = "path in " if "path" in kwargs else ""
         raise Unfit(
-            f"{file}PageMethod({method!a:.80}) could reach files or other addresses, and anybody may have "
-            f"stored it: it is stored if DQ_TYPES lists {LISTED}"
+            f"{file}PageMethod({method!a:.80}) could reach files or other addresses, and a stored request is "
+            f"untrusted: it is stored only if DQ_TYPES lists {LISTED}"
         )
     return state

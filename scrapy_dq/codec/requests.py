@@ -1,8 +1,8 @@
 """Request <-> bytes, versioned, safe.
 
-An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or what
-the project's own serializer makes of them (dicts.py, serializer.py).
-Redis is shared, so `decode` treats its bytes as untrusted: of what they name, it uses only callbacks of
+An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or the
+output of the project's own serializer (dicts.py, serializer.py).
+Redis is shared, so `decode` treats its bytes as untrusted: of the names in them, it uses only callbacks of
 this spider, Request classes already imported, and the classes that `classes.py` allows.
 """
 
@@ -30,25 +30,25 @@ from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
 FORMAT = formats.REQUEST
-"""The first byte of a stored request. Another layout, or another meaning of a key, takes another format."""
+"""The first byte of a stored request. A different layout, or a new meaning of a key, needs a new format."""
 
 _CLASS = 0
 _CALLBACKS = ("callback", "errback")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
-"""Whether this Scrapy takes a URL as it is when asked to; that saves half the time of decoding."""
+"""Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
 
 
 class CannotEncode(Exception):
-    """The request cannot be stored; the message tells a person why."""
+    """The request cannot be stored; the message says why."""
 
 
 class CannotDecode(Exception):
-    """The entry is no request that may run here; the message is the reason of its dead letter."""
+    """The entry is not a request that may run here; the message is the reason of its dead letter."""
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What is written and read of the requests of one class."""
+    """How requests of one class are written and read."""
 
     name: str
     """The class as entries name it: "module.QualName"; empty for Request itself."""
@@ -56,15 +56,15 @@ class _Plan:
     """Attribute, key, default, and how to write another value; a falsy value is the default, too."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
     defaults: dict[str, Any]
-    """What a subclass is built with where the entry says nothing; it may have defaults of its own."""
+    """Passed to a subclass for what the entry omits: its own defaults may differ."""
     added: list[str]
-    """Attributes that a subclass adds: always written, as their defaults are unknown."""
+    """Attributes that a subclass adds: always written, because their defaults are unknown."""
     proven: bool
-    """Whether an entry was decoded again and gave the same request."""
+    """Whether a decoded entry has already given the same request."""
     slots: tuple[str, ...] = ()
-    """Where a subclass keeps attributes that are not in its instances' __dict__."""
-    anew: set[str] = field(default_factory=set)
-    """Attributes that are not to come back: named, or made by the class itself."""
+    """Attributes of a subclass that are not in its instances' __dict__."""
+    ignored: set[str] = field(default_factory=set)
+    """Attributes that are not compared: listed in `attributes`, or created by the class itself."""
 
 
 class Codec:
@@ -80,14 +80,14 @@ class Codec:
         max_bytes: int = 1_048_576,
         serializer: Serializer | None = None,
     ) -> None:
-        """Bind to *spider*, as its class stands now.
+        """Bind to *spider*, as its class is now.
 
         Args:
             types: dotted names of classes that values may have besides the project's own (DQ_TYPES).
             spider_modules: SPIDER_MODULES; their top-level packages and the spider's own are the project.
             schemes: of the URLs that may be stored and crawled (DQ_URL_SCHEMES).
             max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
-            serializer: writes entries in place of msgpack, and reads its own (SCHEDULER_SERIALIZER).
+            serializer: writes entries instead of msgpack, and reads what it wrote (SCHEDULER_SERIALIZER).
         """
         packages = {name.partition(".")[0] for name in (*spider_modules, type(spider).__module__)}
         self._max_bytes = max_bytes
@@ -127,7 +127,7 @@ class Codec:
         self._dicts = Dicts(spider, {**by_name, **flat, **nested, **_ADDED}, self._request_class)
 
     def encode(self, request: Request) -> bytes:
-        """Return the entry of *request*; raise CannotEncode, whatever is in it, and nothing else."""
+        """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
         try:
             plan = self._plan(type(request))
             if self.serializer is None:
@@ -143,10 +143,10 @@ class Codec:
         return payload
 
     def decode(self, payload: bytes) -> Request:
-        """Return the request of an entry; raise CannotDecode, whatever the bytes are, and nothing else.
+        """Return the request of an entry; for any bytes, raise nothing but CannotDecode.
 
-        A start request comes back with `meta["dq_seeded"]`: retries and redirects copy `meta`, and must not
-        count as seeds again.
+        A start request gets `meta["dq_seeded"]`: retries and redirects copy `meta`, and must not count as
+        seeds again.
         """
         try:
             self.check_size(payload)
@@ -161,14 +161,14 @@ class Codec:
             raise CannotDecode(_reason(error)) from error
 
     def build(self, written: Mapping[str, Any]) -> Request:
-        """Return the request that a person or a program wrote down, as a dict of its attributes.
+        """Return a request from a dict of its attributes that a person or a program has written.
 
-        Callbacks are names of the spider's methods. Raises CannotDecode, whatever is in it, and nothing else.
+        Callbacks are names of the spider's methods. Whatever the dict holds, raises nothing but CannotDecode.
         """
         try:
             for name in written:
                 if name not in KEYS:
-                    raise Unfit(f"{name!a:.100} is no attribute of a request; there are {', '.join(KEYS)}")
+                    raise Unfit(f"{name!a:.100} is not an attribute of a request ({', '.join(KEYS)})")
             if "url" not in written:
                 raise Unfit("it has no url")
             attributes.check_written(written)
@@ -181,7 +181,7 @@ class Codec:
         return request
 
     def value(self, packed: bytes) -> Any:
-        """Return a packed value, of the types that `meta` may hold; raise CannotDecode and nothing else."""
+        """Return a packed value, of the types that `meta` may hold; raise nothing but CannotDecode."""
         try:
             return self._values.lift(self._values.unpack(packed))
         except Exception as error:
@@ -205,7 +205,7 @@ class Codec:
         """Return the request of a dict as `Request.to_dict()` makes it, after the checks of `decode`.
 
         Raises:
-            CannotDecode: as of `decode`.
+            CannotDecode: as `decode` does.
         """
         try:
             return self._from_dict(values)
@@ -232,9 +232,9 @@ class Codec:
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
-        """Decode the first entry of a class, and each with attributes beside `attributes`.
+        """Decode the first entry of a class, and each entry of a request with unlisted attributes.
 
-        Its constructor may take more than these name: what it was given would not come back.
+        Its constructor may take more than `attributes` lists: those arguments would be lost.
         """
         try:
             again, once_more = (self.decode(payload) for _ in range(2))
@@ -242,15 +242,15 @@ class Codec:
             raise Unfit(f"{plan.name or 'it'} cannot be rebuilt from its `attributes`: {error}") from error
         for name in ("method", "body", *plan.added):
             if getattr(again, name) != getattr(request, name):
-                raise Unfit(f"{plan.name or 'it'} comes back from its `attributes` with another {name}")
-        # What its constructor makes anew each time (a time, an id, a lock) is none of what it was given.
+                raise Unfit(f"{plan.name or 'it'} is rebuilt from its `attributes` with another {name}")
+        # What its constructor creates each time (a time, an id, a lock) was not passed to it.
         first, second = _unnamed(again, plan), _unnamed(once_more, plan)
-        plan.anew |= {name for name in first if name not in second or not _alike(first[name], second[name])}
-        there, back = _unnamed(request, plan), _unnamed(again, plan)
-        if missing := sorted(n for n in there if n not in back or not _alike(there[n], back[n])):
+        plan.ignored |= {n for n in first if n not in second or not _alike(first[n], second[n])}
+        before, after = _unnamed(request, plan), _unnamed(again, plan)
+        if missing := sorted(n for n in before if n not in after or not _alike(before[n], after[n])):
             raise Unfit(
-                f"{plan.name} comes back without its {', '.join(missing)}: its `attributes` do not name it. "
-                f"A subclass with attributes = (*Request.attributes, {missing[0]!r}, ...) is stored whole"
+                f"{plan.name} is rebuilt without its {', '.join(missing)}: its `attributes` do not list it. "
+                f"A subclass with attributes = (*Request.attributes, {missing[0]!r}, ...) is stored fully"
             )
         plan.proven = True
 
@@ -283,7 +283,7 @@ class Codec:
         if plan is None:
             name = "" if cls is Request else f"{cls.__module__}.{cls.__qualname__}"
             if name and ("<locals>" in name or self._request_class(name) is not cls):
-                raise Unfit(f"{name} is not a class that another worker finds by its name")
+                raise Unfit(f"{name} is not a class that another worker can find by its name")
             known = [attribute for attribute in cls.attributes if attribute in KEYS]
             added = [attribute for attribute in cls.attributes if attribute not in KEYS]
             writers = [(a, KEYS[a], DEFAULTS.get(a), self._write[a]) for a in known]
@@ -297,39 +297,39 @@ class Codec:
             bases = [base for base in cls.__mro__ if base not in Request.__mro__]
             own = [item for base in bases for item in vars(base).items()]
             plan.slots = tuple(a for a, each in own if isinstance(each, MemberDescriptorType))
-            plan.anew = {a for a, each in own if isinstance(each, cached_property)} | {*_OWN, *added}
+            plan.ignored = {a for a, each in own if isinstance(each, cached_property)} | {*_OWN, *added}
             self._plans[cls] = plan
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:
         if name not in self._request_classes:
             found = Request.__subclasses__()
-            for cls in found:  # which grows: of two classes with one name, the newer is the one
+            for cls in found:  # which grows; of two classes with one name, the newer is used
                 self._request_classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
                 found.extend(cls.__subclasses__())
         try:
             return self._request_classes[name]
         except KeyError:
-            raise Unfit(f"{name!a:.200} is no imported subclass of Request") from None
+            raise Unfit(f"{name!a:.200} is not an imported subclass of Request") from None
 
 
 _ADDED = {"dumps_kwargs": attributes.json_data}
 """Checks of attributes that subclasses of Request add."""
 _OWN = frozenset(getattr(Request("data:,"), "__dict__", ()))
-"""What every request has there, before Scrapy gave it slots."""
+"""What every request has in its __dict__, in the versions of Scrapy in which it has no slots."""
 
 
 def _unnamed(request: Request, plan: _Plan) -> dict[str, Any]:
-    """Return the attributes of *request* that its class neither lists in `attributes` nor makes by itself."""
+    """Return the attributes of *request* that its class neither lists in `attributes` nor creates itself."""
     found = dict(getattr(request, "__dict__", {}))
     for name in plan.slots:
         with suppress(AttributeError):
             found[name] = getattr(request, name)
-    return {name: value for name, value in found.items() if name not in plan.anew}
+    return {name: value for name, value in found.items() if name not in plan.ignored}
 
 
 def _alike(a: Any, b: Any, depth: int = 3) -> bool:
-    """Compare two values; objects that do not say when they are equal, by what they have, if anything."""
+    """Compare two values; objects whose class has no __eq__, by their attributes, if they have any."""
     if type(a) is not type(b):
         return False
     own: Any = type(a).__eq__
@@ -370,13 +370,13 @@ def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
 
 
 def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
-    """Give back what a constructor changed: safe_url_string() does not leave every safe URL alone."""
+    """Undo what a constructor changed: safe_url_string() alters even some safe URLs."""
     url = kwargs["url"]
     if request.url != url:
         if "://" not in url and "://" in request.url:
-            # w3lib before 2.5 makes http:///x of http:x, which Request would not take.
+            # w3lib before 2.5 turns http:x, which Request would refuse, into http:///x.
             raise Unfit(f"url: Missing scheme in request url: {url!a:.50}")
-        request._url = url  # there is no public way before Scrapy knew verbatim_url
+        request._url = url  # without verbatim_url, Scrapy has no public way
     if request.method != kwargs.get("method", "GET"):
         request.method = kwargs.get("method", "GET")
     return request

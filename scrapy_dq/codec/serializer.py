@@ -1,4 +1,4 @@
-"""`SCHEDULER_SERIALIZER`: a project's own `dumps` and `loads` for the dicts of requests, tried before use."""
+"""`SCHEDULER_SERIALIZER`: a project's own `dumps` and `loads` for requests as dicts, tested before use."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from scrapy import Request
 from scrapy_dq.text import printable
 
 SAFE_MODULES = ("json", "orjson", "ujson", "simplejson", "rapidjson", "msgpack")
-"""Whose own `loads` builds data only."""
+"""Modules whose own `loads` builds only data."""
 
 
 class BadSerializer(Exception):
-    """Requests cannot be stored with this serializer; the message tells a person why."""
+    """Requests cannot be stored with this serializer; the message says why."""
 
 
 class Serializer:
     """A serializer's `dumps` and `loads`, for bytes."""
 
     def __init__(self, serializer: Any) -> None:
-        """Try *serializer* with a plain request.
+        """Test *serializer* with a plain request.
 
         Raises:
-            BadSerializer: that does not come back as it was.
+            BadSerializer: the request is not the same after `dumps` and `loads`.
         """
         self._dumps, self._loads = serializer.dumps, serializer.loads
         self._as_text = False
@@ -34,15 +34,15 @@ class Serializer:
             self._try(sample)
         except Exception as error:
             try:
-                # JSON knows no bytes.
+                # JSON has no bytes.
                 self._as_text = True
                 self._try(sample)
             except Exception:
                 reason = printable(f"{type(error).__name__}: {error}", 300)
-                raise BadSerializer(f"a plain request does not come back from it ({reason})") from error
+                raise BadSerializer(f"it does not restore a plain request ({reason})") from error
 
     def dumps(self, values: dict[str, Any]) -> bytes:
-        """Return what is stored of a request's dict."""
+        """Return the bytes to store for a request's dict."""
         dumped = self._dumps(_as_text(values) if self._as_text else values)
         if isinstance(dumped, str):
             return dumped.encode()
@@ -51,14 +51,14 @@ class Serializer:
         return bytes(dumped)
 
     def loads(self, dumped: bytes) -> Any:
-        """Return what a dict was dumped from, or whatever else the untrusted bytes hold."""
+        """Return the dict that was dumped, or whatever else the untrusted bytes hold."""
         return self._loads(dumped)
 
     @property
     def safe(self) -> bool:
-        """Whether its `loads` is known to build data only, whatever the bytes are.
+        """Whether its `loads` is known to build only data, whatever the bytes are.
 
-        What another one does cannot be tried: it may read pickles, too, of which the trial has none.
+        Others cannot be tested for that: they may also read pickles, and the test has none.
         """
         return any(self._loads is getattr(sys.modules.get(name), "loads", None) for name in SAFE_MODULES)
 
@@ -74,7 +74,7 @@ class Serializer:
 
 
 def _is_pickle(dumped: bytes) -> bool:
-    """Tell whether *dumped* is a whole pickle, without reading it as one."""
+    """Tell whether *dumped* is a complete pickle, without loading it."""
     try:
         last = 0
         for _, _, position in pickletools.genops(dumped):

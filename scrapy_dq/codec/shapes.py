@@ -21,21 +21,21 @@ _OWN_STATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How the instances of one class are taken apart and put together again."""
+    """How instances of one class are read and rebuilt."""
 
     name: str
-    """As entries say it: "module:QualName"."""
+    """As in entries: "module:QualName"."""
     cls: type
     read: Callable[[Any], Any]
     build: Callable[[Any], Any]
-    """Raises Unfit, or anything else, for a state that is none."""
+    """Raises Unfit, or anything else, for an invalid state."""
 
 
 def shape_of(name: str, cls: type, *, listed: bool = False) -> Shape:
-    """Return the shape of a class; raise Unfit if its instances cannot be carried.
+    """Return the shape of a class; raise Unfit if its instances cannot be stored.
 
     Args:
-        listed: DQ_TYPES lists it: any class will do.
+        listed: DQ_TYPES lists it: any class is accepted.
     """
     if isinstance(cls, EnumMeta):
         return _enum(name, cls)
@@ -50,15 +50,15 @@ def shape_of(name: str, cls: type, *, listed: bool = False) -> Shape:
     if listed:
         return _plain(name, cls)
     kinds = "Item, dataclass, attrs class, Enum or NamedTuple"
-    raise Unfit(f"{_dotted(cls)} is no {kinds}: it is stored if DQ_TYPES lists it")
+    raise Unfit(f"{_dotted(cls)} is not an {kinds}: it is stored only if DQ_TYPES lists it")
 
 
 def _plain(name: str, cls: type) -> Shape:
-    """Return the shape of any other class: its attributes, whatever they are, set without a method of it."""
+    """Return the shape of any other class: all attributes of an instance, set without calling its methods."""
     _check_made(cls)
     own = (base for base in cls.__mro__ if base is not object)
     if method := next((name for base in own for name in _OWN_STATE if name in vars(base)), ""):
-        raise Unfit(f"its {method} says how it is to be copied, and no code of it is run")
+        raise Unfit(f"its {method} defines how it is copied, and its code is not run")
     slots = dict(_slots(cls))
 
     def read(instance: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _plain(name: str, cls: type) -> Shape:
                 # Not setattr: a property, or a __setattr__, would run.
                 object.__getattribute__(instance, "__dict__")[attribute] = value
             else:
-                raise Unfit(f"{cls.__qualname__} has an attribute that is no name")
+                raise Unfit(f"{cls.__qualname__} has an attribute whose name is not a str")
         return instance
 
     return Shape(name, cls, read, build)
@@ -83,7 +83,7 @@ def _check_made(cls: type) -> None:
     try:
         object.__new__(cls)
     except TypeError:
-        raise Unfit(f"{_dotted(cls)} is built on a type that keeps more than fields") from None
+        raise Unfit(f"{_dotted(cls)} is derived from a type that has other state than fields") from None
 
 
 def _attributes(instance: Any, slots: dict[str, MemberDescriptorType]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _item(name: str, cls: type[Item]) -> Shape:
     def read(item: Item) -> dict[str, Any]:
         for attribute in vars(item):
             if attribute != "_values":
-                raise Unfit(f"its attribute {attribute!r} is no field")
+                raise Unfit(f"its attribute {attribute!r} is not a field")
         return {key: Item.__getitem__(item, key) for key in Item.__iter__(item)}
 
     def build(state: Any) -> Item:
@@ -136,7 +136,7 @@ def _named_tuple(name: str, cls: type[tuple[Any, ...]]) -> Shape:
 
     def read(value: tuple[Any, ...]) -> list[Any]:
         if getattr(value, "__dict__", None):
-            raise Unfit(f"{cls.__qualname__} has attributes that are no fields")
+            raise Unfit(f"{cls.__qualname__} has attributes that are not fields")
         return list(tuple.__iter__(value))
 
     def build(state: Any) -> tuple[Any, ...]:
@@ -160,7 +160,7 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
         state = _attributes(record, slots)
         for attribute in state.keys() - set(fields):
             if not isinstance(inspect.getattr_static(cls, attribute, None), cached_property):
-                raise Unfit(f"its attribute {attribute!r} is no field")
+                raise Unfit(f"its attribute {attribute!r} is not a field")
         for field in fields:
             if field not in state:
                 raise Unfit(f"its field {field!r} is not set")

@@ -1,7 +1,7 @@
-"""What nearly every request of a crawl has, in a few bytes: `depth`, and a Referer on the same site.
+"""A short form of what nearly every request has: `depth`, and a Referer on the same site.
 
-Scrapy's middlewares set both, last of all. Where they stand elsewhere, or are more than that, they are
-written like the rest: a request comes back with all in its order.
+Scrapy's middlewares set both as last items. In another position, or with other values, they are written
+like the rest: decoding keeps the order of all items.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
 DEPTH = 14
 """An int of 64 bits, the last item of `meta`."""
 REFERER = 15
-"""The last header: how many bytes of the URL it begins with; or that and, in a list, what follows."""
+"""The last header: how many bytes of the URL it begins with; or a list of that and the bytes that follow."""
 _REFERER = b"Referer"
 
 
@@ -25,7 +25,7 @@ def shorten(entry: dict[Any, Any]) -> dict[Any, Any]:
     if type(meta) is dict and next(reversed(meta)) == "depth" and _is_number(meta["depth"]):
         entry[DEPTH] = meta["depth"]
         if len(meta) > 1:
-            entry[META] = dict(list(meta.items())[:-1])  # it may be the request's own
+            entry[META] = dict(list(meta.items())[:-1])  # a copy: it may be the request's own
         else:
             del entry[META]
     headers = entry.get(HEADERS)
@@ -45,10 +45,10 @@ def lengthen(entry: Any) -> Any:
     """Return an entry, just unpacked, with its attributes in full; *entry* itself is changed.
 
     Raises:
-        Unfit, TypeError, ValueError: nobody has written it.
+        Unfit, TypeError, ValueError: the entry is invalid.
     """
     if type(entry) is not dict:
-        return entry  # the reader says what is wrong with it
+        return entry  # the caller reports the error
     if DEPTH in entry:
         depth = entry.pop(DEPTH)
         if not _is_number(depth):
@@ -61,13 +61,13 @@ def lengthen(entry: Any) -> Any:
             raise Unfit("a Referer is a length and bytes")
         url = entry.get(URL, "")
         if type(url) is not str:
-            raise Unfit("a Referer goes by a URL that is a str")
+            raise Unfit("a Referer needs a URL that is a str")
         _add(entry, HEADERS, _REFERER, [url.encode("utf-8", "surrogatepass")[:shared] + rest])
     return entry
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether *value* is an int that msgpack has; a wider one is packed as an extension."""
+    """Tell whether *value* is an int that fits msgpack; a wider one is packed as an extension."""
     return type(value) is int and -(2**63) <= value < 2**64
 
 
@@ -82,7 +82,7 @@ def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:
 
 
 def _shared(url: bytes, referer: bytes) -> int:
-    """Return how many bytes *referer* begins with that *url* begins with: to its last slash, or its host."""
+    """Return the length of the prefix that both share: the URL up to its last slash, or to its host's end."""
     for end in (url.rfind(b"/"), url.find(b"/", 8)):
         if end > 0 and referer.startswith(url[: end + 1]):
             return end + 1

@@ -1,4 +1,4 @@
-"""Payloads as plain values for people and programs to look at: no class is looked up, no code is run."""
+"""Payloads as plain values for people and programs to read: no class is looked up, no code is run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CLASS = 0
 _NAMES = {_CLASS: "class"} | {key: name for name, key in KEYS.items()}
 _SCALARS = (type(None), bool, int, float, str)
 _MOST_BITS = 10_000
-"""Of an integer: Python makes no text of much wider ones."""
+"""Of an integer: Python does not convert much wider ones to text."""
 
 
 class _Instance:
-    """What stands for an instance of a class of the project's."""
+    """Represents an instance of a project's class."""
 
     def __init__(self, name: str, state: Any) -> None:
         self.name = name
@@ -31,13 +31,13 @@ class _Instance:
 
 
 class _AnyClass(Classes):
-    """Takes every name, and makes no instance of its class."""
+    """Accepts every name, and creates no instance of its class."""
 
     def __init__(self) -> None:
         super().__init__((), ())
 
     def find(self, name: str) -> Shape:
-        """Return a shape that keeps the state beside the name."""
+        """Return a shape that keeps the state and the name."""
         build: Callable[[Any], Any] = lambda state: _Instance(name, state)  # noqa: E731
         return Shape(name, _Instance, lambda instance: instance.state, build)
 
@@ -45,7 +45,7 @@ class _AnyClass(Classes):
 def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     """Return what a payload holds, in values that JSON has; never raises.
 
-    `kind` is request, fed, item, serialized or unreadable; a request's attributes stand beside it.
+    `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict.
     """
     payload = without_signature(payload)
     kind = payload[0] if payload else None
@@ -89,7 +89,7 @@ def _lifted(packed: bytes, max_bytes: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return *value* as JSON has it; bytes that are no text become {"base64": ...}."""
+    """Return *value* as JSON has it; bytes that are not UTF-8 become {"base64": ...}."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()  # JSON has no lone surrogates
     if isinstance(value, float) and not -1e308 < value < 1e308:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Unfit(Exception):
-    """A value that an entry does not carry, or carries damaged; *path* says where, innermost first."""
+    """A value cannot be stored, or is invalid in an entry; *path* says where, innermost first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,8 +1,8 @@
-"""Python values <-> msgpack: exact types, limited depth, no class but those allowed.
+"""Python values <-> msgpack: exact types, limited depth, only allowed classes.
 
 Strings, numbers, None, bytes, lists and dicts are msgpack's own. Everything else is an extension whose data
-is msgpack again. Both ways go through a value before or after msgpack does, never from inside it: each of its
-frames takes 40 kB of C stack, and untrusted data may nest extensions.
+is msgpack again. Values are converted before msgpack packs or after it unpacks, never in its callbacks: each
+of its frames takes 40 kB of C stack, and untrusted data may nest extensions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_DEPTH = 64
 """Containers within containers. What is nested deeper, or contains itself, is refused both ways."""
 
 MAX_DIGITS, MAX_BITS = 4_300, 14_280
-"""Of a number: Python prints no longer int, and a short text of a Decimal may stand for 10^999999."""
+"""Of a number: Python does not print a longer int, and a short Decimal may stand for 10^999999."""
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -64,22 +64,22 @@ class Values:
         except UnicodeEncodeError:  # lone surrogates, as json.loads() makes them of broken JSON
             packed = self._pack_surrogates(lowered)
         if len(packed) > self._max_bytes:
-            self._reset_packers()  # they keep their buffers
+            self._reset_packers()  # they keep their large buffers
         return packed
 
     def unpack(self, packed: bytes) -> Any:
-        """Unpack what `lift` takes; raise ValueError and others on bytes that are no msgpack.
+        """Unpack what `lift` takes; raise ValueError and others on invalid msgpack.
 
-        msgpack bounds every claimed length by the length of *packed*. A timestamp of its own becomes a
-        datetime, which `lift` refuses.
+        msgpack bounds every claimed length by the length of *packed*. Its own timestamps become datetimes,
+        which `lift` refuses.
         """
-        hook = _bounded_dict if len(packed) > 2 * MAX_CHOSEN else None  # a pair has two bytes at least
+        hook = _bounded_dict if len(packed) > 2 * MAX_CHOSEN else None  # a pair has at least two bytes
         return msgpack.unpackb(
             packed, strict_map_key=False, unicode_errors="surrogatepass", timestamp=3, object_pairs_hook=hook
         )
 
     def lower(self, value: Any) -> Any:
-        """Return *value* itself if msgpack carries it exactly, or else a copy that it does; raise Unfit."""
+        """Return *value* itself if msgpack can pack it exactly, or else a converted copy; raise Unfit."""
         self._left = self._max_bytes
         return self._lower(value, MAX_DEPTH)
 
@@ -108,13 +108,13 @@ class Values:
             lowered = self._lower_each(value, depth - 1)
             if kind is not tuple:
                 _bound(value)
-                lowered.sort(key=self.pack)  # each process has an order of its own
+                lowered.sort(key=self.pack)  # the order of a set differs between processes
             return ExtType(code, self.pack(lowered))
         simple = _SIMPLE.get(kind)
         if simple is not None:
             return ExtType(simple[0], self.pack(simple[1](value)))
         if kind.__module__ == "lxml.etree" and isinstance(value, str):
-            return str(value)  # CrawlSpider's meta["link_text"]: a str that also knows its element
+            return str(value)  # CrawlSpider's meta["link_text"]: a str that also refers to its element
         shape = self._classes.shape_of(kind)
         return ExtType(OBJECT, self.pack([shape.name, self._lower(shape.read(value), depth - 1)]))
 
@@ -132,7 +132,7 @@ class Values:
                 unfit.path.append(f"[{reprlib.repr(key)}]")
                 raise
         if len(lowered) != len(value):
-            raise Unfit("two of its keys are stored alike")
+            raise Unfit("two of its keys have the same stored form")
         return lowered
 
     def _lower_each(self, values: Iterable[Any], depth: int) -> list[Any]:
@@ -165,7 +165,7 @@ class Values:
             return value if SCALARS.issuperset(map(type, value)) else self._lift_each(value, depth - 1)
         if kind is ExtType:
             return self._lift_extension(value.code, self.unpack(value.data), depth - 1)
-        raise Unfit(f"a {kind.__name__} has no place in an entry")
+        raise Unfit(f"a {kind.__name__} is not allowed in an entry")
 
     def _lift_each(self, values: Iterable[Any], depth: int) -> list[Any]:
         return [self._lift(item, depth) for item in values]
@@ -174,7 +174,7 @@ class Values:
         build = _BUILDERS.get(code)
         if build is not None:
             if type(plain) is not list:
-                raise Unfit(f"the extension {code} is no list")
+                raise Unfit(f"the extension {code} is not a list")
             members = self._lift_each(plain, depth)
             if code != TUPLE:
                 _bound(members)
@@ -212,7 +212,7 @@ def _offset(moment: datetime | time) -> int | None:
         return None
     offset = moment.utcoffset()
     if offset is None:
-        raise Unfit("its time zone says no UTC offset")
+        raise Unfit("its time zone has no UTC offset")
     return offset // _MICROSECOND
 
 
@@ -221,7 +221,7 @@ def _zone(offset: int | None) -> timezone | None:
 
 
 def _checked(kind: type, plain: Any) -> Any:
-    # bytearray(10**12) would take the memory, datetime(b"...") skips its own checks.
+    # bytearray(10**12) would fill the memory, datetime(b"...") skips its own checks.
     if type(plain) is not kind:
         raise Unfit(f"expected {kind.__name__}, not {type(plain).__name__}")
     return plain
@@ -252,7 +252,7 @@ def _lift_time(plain: Any) -> time:
 
 
 def _short_decimal(number: Decimal) -> Decimal:
-    """Raise Unfit for a number that takes seconds to become an int, as logging with %d makes of it."""
+    """Raise Unfit for a number that takes seconds to become an int, as when it is logged with %d."""
     if number.is_finite() and max(abs(number.adjusted()), len(number.as_tuple().digits)) > MAX_DIGITS:
         raise Unfit(f"a Decimal has at most {MAX_DIGITS:,} digits and zeros")
     return number
@@ -263,7 +263,7 @@ def _lift_path(plain: Any) -> Any:
     return _PATHS[tag](_checked(str, text))
 
 
-# An aware datetime or time comes back at the same instant with its UTC offset fixed: no name of a zone.
+# An aware datetime or time keeps its instant and its UTC offset, but not the name of its zone.
 _SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
     bytearray: (BYTEARRAY, bytes),
     datetime: (DATETIME, _lower_datetime),

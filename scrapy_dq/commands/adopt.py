@@ -63,18 +63,18 @@ class Adopt(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         # Scrapy imports the commands whenever it starts: large modules are imported here.
         from scrapy_dq.adoption.source import BadSource
-        from scrapy_dq.adoption.takeover import Wishes, take_over
+        from scrapy_dq.adoption.takeover import Options, take_over
         from scrapy_dq.commands.input.crawlers import prepared_crawler
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 
         crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
-        wishes = Wishes(
+        chosen = Options(
             options.trust_pickle, options.queue, options.queue_key, options.dupefilter_key,
             options.delete_source,
         )  # fmt: skip
         try:
             with ProgressBar() as bar:
-                report = asyncio.run(take_over(crawler, wishes, bar, bar.say))
+                report = asyncio.run(take_over(crawler, chosen, bar, bar.say))
         except BadSource as error:
             raise CommandError(str(error)) from error
         if options.json:

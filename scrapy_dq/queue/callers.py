@@ -1,4 +1,4 @@
-"""Who waits for what, in a process that uses a Queue, and how each is answered."""
+"""The waiting calls of a process that uses a Queue, and how each is answered."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class Callers:
-    """The calls that wait; all of it belongs to the loop's thread.
+    """The calls that wait; only the loop's thread uses them.
 
-    Full, Empty and every census come from an exchange that began after the call: what an older one saw
-    may not be true any more.
+    Full, Empty and every census come from an exchange that began after the call: the result of an older one
+    may be outdated.
     """
 
     worker: Worker
@@ -33,24 +33,24 @@ class Callers:
         self._items = items
         self._rollback_horizon_s = rollback_horizon_s
         self._incomplete_until = 0.0
-        """Monotonic seconds: until then others store again what Redis may have forgotten."""
+        """Monotonic time until which others store again what Redis may have forgotten."""
         self._gets: deque[Get] = deque()
         self._looks: list[Look] = []
         self._joins: list[Join] = []
         self._shut = self._shut_now = False
         self._needed = 0
-        """An exchange is due at once until so many were composed."""
+        """An exchange is due at once until this number of them have been composed."""
         self._applied = 0
         self._granted = 0
         self._pace = self.new_pace()
 
     @property
     def capacity(self) -> int:
-        """How many wait for an item."""
+        """How many calls wait for an item."""
         return len(self._gets)
 
     def new_pace(self) -> OnDemand:
-        """Return the pace of a worker that is about to be the one that serves."""
+        """Return the pace of a new worker, which replaces the current one."""
         self._needed = self._applied = 0
         self._pace = OnDemand(
             lambda: self._needed > self.worker.composed,
@@ -58,65 +58,65 @@ class Callers:
         )
         return self._pace
 
-    def add(self, asked: Call) -> None:
-        """Take in what somebody waits for; it is answered as soon as it can be."""
-        asked.after = self.worker.composed
-        if isinstance(asked, Putting):
-            self.puts.add(asked)
+    def add(self, call: Call) -> None:
+        """Add a call; it is answered as soon as possible."""
+        call.after = self.worker.composed
+        if isinstance(call, Putting):
+            self.puts.add(call)
             self.puts.hand_over(self.worker)
-        elif isinstance(asked, Get):
-            asked.patient = asked.patient and not self._shut
-            self._gets.append(asked)
-            self.serve()  # one may lie in the buffer whose own caller went away
-        elif isinstance(asked, Look):
-            self._looks.append(asked)
-        elif isinstance(asked, Join):
-            self._joins.append(asked)
+        elif isinstance(call, Get):
+            call.patient = call.patient and not self._shut
+            self._gets.append(call)
+            self.serve()  # the buffer may hold an item whose own caller was interrupted
+        elif isinstance(call, Look):
+            self._looks.append(call)
+        elif isinstance(call, Join):
+            self._joins.append(call)
         if self._shut_now:
-            self._dismiss()
+            self._answer_shut()
         self.hurry()
-        self.judge()
+        self.fail_expired()
 
-    def expire(self, asked: Call) -> None:
-        """Its caller waits no longer than for the next answer of Redis."""
-        asked.patient = False
-        if not asked.future.done():
+    def expire(self, call: Call) -> None:
+        """Wait for the next answer of Redis, and no longer."""
+        call.patient = False
+        if not call.future.done():
             self.hurry()
-            self.judge()
+            self.fail_expired()
 
-    def abandon(self, asked: Call) -> None:
-        """Its caller was torn away by an exception: what came for it goes back."""
-        if isinstance(asked, Putting):
-            self.puts.withdraw(asked)
-        elif not asked.future.done():
-            asked.future.cancel()
+    def abandon(self, call: Call) -> None:
+        """Its caller was interrupted by an exception: what came for it is given back."""
+        if isinstance(call, Putting):
+            self.puts.withdraw(call)
+        elif not call.future.done():
+            call.future.cancel()
             self._forget_answered()
-        elif isinstance(asked, Get) and not asked.future.exception():
-            self.worker.release(asked.future.result()[0])
+        elif isinstance(call, Get) and not call.future.exception():
+            self.worker.release(call.future.result()[0])
 
     def shut(self, immediate: bool) -> None:
-        """Take no more puts, and hand out only what waits already; *immediate*: nothing."""
+        """Take no more puts, and hand out only what is already waiting; *immediate*: nothing."""
         self._shut = True
         self._shut_now = self._shut_now or immediate
-        for asked in self._gets:
-            asked.patient = False
+        for call in self._gets:
+            call.patient = False
         if self._shut_now:
-            self._dismiss()
-        if self._gets or self.puts:  # else nobody waits, and there may be no worker yet
+            self._answer_shut()
+        if self._gets or self.puts:  # otherwise nobody waits, and there may be no worker yet
             self.hurry()
-            self.judge()
+            self.fail_expired()
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
-        """Answer everybody with an error, each with one of its own."""
+        """Answer all calls with an error, each with a new one."""
         self.puts.fail_all(error, error)
-        for asked in (*self._gets, *self._looks, *self._joins):
-            asked.fail(error())
+        for call in (*self._gets, *self._looks, *self._joins):
+            call.fail(error())
         self._forget_answered()
 
     def serve(self) -> None:
-        """Hand leases that have arrived to those who wait."""
+        """Hand leases that have arrived to the waiting calls."""
         while self._gets and (lease := self.worker.take()):
-            # A partition's delay counts from here: whoever works at the item does not say when it is sent.
+            # A partition's delay counts from here: the program does not report when it sends a request.
             self.worker.sent(lease.entry_id)
             self.worker.downloaded(lease.entry_id)
             self._granted += 1
@@ -129,46 +129,46 @@ class Callers:
             self._gets.popleft().answer((lease.entry_id, item))
 
     def exchanged(self) -> None:
-        """Answer what the exchange, or the rejoin, that has just ended allows to."""
+        """Answer the calls that the exchange, or the rejoin, that has just ended can answer."""
         worker = self.worker
         if worker.applied > self._applied:
             self._applied = worker.applied
             self._answer()
-        self.judge()
+        self.fail_expired()
         handed_over = self.puts.hand_over(worker)
-        if handed_over or any(not asked.patient for asked in chain(self._gets, self._looks)):
+        if handed_over or any(not call.patient for call in chain(self._gets, self._looks)):
             self.hurry()
 
-    def judge(self) -> None:
-        """Fail those who do not wait any longer."""
+    def fail_expired(self) -> None:
+        """Fail the calls that do not wait any longer."""
         worker = self.worker
-        self.puts.judge(worker, self._shut)
-        for asked in chain(self._gets, self._looks):
-            if asked.patient:
+        self.puts.fail_expired(worker, self._shut)
+        for call in chain(self._gets, self._looks):
+            if call.patient:
                 continue
             if worker.outage:
-                asked.fail(FrontierUnavailable(f"{worker.outage}. Whether anything waits is not known"))
-            elif isinstance(asked, Get) and asked.after < worker.applied:
-                asked.fail(ShutDown() if self._shut else queue.Empty())
+                call.fail(FrontierUnavailable(f"{worker.outage}. It is not known whether anything waits"))
+            elif isinstance(call, Get) and call.after < worker.applied:
+                call.fail(ShutDown() if self._shut else queue.Empty())
         self._forget_answered()
 
     def disturbed(self, is_older: bool) -> None:
-        """Note that Redis *is_older* than it was, or was away and may be: others have to store again, too."""
+        """Note that Redis was rolled back (*is_older*) or may be, after an outage: others store again."""
         now = time.monotonic()
-        # A network that loses a reply now and then is not to hold up a join for ever.
+        # A network that sometimes loses a reply must not delay a join for ever.
         if is_older or now >= self._incomplete_until:
             self._incomplete_until = now + self._rollback_horizon_s
 
     def start_over(self) -> None:
-        """Let all begin anew with another worker."""
-        for asked in chain(self._gets, self._looks, self._joins):
-            asked.after = 0
+        """Restart all calls with a new worker."""
+        for call in chain(self._gets, self._looks, self._joins):
+            call.after = 0
         self.puts.start_over()
         self.puts.hand_over(self.worker)
         self.hurry()
 
     def hurry(self) -> None:
-        """Make an exchange due that is not composed yet."""
+        """Make the next exchange due at once."""
         self._needed = self.worker.composed + 1
         self._pace.called()
         self.worker.kick()
@@ -178,7 +178,7 @@ class Callers:
         self.puts.look_for_room(worker)
         granted, self._granted = self._granted, 0
         if granted and census.waiting:
-            # It brought something, if not for all: the others have not asked in vain yet.
+            # It brought something, though not for all: the others may still get an item.
             for get in self._gets:
                 get.after = worker.composed
         for look in self._looks:
@@ -190,7 +190,7 @@ class Callers:
                     join.answer()
         self._forget_answered()
 
-    def _dismiss(self) -> None:
+    def _answer_shut(self) -> None:
         for waiting in chain(self._gets, self._looks):
             waiting.fail(ShutDown())
         for join in self._joins:
@@ -198,6 +198,6 @@ class Callers:
         self._forget_answered()
 
     def _forget_answered(self) -> None:
-        self._gets = deque(asked for asked in self._gets if not asked.future.done())
-        self._looks = [asked for asked in self._looks if not asked.future.done()]
-        self._joins = [asked for asked in self._joins if not asked.future.done()]
+        self._gets = deque(call for call in self._gets if not call.future.done())
+        self._looks = [call for call in self._looks if not call.future.done()]
+        self._joins = [call for call in self._joins if not call.future.done()]

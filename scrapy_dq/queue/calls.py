@@ -1,4 +1,4 @@
-"""What callers ask of the loop's thread: each waits on a future in its own thread, and the loop answers."""
+"""Calls from other threads to the loop's thread: each waits on a future in its own thread."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ else:
 
 @dataclass(eq=False)
 class Call:
-    """One call. Its fields belong to the loop's thread, but for the future, once it has been handed over."""
+    """One call. Once it is handed over, only the loop's thread uses its fields, except the future."""
 
     patient: bool = True
     """False: the next exchange that begins after the call answers it, or the next error does."""
     after: int = 0
-    """How many exchanges had been composed when it was asked: only a later one answers it."""
+    """How many exchanges had been composed when it was made: only a later one answers it."""
     future: Future[Any] = field(default_factory=Future)
 
     def answer(self, value: Any = None) -> None:
@@ -46,20 +46,20 @@ class Call:
 
 
 class Get(Call):
-    """For one item; the answer is (entry id, item)."""
+    """Waits for one item; the answer is (entry id, item)."""
 
 
 class Look(Call):
-    """For a census taken after the call."""
+    """Waits for a census taken after the call."""
 
 
 class Join(Call):
-    """For the moment at which nothing is left of the whole crawl."""
+    """Waits until nothing is left to do in the whole crawl."""
 
 
 @dataclass(eq=False)
 class Flush(Call):
-    """For the moment at which all that was put is on Redis's disk."""
+    """Waits until everything that was put is on Redis's disk."""
 
     deadline: float = math.inf
     """By the monotonic clock."""
@@ -67,20 +67,20 @@ class Flush(Call):
 
 @dataclass(eq=False)
 class Putting(Call):
-    """For the confirmation that all of *puts* are stored."""
+    """Waits for the confirmation that all of *puts* are stored."""
 
     puts: deque[Put] = field(default_factory=deque)
-    """Those that no exchange carries yet."""
+    """Those that are not in the worker's outbox yet."""
     sent: int = 0
-    """Those that are in the worker's outbox."""
+    """How many are in the worker's outbox."""
 
 
 def putting(payloads: Iterable[bytes], maxsize: int, *, patient: bool) -> Putting:
-    """Return what asks to store *payloads*, in order, while fewer than *maxsize* wait (0: any number)."""
+    """Return a call that stores *payloads*, in order, while fewer than *maxsize* wait (0: any number)."""
     return Putting(patient=patient, puts=deque(_put(payload, maxsize) for payload in payloads))
 
 
 def _put(payload: bytes, maxsize: int) -> Put:
-    # A random id: two equal items are two; a repeat of this put, whatever the fault, is one.
+    # A random id: two equal items are stored as two; this put is stored once, however often it is repeated.
     entry_id = os.urandom(ENTRY_ID_BYTES)
     return Put(entry_id, Admission.ID, entry_id, 0, False, payload, most=maxsize, once=True)

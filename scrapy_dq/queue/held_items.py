@@ -1,4 +1,4 @@
-"""Which items are in the hands of which thread: got, and not done."""
+"""Which items each thread has got and not finished."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import count
 
 
 class HeldItems:
-    """The items that this process works at, in the order in which they were got; for any thread."""
+    """The items that this process works on, in the order in which they were got; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = count()
-        # Not by the thread's number: that of a thread which ended may be given to another one.
+        # Not by thread id: the id of a thread that has ended may be used again.
         self._local = threading.local()
         self._held: dict[int, deque[tuple[int, bytes]]] = {}
 
@@ -30,8 +30,8 @@ class HeldItems:
             self._held[id(mine)] = mine
             mine.append((next(self._numbers), entry_id))
 
-    def put_down(self) -> bytes | None:
-        """Return the oldest item of this thread, which is done; if it has none, the oldest of all threads."""
+    def remove_oldest(self) -> bytes | None:
+        """Remove and return the oldest item of this thread; if it has none, the oldest of all threads."""
         with self._lock:
             held: deque[tuple[int, bytes]] | None = getattr(self._local, "held", None)
             if not held:

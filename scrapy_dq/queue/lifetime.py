@@ -11,18 +11,18 @@ from multiprocessing import util
 from typing import Any, Protocol
 
 CLOSING_S = 10.0
-"""How long the end of a process waits for its queues beyond what each of them gives itself."""
+"""How long the end of a process waits for its queues beyond the time limit of each."""
 
 
 class Closes(Protocol):
-    """What has a thread that has to end before the process does."""
+    """An object with a thread that has to end before the process does."""
 
     def begin_close(self) -> None: ...
     def await_closed(self) -> None: ...
 
 
 class Forgets(Protocol):
-    """What must begin anew in a child process: neither threads nor connections are the child's."""
+    """An object to reset in a child process, which has none of its threads and connections."""
 
     def forget(self) -> None: ...
 
@@ -31,8 +31,8 @@ _open: set[Closes] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_child: Any = None
 _inherited: list[Closes] = []
-"""A parent's, in its child. Kept for ever: were one to be collected, its event loop would be taken out of the
-epoll that both processes share."""
+"""The parent's objects, in a child. Kept for ever: collecting one would remove its event loop from the epoll
+that both processes share."""
 
 
 def opened(what: Closes) -> None:
@@ -41,14 +41,14 @@ def opened(what: Closes) -> None:
 
 
 def closed(what: Closes) -> None:
-    """Leave *what* alone from now on."""
+    """Do not close *what* at the end of this process."""
     _open.discard(what)
 
 
 def watch(what: Forgets) -> None:
-    """Call *what*.forget() in each child process that is forked from this one, and close there at the end."""
+    """Call *what*.forget() in each child process forked from this one, and close open queues at its end."""
     _forkable.add(what)
-    # In a child that is begun with it, its main thread may have ended before anything is opened.
+    # In a child that was started with it, the main thread may end before anything is opened.
     util.register_after_fork(what, _close_at_end_of_child)
     if multiprocessing.parent_process() is not None:
         _close_at_end_of_child(what)
@@ -62,7 +62,7 @@ def _close_at_end_of_child(_: Forgets) -> None:
 
 
 def _close_last() -> None:
-    # A child of multiprocessing waits for its threads only after this, and they may be at work.
+    # A child of multiprocessing waits for its threads only after this, and they may still use queues.
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and the way into it."""
+"""An event loop in a thread of its own, which other threads can call."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ logger = logging.getLogger(__name__)
 class LoopThread:
     """Runs one coroutine to its end in a daemon thread.
 
-    Not asyncio.run(): that starts another thread at its end, which Python 3.12 forbids while it ends itself.
+    Not asyncio.run(): that starts another thread at its end, which Python 3.12 forbids during shutdown.
     """
 
     def __init__(self, live: Callable[[], Coroutine[Any, Any, None]], last: Callable[[], None]) -> None:
         """
         Args:
-            live: what runs there; it calls `stop_accepting` when it is about to return.
-            last: called there at the very end, whatever has happened.
+            live: the coroutine; it calls `stop_accepting` just before it returns.
+            last: called in the thread at the very end, in any case.
         """
         self.opened: Future[None] = Future()
-        """Set by *live* when it is ready for calls, or with the reason why it never will be."""
+        """Set by *live* when it is ready for calls, or set to the exception if it never will be."""
         self.ended = threading.Event()
         self._live = live
         self._last = last
@@ -43,7 +43,7 @@ class LoopThread:
         """Have the thread make a call; from any thread.
 
         Raises:
-            ShutDown: it makes none any more.
+            ShutDown: the thread accepts no calls any more.
         """
         with self._gate:
             if not self._accepts:
@@ -51,7 +51,7 @@ class LoopThread:
             self._loop.call_soon_threadsafe(call, *args)
 
     async def stop_accepting(self) -> None:
-        """Refuse further calls, and make those that were submitted."""
+        """Refuse further calls, and make those already submitted."""
         with self._gate:
             self._accepts = False
         await asyncio.sleep(0)

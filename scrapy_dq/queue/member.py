@@ -33,15 +33,15 @@ from scrapy_dq.settings import Config
 
 logger = logging.getLogger(__name__)
 FORGOTTEN = (
-    "Redis was rolled back further than DQ_ROLLBACK_HORIZON: items that were put before that are gone, and "
-    "have to be put again"
+    "Redis was rolled back further than DQ_ROLLBACK_HORIZON: items that were put before are gone, and have "
+    "to be put again"
 )
 AGAIN_S = 1.0
-"""From one try to join the next run to the next one."""
+"""Between two tries to join the next run."""
 
 
 class Member(Listener):
-    """Joins a crawl, is the listener of its worker there, and leaves."""
+    """Joins a crawl, listens to its worker, and leaves."""
 
     worker: Worker
 
@@ -50,8 +50,8 @@ class Member(Listener):
     ) -> None:
         """
         Args:
-            order: as the caller gave it; None: whichever the crawl has.
-            durable: leave when what was put is on Redis's disk.
+            order: as the caller gave it; None: that of the crawl.
+            durable: leave only when everything that was put is on Redis's disk.
         """
         self._config = config
         self._order = order
@@ -59,7 +59,7 @@ class Member(Listener):
         self._has_put = False
         self._away = False
         self._forgotten = False
-        """Redis is so much older that items are gone: the next `flush` has to say so."""
+        """A rollback of Redis has lost items: the next `flush` must report this."""
         self._flushes: set[asyncio.Task[None]] = set()
         self._callers = Callers(items, maxsize, config.rollback_horizon_s)
         self._connection = Connection(config, data_dir())
@@ -67,7 +67,7 @@ class Member(Listener):
         self._broken = ""
         self._starting_over: asyncio.Task[None] | None = None
         self._left_over: dict[bytes, Put] = {}
-        """Was confirmed by a run that is over, and may not be done: the next one has not taken it yet."""
+        """Puts that an ended run had confirmed, perhaps unfinished; not stored in the next run yet."""
         self._thread = LoopThread(self._live, self._end)
 
     # From any thread.
@@ -81,39 +81,39 @@ class Member(Listener):
         """Wait until this process is a member.
 
         Raises:
-            FrontierError, ConfigError: it cannot be; this object is of no use any more.
+            FrontierError, ConfigError: it cannot be; this object is unusable then.
         """
         self._thread.opened.result()
 
-    def ask(self, asked: Call) -> None:
-        """Have *asked* answered; raise ShutDown if nothing is any more, as these do but `shut`."""
-        self._thread.submit(self._ask, asked)
+    def ask(self, call: Call) -> None:
+        """Answer a call. Like the methods below except `shut`, raises ShutDown after the end."""
+        self._thread.submit(self._ask, call)
 
-    def expire(self, asked: Call) -> None:
-        """Have *asked* answered by what Redis says next."""
-        self._thread.submit(self._callers.expire, asked)
+    def expire(self, call: Call) -> None:
+        """Answer a call with the next answer of Redis."""
+        self._thread.submit(self._callers.expire, call)
 
-    def abandon(self, asked: Call) -> None:
-        """Nobody waits for *asked*; what came for it goes back."""
-        self._thread.submit(self._callers.abandon, asked)
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for a call any more; what came for it is given back."""
+        self._thread.submit(self._callers.abandon, call)
 
     def done(self, entry_id: bytes) -> None:
-        """An item is done."""
+        """Acknowledge an item."""
         self._thread.submit(lambda: self.worker.ack(entry_id))
 
     def shut(self, immediate: bool) -> None:
-        """See `Callers.shut`; without effect if nothing is answered any more."""
+        """See `Callers.shut`; without effect after the end."""
         with suppress(ShutDown):
             self._thread.submit(self._callers.shut, immediate)
 
     def begin_close(self) -> None:
-        """Answer nothing any more, give leases back, hand in what is done, and leave; in the background."""
-        with suppress(Exception):  # it has never opened, or it has ended
+        """Stop answering, give leases back, acknowledge what is done, and leave; in the background."""
+        with suppress(Exception):  # it never opened, or it has ended
             self._thread.opened.result(self._patience_s)
             self._thread.submit(self._closing.set)
 
     def await_closed(self) -> None:
-        """Wait until `begin_close` has done its work, as long as that may take."""
+        """Wait until `begin_close` has finished, up to its time limit."""
         self._thread.ended.wait(self._patience_s)
 
     @property
@@ -157,43 +157,43 @@ class Member(Listener):
 
     async def _join(self) -> None:
         config = self._config
-        # No spider: it goes by what is stored, and leaves the rest to the first worker that has one.
-        nobody = Identity(
+        # No spider: it uses what is stored, and leaves the rest to the first worker that has a spider.
+        identity = Identity(
             "", "", "", keep_seen=None, partition_by="", limits=None,
             order_given=self._order is not None, seen_given=False,
         )  # fmt: skip
         self.worker = self._callers.worker = Worker(
-            self._frontier, nobody, options_of(config), self,
+            self._frontier, identity, options_of(config), self,
             connect=self._connection.blocking, capacity=lambda: self._callers.capacity,
             pace=self._callers.new_pace(),
         )  # fmt: skip
         joined = await self.worker.start(uuid.uuid4().hex)
         self.worker.seeded()
-        # Else the run would be finished as soon as nothing is left of it, and the next put be another run's.
+        # Otherwise the run would finish as soon as nothing is left to do; the next put would begin another.
         self.worker.listen(True)
         logger.info("Crawl %r: run %d, as worker %s", config.crawl, joined.run, self.worker.id)
 
-    def _ask(self, asked: Call) -> None:
+    def _ask(self, call: Call) -> None:
         if self._broken:
-            asked.fail(FrontierLost(self._broken))
-        elif isinstance(asked, Flush):
-            task = asyncio.get_running_loop().create_task(self._flush(asked))
+            call.fail(FrontierLost(self._broken))
+        elif isinstance(call, Flush):
+            task = asyncio.get_running_loop().create_task(self._flush(call))
             self._flushes.add(task)
             task.add_done_callback(self._flushes.discard)
         else:
-            self._has_put = self._has_put or isinstance(asked, Putting)
-            self._callers.add(asked)
+            self._has_put = self._has_put or isinstance(call, Putting)
+            self._callers.add(call)
 
-    async def _flush(self, asked: Flush) -> None:
+    async def _flush(self, call: Flush) -> None:
         async def verify() -> None:
             again = True
             while again:
                 if self._broken:
-                    raise FrontierLost(self._broken)  # nobody would answer
+                    raise FrontierLost(self._broken)  # there would be no answer
                 look = Look()
                 self._callers.add(look)
                 try:
-                    left = asked.deadline - time.monotonic()
+                    left = call.deadline - time.monotonic()
                     await asyncio.wait_for(asyncio.wrap_future(look.future), left)
                 except asyncio.TimeoutError:
                     raise FrontierUnavailable(self.worker.outage or "Redis takes too long") from None
@@ -203,21 +203,21 @@ class Member(Listener):
             worker, doubt = None, ""
             while worker is not self.worker:
                 if self._callers.puts.replayed(self.worker):
-                    await verify()  # the disk is waited for after that
+                    await verify()  # before waiting for the disk
                 worker = self.worker
-                doubt = await worker.wait_until_durable(verify, asked.deadline)
+                doubt = await worker.wait_until_durable(verify, call.deadline)
                 if self._starting_over is not None:
-                    await verify()  # the run is over; another worker answers, in the next one
+                    await verify()  # the run is over; a new worker answers, in the next run
             if self._forgotten:
                 self._forgotten = False
-                asked.fail(FrontierUnavailable(FORGOTTEN))
+                call.fail(FrontierUnavailable(FORGOTTEN))
             if doubt:
-                asked.fail(FrontierUnavailable(doubt))
-            asked.answer()
+                call.fail(FrontierUnavailable(doubt))
+            call.answer()
         except Exception as error:
-            asked.fail(error)
+            call.fail(error)
         finally:
-            asked.fail(ShutDown())  # cancelled: this process leaves
+            call.fail(ShutDown())  # cancelled: this process leaves
 
     def _start_over(self) -> None:
         left_over = self._callers.puts.without_sent(self.worker.left_over)
@@ -226,7 +226,7 @@ class Member(Listener):
             self._starting_over = asyncio.get_running_loop().create_task(self._join_anew())
 
     async def _join_anew(self) -> None:
-        """Join the next run, and store there what this one has not taken."""
+        """Join the next run, and store there what this one has not stored."""
         await self.worker.stop(0, durable=False)
         while True:
             try:
@@ -235,13 +235,13 @@ class Member(Listener):
             except FrontierUnavailable:
                 await asyncio.sleep(AGAIN_S)
             except FrontierError as error:
-                self._break(f"crawl {self._config.crawl!r} has begun anew and cannot be joined: {error}")
+                self._break(f"crawl {self._config.crawl!r} has a new run that cannot be joined: {error}")
                 return
         self._starting_over = None
-        logger.info("What was not stored in the run that is over is put into this one")
+        logger.info("Items that were not stored in the previous run are put into this one")
         if self._left_over:
             logger.warning(
-                "%d items are put into it again: Redis has forgotten that it had them", len(self._left_over)
+                "%d items are put into it again: Redis was rolled back and lost them", len(self._left_over)
             )
             for put in self._left_over.values():
                 self.worker.put(put)
@@ -265,11 +265,11 @@ class Member(Listener):
             failed = self._starting_over
             left_s = max(0.0, deadline - time.monotonic())
             await self.worker.stop(left_s, durable=self._durable and self._has_put)
-            left = self._starting_over is not failed  # the run was over, as it turned out
+            left = self._starting_over is not failed  # the run had ended meanwhile
         if self._left_over:
             logger.error(
-                "%d items may be lost: Redis has forgotten that it had them, and could not be told again "
-                "within the %.0f s that closing may take",
+                "%d items may be lost: Redis was rolled back, and they could not be stored again within the "
+                "%.0f s that closing may take",
                 len(self._left_over),
                 grace_s,
             )
@@ -286,16 +286,16 @@ class Member(Listener):
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # What the worker reports. The rest needs no hook: `_exchanged` sees the end of a run, a put that is
-    # dropped was stored by a try whose answer was lost, and a program closes when it wants to.
+    # What the worker reports. The rest needs no hook: `_exchanged` detects the end of a run, a dropped
+    # put was stored by an attempt whose answer was lost, and a program decides itself when to close.
 
     def leases_arrived(self) -> None:
         self._callers.serve()
 
     def frontier_lost(self) -> None:
         self._break(
-            f"the frontier of crawl {self._config.crawl!r} is gone, or another one has taken its place: what "
-            f"waited in it is not there any more. A new Queue object goes on with what is there now"
+            f"the frontier of crawl {self._config.crawl!r} is gone or was replaced: the items that waited in "
+            f"it are lost. A new Queue object works with the present frontier"
         )
 
     def put_refused(self, put: Put) -> None:
@@ -305,7 +305,7 @@ class Member(Listener):
         self._start_over()
 
     def rolled_back(self, parentless: bool) -> None:
-        self._forgotten = self._forgotten or parentless  # said already; what was put since is stored again
+        self._forgotten = self._forgotten or parentless  # reported; what was put since is stored again
 
     def counted(self, what: Count, amount: float) -> None:
         if what is Count.EXCHANGE:
@@ -318,15 +318,15 @@ class Member(Listener):
         elif what is Count.ERROR:
             self._away = True
             self._connection.note_no_answer()
-            self._callers.judge()
+            self._callers.fail_expired()
 
     def _exchanged(self) -> None:
         if self.worker.lost or self._starting_over is not None:
             return
         if self.worker.over or not self.worker.pending:
-            self._start_over()  # the run has ended while this process was taken for dead
+            self._start_over()  # the run has ended while this process was declared dead
             return
-        # Not before: an outbox that was given up is empty, too, and nothing of it is stored.
+        # Not earlier: an outbox that was given up is also empty, but nothing of it is stored.
         self._callers.puts.confirm(self.worker)
         if not self._callers.puts.replayed(self.worker):
             self._left_over.clear()

@@ -1,4 +1,4 @@
-"""When a Queue's worker speaks: when somebody waits for it."""
+"""When a Queue's worker makes an exchange: when somebody waits for it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_
 
 
 class OnDemand(Pace):
-    """Takes no lease that nobody waits for: it would lie in this process while another one waits.
+    """Takes no lease that nobody waits for: it would be held by this process while another one waits.
 
-    A call that waits makes an exchange due at once; puts of several threads share it. Settlements linger
-    for company. While something may come from elsewhere, the pauses grow.
+    A call that waits makes an exchange due at once; puts of several threads share it. Settlements are delayed
+    to be sent together. While something may come from elsewhere, the pauses grow.
     """
 
     def __init__(self, urgent: Callable[[], bool], waits: Callable[[], bool]) -> None:
         """
         Args:
-            urgent: tells whether somebody waits for an exchange that is not composed yet.
-            waits: tells whether somebody waits for what others do.
+            urgent: returns whether somebody waits for an exchange that is not composed yet.
+            waits: returns whether somebody waits for the actions of other workers.
         """
         super().__init__()
         self._urgent = urgent
@@ -28,7 +28,7 @@ class OnDemand(Pace):
         self._vain = 0
 
     def called(self) -> None:
-        """Note a new call: what it waits for may be there soon."""
+        """Note a new call: its answer may come soon."""
         self._vain = 0
 
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
@@ -36,8 +36,8 @@ class OnDemand(Pace):
         self._vain = 0 if leases else self._vain + 1
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
-        """Return how many callers nothing in the buffer is for; *capacity*: those who wait."""
-        # Their callers went away before they were to be sent: they are given back with the next exchange.
+        """Return how many more leases are needed; *capacity*: how many callers wait."""
+        # Leases whose callers were interrupted are given back with the next exchange.
         self._surplus = buffered > 0 and capacity <= 0
         return max(0, min(capacity, MAX_LEASES) - buffered)
 

@@ -1,4 +1,4 @@
-"""The public class: `queue.Queue`'s interface, its calls turned into what a member of the crawl is asked."""
+"""The public class: the interface of `queue.Queue`, implemented by calls to a member of the crawl."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from scrapy_dq.settings import Config, ConfigError
 
 
 class Queue:
-    """A queue of Python values that any number of processes share, and that none of them can lose.
+    """A queue of Python values that any number of processes share; a process that dies loses none.
 
-    The methods are those of Python's own `queue.Queue`; docs/queue.md lists what differs. An item that was
-    got stays this process's until `task_done`; if the process dies before, another one gets it.
+    The methods are those of Python's own `queue.Queue`; docs/queue.md lists what differs. An item belongs to
+    the process that got it until `task_done`; if the process dies before, another one gets it.
 
         with Queue("books") as q:
             q.put("https://books.example/")
@@ -53,13 +53,13 @@ class Queue:
     ) -> None:
         """
         Args:
-            crawl: the name that all who share the queue use; a spider's, to feed it (see DQ_CRAWL).
-            maxsize: how many items may wait, put by whomever, before `put` has to; 0 or less: any number.
+            crawl: the name that all users of the queue share; a spider's name, to feed it (see DQ_CRAWL).
+            maxsize: how many items may wait, from any process, before `put` blocks; 0 or less: any number.
             url: of Redis; as REDIS_URL in *settings*. Neither: the embedded Redis of this folder's project.
-            order: as DQ_ORDER; "": the crawl's own, and of a new one fifo.
-            settings: of scrapy_dq and Redis, by their names; Scrapy's Settings object will do.
+            order: as DQ_ORDER; "": that of the crawl, or fifo for a new one.
+            settings: of scrapy_dq and Redis, by name; also Scrapy's Settings object.
             durable: after a `put`, `close` and the end of the program wait, for about a second, until Redis
-                has the item on its disk. False: if Redis then loses its newest data, it may be gone.
+                has the item on its disk. False: if Redis then loses its newest data, the item may be lost.
         Raises:
             ConfigError: a setting cannot be used. Nothing is connected yet.
         """
@@ -79,7 +79,7 @@ class Queue:
     __class_getitem__: Any = classmethod(GenericAlias)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Let another process have the same queue, as a worker of its own."""
+        """Allow pickling: another process gets the same queue, as a worker of its own."""
         return self._arguments
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -103,10 +103,10 @@ class Queue:
         """Store *item* at the end; when this returns, Redis has it.
 
         Raises:
-            queue.Full: as many as `maxsize` allows wait, and went on to for *timeout* seconds.
-            ValueError: it cannot be stored: too large, or of a type that entries do not carry.
+            queue.Full: there was no room, within *timeout* seconds.
+            ValueError: it cannot be stored: too large, or of a type that entries cannot contain.
             FrontierUnavailable: Redis gave no answer within *timeout*; the text says whether the item may be
-                stored all the same. Without a timeout, Redis is waited for.
+                stored nevertheless. Without a timeout, this waits for Redis.
             ShutDown: this object was shut down.
         """
         self._refuse_if_shut()
@@ -114,25 +114,25 @@ class Queue:
         self._await(putting([payload], max(0, self.maxsize), patient=block), block, timeout)
 
     def put_nowait(self, item: Any) -> None:
-        """As `put` with block=False: one round trip to Redis, and no waiting for room."""
+        """Like `put` with block=False: one round trip to Redis, no waiting for room."""
         self.put(item, block=False)
 
     def put_all(self, items: Iterable[Any]) -> None:
         """Store many items, in their order, some hundreds at a time; each waits for room.
 
-        If this raises, what came first of *items* may be stored.
+        If this raises, the first of *items* may be stored.
         """
         for payloads in self._chunks(items):
             self._refuse_if_shut()
             self._await(putting(payloads, max(0, self.maxsize), patient=True), True, None)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the next item; it is this process's until `task_done`.
+        """Return the next item; this process owns it until `task_done`.
 
         Raises:
             queue.Empty: nothing came within *timeout* seconds.
             FrontierUnavailable: Redis gave no answer within *timeout*.
-            ShutDown: this object was shut down, and nothing waits, or that does not matter any more.
+            ShutDown: this object was shut down, and nothing waits, or it was shut down immediately.
         """
         try:
             entry_id, item = self._await(Get(patient=block and not self._shut), block, timeout)
@@ -140,24 +140,24 @@ class Queue:
             if self._shut:
                 raise ShutDown from None
             raise
-        self._hands.take(entry_id)
+        self._held.take(entry_id)
         return item
 
     def get_nowait(self) -> Any:
-        """As `get` with block=False: one round trip to Redis."""
+        """Like `get` with block=False: one round trip to Redis."""
         return self.get(block=False)
 
     def task_done(self) -> None:
-        """Note that the oldest item that this thread has got is done; nobody gets it again.
+        """Mark the oldest item that this thread has got as done; nobody gets it again.
 
-        If this thread has none, the oldest of any thread of this process.
+        If this thread has none, the oldest item of all threads of this process.
 
         Raises:
             ValueError: there is none.
         """
         if self._closed:
             raise ShutDown("this queue is closed; what was not done has been given back")
-        entry_id = self._hands.put_down()
+        entry_id = self._held.remove_oldest()
         if entry_id is None:
             raise ValueError("task_done() called more often than get() returned an item")
         self._joined().done(entry_id)
@@ -169,7 +169,7 @@ class Queue:
     def qsize(self) -> int:
         """Return how many items wait now, whoever put them."""
         if self._member is None and not self._shut_now:
-            # To join would begin the next run of a crawl that is finished: a look must not.
+            # Joining would begin the next run of a finished crawl, which a read must not do.
             census = look(self._config)
         else:
             census = self._await(Look(patient=False), False, None)
@@ -197,7 +197,7 @@ class Queue:
     # Beyond queue.Queue
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until Redis has on its disk, and with its replicas, all that was put by this object so far.
+        """Wait until Redis has on its disk, and its replicas have, all that was put by this object so far.
 
         Raises:
             FrontierUnavailable: that is not certain within *timeout* seconds, or never: the text says why.
@@ -207,10 +207,10 @@ class Queue:
         self._await(Flush(deadline=deadline), True, None)
 
     def close(self) -> None:
-        """Shut down at once, give back what is not done, hand in what is, and leave the crawl.
+        """Shut down at once, give back unfinished items, acknowledge finished ones, and leave the crawl.
 
-        Takes DQ_SHUTDOWN_GRACE at most, and a last time-out, if Redis does not answer. A program that ends
-        closes its queues.
+        Takes at most DQ_SHUTDOWN_GRACE and one more timeout if Redis does not answer. The end of the program
+        closes all queues.
         """
         self._shut = self._shut_now = self._closed = True
         with self._starting:
@@ -220,11 +220,11 @@ class Queue:
             member.await_closed()
 
     def forget(self) -> None:
-        """Begin anew, without a connection: a child process has none of its parent's threads."""
+        """Reset to the state without a connection: a child process has none of its parent's threads."""
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = None
-        # Made anew with the locks in them: a thread that is not there any more may have held one.
+        # New objects with new locks: a thread that does not exist any more may have held one.
         try:
             self._items = Items(self._config.types, self._config.max_entry_bytes)
         except BadType as error:
@@ -232,7 +232,7 @@ class Queue:
         # Reentrant: a signal handler may shut or close while its thread is about to join.
         self._starting = threading.RLock()
         self._member: Member | None = None
-        self._hands = HeldItems()
+        self._held = HeldItems()
 
     def _joined(self) -> Member:
         if self._closed:
@@ -247,7 +247,7 @@ class Queue:
                 self._member = member
                 if self._shut:  # before there was a member, or by a signal handler just now
                     member.shut(self._shut_now)
-                # What nobody can call any more leaves.
+                # A Queue that is garbage-collected leaves the crawl.
                 self._finalizer = weakref.finalize(self, member.begin_close)
                 self._finalizer.atexit = False
         try:
@@ -262,7 +262,7 @@ class Queue:
             raise ShutDown
         return member
 
-    def _await(self, asked: Call, block: bool, timeout: float | None) -> Any:
+    def _await(self, call: Call, block: bool, timeout: float | None) -> Any:
         if not block:
             timeout = None  # the first answer of Redis decides
         elif timeout is not None and timeout < 0:
@@ -270,21 +270,21 @@ class Queue:
         if self._shut_now:
             raise ShutDown
         member = self._joined()
-        member.ask(asked)
+        member.ask(call)
         try:
             try:
-                error = asked.future.exception(timeout)
+                error = call.future.exception(timeout)
             except FutureTimeout:
-                # At least one exchange has to say so: the first one may take longer than this timeout.
-                member.expire(asked)
-                error = asked.future.exception()
+                # At least one exchange has to confirm it: the first may take longer than this timeout.
+                member.expire(call)
+                error = call.future.exception()
         except BaseException:
             with suppress(ShutDown):
-                member.abandon(asked)
+                member.abandon(call)
             raise
         if error is not None:
             raise error
-        return asked.future.result()
+        return call.future.result()
 
     def _refuse_if_shut(self) -> None:
         if self._shut:

@@ -1,4 +1,4 @@
-"""A look at a crawl that this process is no member of."""
+"""The census of a crawl that this process is not a member of."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def look(config: Config) -> Census:
             await connection.close()
 
     def run() -> None:
-        # In a thread of its own: the caller's may have an event loop that runs.
+        # In a thread of its own: the caller's may have a running event loop.
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(ask())

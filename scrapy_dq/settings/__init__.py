@@ -1,4 +1,4 @@
-"""The settings of scrapy_dq: every one is read and checked in one place."""
+"""The settings of scrapy_dq: all are read and checked in one place."""
 
 from scrapy_dq.settings.config import SETTINGS, Config, enabled, fill_items_key
 from scrapy_dq.settings.scrapy_queues import breadth_first_queues, queues_in_vain, start_queue_setting

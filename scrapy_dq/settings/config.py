@@ -50,11 +50,11 @@ _FOR_ITEMS = (
 class Config:
     """All settings of one worker, checked. Times in seconds, sizes in bytes.
 
-    Each field is the one definition of its setting: SETTINGS, the checks and the documentation come from it.
+    Each field is the only definition of its setting: SETTINGS, the checks and the documentation use it.
     """
 
     crawl: str = setting_field(
-        "DQ_CRAWL", "%(spider)s", text, "The name of the crawl; workers of one name share it", required=True
+        "DQ_CRAWL", "%(spider)s", text, "The name of the crawl, shared by its workers", required=True
     )
     run_name: str = setting_field("DQ_RUN_NAME", "", text, "The name of one run, such as a job id or a date")
     restart_window_s: float = setting_field(
@@ -64,7 +64,7 @@ class Config:
         "DQ_ORDER", "priority-lifo", order_choice, "The order within a partition", choices=ORDERS
     )
     start_queue: StartQueue = StartQueue.FIFO
-    """Where the start requests of this worker stand: by Scrapy's own setting."""
+    """Where the start requests of this worker are queued: from Scrapy's own setting."""
     strict_order: bool = setting_field(
         "DQ_STRICT_ORDER", False, boolean, "Lease one request at a time, always the best one"
     )
@@ -129,13 +129,13 @@ class Config:
         "DQ_SHUTDOWN_GRACE", 8.0, number, "The time that a closing worker has", "s", 0, 3600
     )
     max_attempts: int = setting_field(
-        "DQ_MAX_ATTEMPTS", 3, integer, "The number of workers that may die over a request", "", 1, 100
+        "DQ_MAX_ATTEMPTS", 3, integer, "How many workers may die while they process a request", "", 1, 100
     )
     keep_failed: int = setting_field(
         "DQ_KEEP_FAILED", 10_000, integer, "How many failed requests are kept", "requests", 0, 10_000_000
     )
     rollback_horizon_s: float = setting_field(
-        "DQ_ROLLBACK_HORIZON", 10.0, number, "How much Redis may forget without a loss", "s", 1, 600
+        "DQ_ROLLBACK_HORIZON", 10.0, number, "How much new data Redis may lose safely", "s", 1, 600
     )
     max_entry_bytes: int = setting_field(
         "DQ_MAX_ENTRY_BYTES", 1_048_576, integer, "The largest stored request", "bytes", 1024, 4_194_304
@@ -145,16 +145,16 @@ class Config:
     )
     spill_dir: str = setting_field("DQ_SPILL_DIR", "", folder, "Where a long outbox is written to disk")
     signing_keys: tuple[str, ...] = setting_field(
-        "DQ_SIGNING_KEYS", (), signing_keys, "Secret keys by which stored requests are signed", repr=False
+        "DQ_SIGNING_KEYS", (), signing_keys, "Secret keys that sign stored requests", repr=False
     )
     url_schemes: tuple[str, ...] = setting_field(
         "DQ_URL_SCHEMES", ("http", "https"), texts, "The URL schemes that may be stored and crawled"
     )
     types: tuple[str, ...] = setting_field(
-        "DQ_TYPES", (), texts, "Further classes whose instances requests may carry"
+        "DQ_TYPES", (), texts, "Further classes whose instances requests may contain"
     )
     serializer: Any = setting_field(
-        "SCHEDULER_SERIALIZER", "", serializer, "Writes requests in place of the built-in format"
+        "SCHEDULER_SERIALIZER", "", serializer, "Writes requests instead of the built-in format"
     )
     """An object with `dumps` and `loads`."""
     trust_pickle: bool = setting_field(
@@ -192,7 +192,7 @@ class Config:
         "REDIS_ITEMS_KEY", "%(spider)s:items", text, "The key that items are stored in"
     )
     items_serializer: Any = setting_field(
-        "REDIS_ITEMS_SERIALIZER", "", loadable, "Makes text or bytes of an item; empty: Scrapy's JSON"
+        "REDIS_ITEMS_SERIALIZER", "", loadable, "Converts an item to text or bytes; empty: Scrapy's JSON"
     )
     stats_interval_s: float = setting_field(
         "DQ_STATS_INTERVAL", 5.0, number, "The time between two reports of a worker's stats", "s", 0.1, 3600
@@ -200,7 +200,7 @@ class Config:
 
     @property
     def embedded(self) -> bool:
-        """No Redis is named: the embedded one is used."""
+        """Whether the embedded Redis is used: no other is named."""
         return not (self.redis_url or self.redis_host or names_redis(self.redis_params))
 
     @property
@@ -210,7 +210,7 @@ class Config:
 
     @property
     def limits(self) -> Limits:
-        """What a partition may have, all workers together."""
+        """The limits of a partition, for all workers together."""
         return Limits(self.domain_delay_s, self.domain_concurrency, self.domain_limits)
 
     @classmethod
@@ -219,21 +219,21 @@ class Config:
 
         Args:
             settings: Scrapy's settings, or any mapping of names to values.
-            names: what the placeholders of DQ_CRAWL and DQ_RUN_NAME stand for.
+            names: the values of the placeholders in DQ_CRAWL and DQ_RUN_NAME.
         Raises:
             ConfigError: at the first setting that is unknown or wrong.
         """
         for name in settings:
             if isinstance(name, str) and name.startswith("DQ_") and name not in _BY_NAME:
                 near = difflib.get_close_matches(name, [n for n in _BY_NAME if n.startswith("DQ_")], 1)
-                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for all of them"
+                hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them"
                 raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
         values = _parse(settings, _BY_NAME)
         values["start_queue"] = start_queue(settings)
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
             if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
-                # An argument of the command line whose bytes are no UTF-8: Redis keys and values are UTF-8.
+                # A command-line argument whose bytes are not UTF-8: Redis keys and values are UTF-8.
                 raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
         # Even if this crawl does not use it.
         _fill(_BY_NAME["REDIS_START_URLS_KEY"], values["start_urls_key"], {"name": "x", "spider": "x"})
@@ -247,18 +247,18 @@ class Config:
             )
         if values["seen_ttl_s"] and not values["persist"]:
             raise ConfigError(
-                f"DQ_SEEN_TTL = {values['seen_ttl_s']:g}: without SCHEDULER_PERSIST = True nothing is kept "
-                f"from run to run that could be forgotten. Set both, or neither"
+                f"DQ_SEEN_TTL = {values['seen_ttl_s']:g}: without SCHEDULER_PERSIST = True no fingerprints "
+                f"are kept from run to run, so none can expire. Set both, or neither"
             )
         if values["seen_ttl_s"] and values["seen"] == "compact":
             raise ConfigError(
-                f"DQ_SEEN = 'compact' keeps no times, but DQ_SEEN_TTL = {values['seen_ttl_s']:g} needs "
+                f"DQ_SEEN = 'compact' stores no times, but DQ_SEEN_TTL = {values['seen_ttl_s']:g} needs "
                 f"them: remove one of the two"
             )
         if values["start_urls_as_set"] and values["start_urls_as_zset"]:
             raise ConfigError(
-                "REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET are both True: a key is one of them, "
-                "or neither (a list)"
+                "REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET are both True: set one of them, or "
+                "neither for a list"
             )
         config = cls(**values)
         if config.embedded:
@@ -295,7 +295,7 @@ def fill_items_key(template: str, spider: str) -> str:
     """Return REDIS_ITEMS_KEY for a spider.
 
     Raises:
-        ConfigError: it has another placeholder than %(spider)s.
+        ConfigError: it has a placeholder other than %(spider)s.
     """
     return _fill(_BY_NAME["REDIS_ITEMS_KEY"], template, {"spider": spider})
 
@@ -321,12 +321,12 @@ def _order_of(settings: Mapping[str, Any]) -> str:
 def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:
     try:
         if "%" in re.sub(r"%%|%\(", "", template):  # `"%s" % names` would be the text of the whole dict
-            raise ValueError("a % that is meant as one is written %%")
+            raise ValueError("a literal % is written %%")
         return template % names
     except KeyError as error:
-        known = ", ".join(f"%({name})s" for name in sorted(names))
+        allowed = ", ".join(f"%({name})s" for name in sorted(names))
         raise ConfigError(
-            f"{setting.name} = {template!r}: nothing is named {error.args[0]!r} here; known are {known}"
+            f"{setting.name} = {template!r}: there is no {error.args[0]!r} here; use {allowed}"
         ) from None
     except (TypeError, ValueError) as error:
         raise setting.wrong(template, f"placeholders such as %(spider)s ({error})") from None

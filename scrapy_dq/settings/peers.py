@@ -1,6 +1,6 @@
-"""What scrapy-redis's setting names mean here, and what is said of those that mean something else.
+"""What the settings of scrapy-redis mean here, and log lines for those that have another meaning.
 
-Nothing of scrapy-redis is imported: a class is known by the last part of its name.
+Nothing of scrapy-redis is imported: a class is identified by the last part of its name.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _OTHERWISE = {
     ("SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY", "DUPEFILTER_KEY"): (
         "the keys of a crawl are dq:{<its name>}:…, and DQ_CRAWL names it"
     ),
-    ("SCHEDULER_DUPEFILTER_CLASS",): "the crawl itself knows what was seen",
+    ("SCHEDULER_DUPEFILTER_CLASS",): "the crawl itself stores what was seen",
     ("REDIS_KEY_CHECK_INTERVAL", "REDIS_START_URLS_BATCH_SIZE"): (
-        "start URLs are not polled for, they are taken as fast as they are crawled"
+        "start URLs are not polled, but taken as fast as they are crawled"
     ),
     ("STATS_KEY",): "STATS_CLASS = 'scrapy_dq.SharedStats' keeps the sums with the crawl",
     ("REDIS_DECODE_RESPONSES",): "a crawl's keys hold bytes",
 }
-"""What is used instead, by the names of settings that have no effect, or another one."""
+"""What is used instead, by the names of settings that have no effect, or a different one."""
 _PARAMS = ("redis_cls", "retry", "retry_on_error", "retry_on_timeout", "connection_pool", "decode_responses")
-"""Arguments in REDIS_PARAMS that a worker's clients do not take over."""
+"""Arguments in REDIS_PARAMS that a worker's clients do not use."""
 
 
 def name_of(cls: Any) -> str:
-    """Return the dotted path of a class that is given as one, or as itself."""
+    """Return the dotted path of a class that is given as a path or as the class itself."""
     if isinstance(cls, type):
         return f"{cls.__module__}.{cls.__qualname__}"
     return str(cls)
@@ -50,7 +50,7 @@ def is_theirs(cls: Any) -> bool:
 
 
 def order_of_queue(settings: Mapping[str, Any]) -> Order | None:
-    """Return the order that SCHEDULER_QUEUE_CLASS stands for; None if it is not set, or not known."""
+    """Return the order that SCHEDULER_QUEUE_CLASS stands for; None if it is not set, or unknown."""
     cls = settings.get(QUEUE_CLASS)
     return _ORDERS.get(name_of(cls).rpartition(".")[2]) if cls else None
 
@@ -59,7 +59,7 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
     """Yield, with its level, each line to be logged when a crawl begins with these settings.
 
     Args:
-        order: the one that the crawl goes by.
+        order: that of the crawl.
     """
     given = settings.get("DQ_ORDER") is not None
     queue = settings.get(QUEUE_CLASS)
@@ -67,8 +67,8 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
         yield (
             logging.WARNING,
             (
-                f"{QUEUE_CLASS} = {name_of(queue)!r} is none of scrapy-redis's queues: the order is "
-                f"{order.value!r}. DQ_ORDER chooses another one"
+                f"{QUEUE_CLASS} = {name_of(queue)!r} is not a queue of scrapy-redis: the order is "
+                f"{order.value!r}. Set DQ_ORDER for another order"
             ),
         )
     if is_theirs(settings.get("STATS_CLASS")):
@@ -79,19 +79,19 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
                 f"Redis for each count. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
             ),
         )
-    said = [
+    unused = [
         f"{', '.join(named)} ({instead})"
         for names, instead in _OTHERWISE.items()
         if (named := [name for name in names if settings.get(name) is not None])
     ]
     if queue and given:
-        said.append(f"{QUEUE_CLASS} (DQ_ORDER = {order.value!r} is set)")
+        unused.append(f"{QUEUE_CLASS} (DQ_ORDER = {order.value!r} is set)")
     params = settings.get("REDIS_PARAMS")
     named = [name for name in _PARAMS if isinstance(params, Mapping) and name in params]
     if named:
-        said.append(
+        unused.append(
             f"{', '.join(named)} in REDIS_PARAMS (the clients are redis-py's own, read bytes, and never "
             f"repeat a command by themselves, which might apply it twice)"
         )
-    if said:
-        yield logging.INFO, f"Settings of scrapy-redis that are not used here: {'; '.join(said)}"
+    if unused:
+        yield logging.INFO, f"Settings of scrapy-redis that are not used here: {'; '.join(unused)}"

@@ -1,4 +1,4 @@
-"""Where Redis is: what REDIS_HOST, REDIS_PORT and REDIS_DB mean beside REDIS_URL and REDIS_PARAMS."""
+"""Where Redis is: how REDIS_HOST, REDIS_PORT and REDIS_DB combine with REDIS_URL and REDIS_PARAMS."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from scrapy_dq.settings.setting import Setting, host, integer
 
 _SOCKETS = ("url", "unix_socket_path", "path")
 _NAMES_REDIS = (*_SOCKETS, "host", "port", "db", "username", "password", "ssl")
-"""Arguments that make sense with a certain Redis only: not with the embedded one."""
+"""Arguments that refer to a certain Redis, not to the embedded one."""
 
 
 def names_redis(params: Mapping[str, Any]) -> bool:
-    """Tell whether REDIS_PARAMS says of itself that there is a Redis to connect to."""
+    """Tell whether REDIS_PARAMS alone names a Redis to connect to."""
     return any(params.get(name) for name in _NAMES_REDIS)
 
 
 def name_place(given: Mapping[str, Any], values: dict[str, Any], place: Setting, port: Setting) -> None:
-    """Make *values* say where Redis is, as scrapy-redis would: a setting wins over one of REDIS_PARAMS.
+    """Complete *values* with the place of Redis, as scrapy-redis does: a setting overrides REDIS_PARAMS.
 
-    A port or a database without a host is one of this machine.
+    A port or a database without a host refers to this machine.
 
     Args:
         given: the project's settings.
-        values: what they were read as, by the fields of Config; changed.
+        values: their parsed values, by the fields of Config; changed.
         place, port: how a host and a port are checked.
     """
     params = values["redis_params"]
     port_given = given.get("REDIS_PORT") is not None
-    db_given = bool(given.get("REDIS_DB"))  # as scrapy-redis: 0 says nothing
+    db_given = bool(given.get("REDIS_DB"))  # as in scrapy-redis: 0 counts as not set
     url = values["redis_url"] or params.get("url") or ""
     if url:
-        # What the URL itself says wins over both.
+        # The URL itself overrides both.
         own_port = port_given and not str(url).startswith("unix:")
         more = ({"port": values["redis_port"]} if own_port else {}) | (
             {"db": values["redis_db"]} if db_given else {}

@@ -1,4 +1,4 @@
-"""What Scrapy's settings of queues ask for: a crawl has orders in their place."""
+"""What Scrapy's queue settings mean here: a crawl has orders instead."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _BY_PRIORITY = (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO)
 
 
 def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings by which Scrapy's recipe asks for breadth-first order, if they decide it here."""
+    """Return the settings that request breadth-first order by Scrapy's recipe, if they decide it here."""
     if settings.get("DQ_ORDER") is not None or order_of_queue(settings):
         return []
     return [name for name in _QUEUES if "Fifo" in _name(settings.get(name))]
 
 
 def start_queue_setting(settings: Mapping[str, Any]) -> str:
-    """Return the name of the one of Scrapy's two settings of start queues that it would go by."""
+    """Return which of Scrapy's two settings of start queues Scrapy would use."""
     return f"SCHEDULER_START_{'DISK' if settings.get('JOBDIR') else 'MEMORY'}_QUEUE"
 
 
 def start_queue(settings: Mapping[str, Any]) -> StartQueue:
-    """Return where start requests stand, as Scrapy's setting says."""
+    """Return where start requests are queued according to Scrapy's setting."""
     name = start_queue_setting(settings)
     queue = settings.get(name)
     if not queue:
@@ -34,7 +34,7 @@ def start_queue(settings: Mapping[str, Any]) -> StartQueue:
 
 
 def queues_in_vain(settings: Mapping[str, Any], order: Order) -> list[str]:
-    """Return Scrapy's settings of queues whose class is not what *order* does, or is none that is known."""
+    """Return Scrapy's queue settings whose class does not match *order*, or is unknown."""
     meant = dict.fromkeys(_QUEUES, "Fifo" if order is Order.PRIORITY_FIFO else "Lifo")
     meant[start_queue_setting(settings)] = "ifo"  # Fifo or Lifo
     return [
@@ -45,5 +45,5 @@ def queues_in_vain(settings: Mapping[str, Any], order: Order) -> list[str]:
 
 
 def _name(queue: Any) -> str:
-    # Scrapy's own classes of queues are all called alike, and derive from those whose names are known.
+    # Scrapy's own queue classes all have the same name, and derive from classes with distinct names.
     return " ".join(cls.__name__ for cls in queue.__mro__) if isinstance(queue, type) else str(queue)

@@ -23,14 +23,14 @@ class ConfigError(ValueError):
 
 SHORTEST_KEY = 16
 """Characters of a signing key: a guess is tried a million times a second."""
-_PROGRAM = "a program that is there, by its path or its name"
+_PROGRAM = "an existing program, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT", "DQ_SIGNING_KEYS")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting, as the docs and the checks see it."""
+    """One setting, as the docs and the checks use it."""
 
     name: str
     field: str
@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def range(self) -> str:
-        """What is allowed, in words, for messages and docs."""
+        """The allowed values, in words, for messages and docs."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         unit = f" {self.unit}" if self.unit else ""
@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """What is allowed, in words, also where there is no range."""
+        """The allowed values, in words, also without a range."""
         return self.range or _KINDS[self.parse]
 
     @property
@@ -86,14 +86,14 @@ def setting_field(
     required: bool = False,
     repr: bool = True,
 ) -> Any:
-    """Return a dataclass field that defines a setting; its default is what *parse* makes of *default*.
+    """Return a dataclass field that defines a setting; its default is what *parse* returns for *default*.
 
     Args:
         name: the name of the setting in Scrapy's settings.
-        default: the value that counts where the setting is left out.
+        default: the value if the setting is omitted.
         doc: one line of Markdown.
-        required: who makes a Config by hand has to give a value.
-        repr: False for what may hold a password.
+        required: code that creates a Config directly has to give a value.
+        repr: False for a value that may contain a password.
     """
     setting = Setting(name, "", default, parse, unit, low, high, choices, doc)
     metadata = {"setting": setting}
@@ -128,9 +128,9 @@ def integer(setting: Setting, value: Any) -> int:
 
 def boolean(setting: Setting, value: Any) -> bool:
     if isinstance(value, str):
-        known = {"true": True, "1": True, "false": False, "0": False, "": False}
-        if value.lower() in known:
-            return known[value.lower()]
+        meanings = {"true": True, "1": True, "false": False, "0": False, "": False}
+        if value.lower() in meanings:
+            return meanings[value.lower()]
     elif isinstance(value, (bool, int)) and value in (0, 1):
         return bool(value)
     raise setting.wrong(value, "True or False")
@@ -144,7 +144,7 @@ def text(setting: Setting, value: Any) -> str:
 
 def host(setting: Setting, value: Any) -> str:
     if set(name := text(setting, value)) & set("@/ \t\r\n"):
-        raise setting.wrong(value, "the name or the address of a host; a URL belongs into REDIS_URL")
+        raise setting.wrong(value, "the name or the address of a host; a URL belongs in REDIS_URL")
     return name
 
 
@@ -160,11 +160,11 @@ def folder(setting: Setting, value: Any) -> str:
         path = os.fspath(value)
         if not path or (os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)):
             return str(path)
-    raise setting.wrong(value, "a folder that is there and can be written to")
+    raise setting.wrong(value, "an existing folder that can be written to")
 
 
 def program(setting: Setting, value: Any) -> str:
-    """Whether it is there matters only where it is to be run: see `need_program`."""
+    """Check the type only: the program has to exist only where it is run, see `need_program`."""
     if isinstance(value, str):
         return value
     raise setting.wrong(value, _PROGRAM)
@@ -197,9 +197,9 @@ def order_choice(setting: Setting, value: Any) -> Order:
 
 def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        # `-s` of the command line gives a string: JSON of a list, or texts with commas between them.
+        # `-s` of the command line gives a string: JSON of a list, or texts separated by commas.
         parts = value.split(",")
-        if value.lstrip().startswith("["):  # as an IPv6 address does
+        if value.lstrip().startswith("["):  # an IPv6 address may, too
             with suppress(ValueError):
                 parts = json.loads(value)
         stripped = (part.strip() if isinstance(part, str) else part for part in parts)
@@ -231,14 +231,14 @@ def hosts(setting: Setting, value: Any) -> tuple[str, ...]:
 
 
 def serializer(setting: Setting, value: Any) -> Any:
-    """Return the object with `dumps` and `loads` that *value* is or names; None: none is set."""
+    """Return the object with `dumps` and `loads` that *value* is or names; None: not set."""
     if value is None or value == "":
         return None
     found = value
     if isinstance(value, str):
         try:
             found = _imported(value)
-        except Exception as error:  # what a module raises while it is imported may be anything
+        except Exception as error:  # a module may raise anything while it is imported
             reason = f"it cannot be imported: {type(error).__name__}: {error}"
             raise setting.wrong(value, f"{_SERIALIZER} ({reason:.300})") from error
     for name in ("dumps", "loads"):
@@ -287,7 +287,7 @@ def limits(setting: Setting, value: Any) -> dict[str, tuple[float | None, int | 
             hint = f" (did you mean {host!r}?)" if host else ""
             raise setting.wrong(
                 partition[:200] if isinstance(partition, str) else partition,
-                f"the name of a partition, as a rule a host{hint}",
+                f"the name of a partition, usually a host{hint}",
             )
         options = _options(setting, own, {"delay": 86_400, "concurrency": 1_000_000}, f"of {partition!r}")
         concurrency = options.get("concurrency")
@@ -317,15 +317,15 @@ def _host(text: object) -> str | None:
 
 
 def _options(setting: Setting, given: Any, highest: dict[str, float], of: str) -> dict[str, float]:
-    known = " and ".join(map(repr, highest))
+    names = " and ".join(map(repr, highest))
     if not isinstance(given, Mapping):
-        raise setting.wrong(given, f"a dict with {known} {of}".rstrip())
+        raise setting.wrong(given, f"a dict with {names} {of}".rstrip())
     found = {}
     for name, value in given.items():
         if name not in highest:
             near = difflib.get_close_matches(str(name), highest, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise setting.wrong(given, f"{f'{known} {of}'.rstrip()}, not {name!r}{hint}")
+            raise setting.wrong(given, f"{f'{names} {of}'.rstrip()}, not {name!r}{hint}")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= highest[name]:
             raise setting.wrong(given, f"a number from 0 to {highest[name]:g} as the {name} {of}".rstrip())
         found[name] = value
@@ -336,7 +336,7 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     backoff: "a dict",
     boolean: "True or False",
     encoding: "the name of a text encoding",
-    folder: "a folder that is there and can be written to",
+    folder: "an existing folder that can be written to",
     host: "a string",
     hosts: "a list of hosts",
     limits: "a dict",

@@ -1,4 +1,4 @@
-"""Which hosts a fed request may go to, and what it is redirected to (DQ_START_HOSTS)."""
+"""Which hosts a fed request and its redirects may go to (DQ_START_HOSTS)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from scrapy import Request
 from scrapy.utils.httpobj import urlparse_cached
 
 _FED = "dq_start"
-"""In the meta of a request that was fed: retries and redirects of it have a copy."""
+"""Marks a request that was fed, in its meta: its retries and redirects have a copy."""
 
 
 class OtherHost(ValueError):
-    """A request may not go where it would; the message says where."""
+    """The host of a request is not allowed; the message names it."""
 
 
 class StartHosts:
-    """The hosts of DQ_START_HOSTS, with all below them; none: any host."""
+    """The hosts of DQ_START_HOSTS with their subdomains; none: any host."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = frozenset(hosts)
 
     def check_fed(self, request: Request) -> None:
-        """Check a request of a start key, and mark it.
+        """Check a request from a start key, and mark it.
 
         Raises:
             OtherHost: it may not be crawled.
@@ -41,11 +41,11 @@ class StartHosts:
             self._check(request, "")
 
     def check(self, request: Request, followed: bool) -> None:
-        """Check what a worker stores.
+        """Check a request that a worker stores.
 
         Args:
-            followed: it is a redirect or a retry. What a callback yields may go anywhere, and loses the mark,
-                which it may have with the meta of its page.
+            followed: it is a redirect or a retry. A request from a callback may go to any host, and loses the
+                mark, which it may have copied with the meta of its page.
         Raises:
             OtherHost: it may not be crawled.
         """
@@ -57,6 +57,6 @@ class StartHosts:
 
     def _check(self, request: Request, how: str) -> None:
         host = (urlparse_cached(request).hostname or "").rstrip(".")
-        labels = host.split(".") if ":" not in host else [host]  # a zone of IPv6 may end like a listed host
+        labels = host.split(".") if ":" not in host else [host]  # an IPv6 zone may end like a listed host
         if not any(".".join(labels[n:]) in self._hosts for n in range(len(labels))):
             raise OtherHost(f"{how}{host!a:.260}, which is not among DQ_START_HOSTS")

@@ -1,4 +1,4 @@
-"""How long a crawl with nothing left to do stays open for what others may feed."""
+"""How long a crawl with nothing left to do stays open for start payloads."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from scrapy_dq.frontier.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 SILENT_S = 2.0
-"""Without an exchange for so long, Redis is away: what is fed there cannot be known."""
+"""Without an exchange for this long, Redis is unavailable: new start payloads would not be noticed."""
 
 
 class IdleTimeout:
     """Keeps the run open until the whole crawl has had nothing to do for long enough.
 
-    While workers listen, none of them finds the run finished. Each stops by itself, after about the same
-    time; when the last one has, the run is finished, and all close.
+    While any worker listens, the run is not finished. Each stops by itself, after about the same time; when
+    the last one has stopped, the run is finished, and all close.
     """
 
     def __init__(self, worker: Worker, patience_s: float, paused: Callable[[], bool]) -> None:
         """
         Args:
-            patience_s: seconds without anything to do; 0: not to listen at all; inf: for ever.
-            paused: tells whether this worker takes nothing now, though something may be there.
+            patience_s: seconds without anything to do; 0: do not listen at all; inf: for ever.
+            paused: returns whether this worker takes nothing now, although something may be there.
         """
         self._paused = paused
         self._worker = worker
@@ -40,7 +40,7 @@ class IdleTimeout:
             worker.listen(True)
 
     def idle(self) -> bool:
-        """Tell whether there is nothing to do but to listen, and watch for how long."""
+        """Tell whether there is nothing to do but listen, and start to measure for how long."""
         if not self._worker.idle:
             return False
         if self._timer is None and math.isfinite(self._patience_s):
@@ -48,13 +48,13 @@ class IdleTimeout:
         return True
 
     def exchanged(self) -> bool:
-        """Tell whether an exchange has just brought that there is nothing to do but to listen."""
+        """Tell whether, since the last exchange, there is nothing to do but listen."""
         self._heard = time.monotonic()
         was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
         return self._was_idle and not was_idle
 
     def stop(self) -> None:
-        """Listen no more: the spider closes."""
+        """Stop listening: the spider closes."""
         self.on = False
         if self._timer is not None:
             self._timer.cancel()
@@ -68,10 +68,10 @@ class IdleTimeout:
         if not self.on:
             return
         if not self._worker.idle:
-            return  # the next time that there is nothing to do begins with idle()
+            return  # idle() starts the next measurement
         silent = time.monotonic() - self._heard > SILENT_S
         if silent or self._paused() or self._movements() != self._moved:
-            self._watch()  # there was something meanwhile, here or on another worker, or may have been
+            self._watch()  # there was something to do meanwhile, here or on another worker, or may have been
             return
         logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",
                     time.monotonic() - self._since)  # fmt: skip
@@ -79,6 +79,6 @@ class IdleTimeout:
         self._worker.listen(False)
 
     def _movements(self) -> tuple[int, ...]:
-        # What others took and did between two looks leaves nothing behind but these.
+        # What other workers took and finished between two calls changes only these counts.
         census = self._worker.census
         return census.done, census.failed, census.dead

@@ -1,4 +1,4 @@
-"""The keys that a spider is fed through: attributes of the spider, else settings."""
+"""The start keys of a spider: its attributes, or else the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
-    """Return where *spider* is fed, None if it is not; its attributes that were None are filled in.
+    """Return the start keys of *spider*, or None if it has none; its attributes that are None are filled in.
 
     Raises:
         ConfigError: an attribute of the spider, or a setting, cannot be used.
@@ -31,7 +31,7 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
     given = config.start_urls_key if spider.redis_key is None else spider.redis_key
     names = [given] if isinstance(given, str) else given
     try:
-        # Scrapy-redis knows %(name)s here and %(spider)s elsewhere.
+        # scrapy-redis uses %(name)s here and %(spider)s elsewhere.
         filled = [name % {"name": spider.name, "spider": spider.name} for name in names]
     except (TypeError, ValueError, KeyError) as error:
         raise _wrong_key(
@@ -50,7 +50,7 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
 
 
 def patience_s(spider: Spider, config: Config) -> float:
-    """Return for how many seconds with nothing to do a spider stays open for what may be fed; inf: for ever.
+    """Return for how many idle seconds a spider stays open for start payloads; inf: for ever.
 
     Raises:
         ConfigError: its `max_idle_time` cannot be used.
@@ -72,7 +72,7 @@ def patience_s(spider: Spider, config: Config) -> float:
 
 
 def feed_spider(crawler: Crawler, start_keys: StartKeys, connection: Connection, *, embedded: bool) -> None:
-    """Give a spider that is fed its client, have it called when there is nothing to do, and log its keys."""
+    """Give a fed spider its client, connect its `spider_idle`, and log its keys."""
     spider = crawler.spider
     assert isinstance(spider, RedisMixin)
     spider.server = connection.blocking()
@@ -81,8 +81,8 @@ def feed_spider(crawler: Crawler, start_keys: StartKeys, connection: Connection,
     logger.info("Fed by %s; %s when nothing comes", ", ".join(start_keys.keys), stay)
     if embedded:
         logger.warning(
-            "These keys are in the embedded Redis (%s): nobody who pushes to a server finds them. "
-            "REDIS_URL names the one that is fed, for example redis://localhost:6379",
+            "These keys are in the embedded Redis (%s): programs that push to a Redis server do not use it. "
+            "Set REDIS_URL to that server, for example redis://localhost:6379",
             connection.target,
         )
 

@@ -1,4 +1,4 @@
-"""What others fed to a crawl -> requests: payloads of start keys, and items of a Queue."""
+"""Makes requests from what was fed to a crawl: start payloads, and items of a Queue."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from scrapy_dq.text import printable
 
 ANY_META = ("*",)
 LONGEST_FED_S = 2_592_000
-"""30 days: a payload that is due later would keep the whole crawl open for as long."""
+"""30 days: a payload that is due later would keep the whole crawl open for that time."""
 MOST_FIELDS = 10_000
-"""Of a form: Scrapy takes some 10 µs for each."""
+"""Of a form: Scrapy needs about 10 µs for each."""
 
 
 class NoRequest(ValueError):
-    """No request can be made of it; the message is the reason of its dead letter."""
+    """No request can be made from it; the message is the reason of its dead letter."""
 
 
 class Payloads:
-    """Makes requests of start payloads. A payload is untrusted: it runs no code but the spider's own."""
+    """Makes requests from start payloads. A payload is untrusted: it runs no code but the spider's own."""
 
     def __init__(self, spider: Spider, codec: Codec, hosts: StartHosts) -> None:
         self._spider = spider
@@ -40,7 +40,7 @@ class Payloads:
 
     @staticmethod
     def is_fed(payload: bytes) -> bool:
-        """Tell whether the payload of an entry was fed, and is no request yet."""
+        """Tell whether the payload of an entry was fed, and is not a request yet."""
         return bool(payload) and payload[0] in (formats.PAYLOAD, formats.ITEM)
 
     def requests(self, payload: bytes) -> list[Request]:
@@ -60,12 +60,12 @@ class Payloads:
                 self._codec.check_url(request.url)
                 if payload[0] == formats.PAYLOAD:
                     self._hosts.check_fed(request)
-        except Exception as error:  # untrusted bytes, and the spider's own method: anything
-            known = isinstance(error, (NoRequest, CannotDecode, OtherHost))
-            reason = str(error) if known else f"{type(error).__name__}: {error}"
+        except Exception as error:  # untrusted bytes and the spider's own method may raise anything
+            clear = isinstance(error, (NoRequest, CannotDecode, OtherHost))
+            reason = str(error) if clear else f"{type(error).__name__}: {error}"
             raise NoRequest(printable(reason)) from error
         if not requests:
-            raise NoRequest("make_request_from_data() made no request of it")
+            raise NoRequest("make_request_from_data() made no request from it")
         return requests
 
     def _of_item(self, item: Any) -> Any:
@@ -79,20 +79,20 @@ class Payloads:
 def request_from_data(
     data: bytes, encoding: str = "utf-8", allowed_meta: Iterable[str] = ANY_META
 ) -> Request:
-    """Return the request that a payload asks for: a URL, or JSON of an object with "url".
+    """Return the request that a payload describes: a URL, or JSON of an object with "url".
 
-    "method" and "meta" are the request's own; everything else in the object is form data. The request is
+    "method" and "meta" are those of the request; everything else in the object is form data. The request is
     not filtered as a duplicate.
 
     Args:
         allowed_meta: the keys that its "meta" may have; "*": any.
     Raises:
-        NoRequest: it is neither, has values of the wrong type, or asks for what it may not.
+        NoRequest: it is neither, has values of the wrong type, or has values that are not allowed.
     """
     try:
         text = data.decode(encoding).strip()
     except (UnicodeDecodeError, LookupError) as error:
-        raise NoRequest(f"it is no text in {encoding} ({error})") from error
+        raise NoRequest(f"it is not valid {encoding} ({error})") from error
     if not text.startswith(("{", "[", '"')):
         if "://" not in text:
             raise NoRequest(f"{text[:100]!a} is neither a URL nor a JSON object")
@@ -100,7 +100,7 @@ def request_from_data(
     try:
         asked = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NoRequest(f"it begins like JSON and is none ({error})") from error
+        raise NoRequest(f"it begins like JSON but is invalid ({error})") from error
     if not isinstance(asked, dict):
         raise NoRequest(f"its JSON is a {type(asked).__name__}, not an object")
     url = _taken(asked, "url", str, None)
@@ -144,7 +144,7 @@ def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def _check_meta(meta: dict[str, Any], allowed: frozenset[str]) -> None:
-    # Scrapy and its middlewares go by meta: a proxy, a slot, a time-out, a cookie jar.
+    # Scrapy and its middlewares obey meta: a proxy, a slot, a timeout, a cookie jar.
     if "*" not in allowed and (others := sorted(set(meta) - allowed)):
         raise NoRequest(f'its "meta" has {others[0]!a:.100}, which is not among DQ_START_META')
     try:
@@ -167,7 +167,7 @@ _UNTRUSTED_META = attributes.meta_check((), _no_method)
 def _form_values(name: str, values: Any) -> Iterator[str]:
     for value in values if isinstance(values, list) else [values]:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise NoRequest(f'its "{name}" is no form data: text, numbers, or a list of these')
+            raise NoRequest(f'its "{name}" is not form data: text, numbers, or a list of these')
         yield str(value)
 
 
@@ -176,5 +176,5 @@ def _each(made: Any) -> Iterable[Request]:
         return
     for one in [made] if isinstance(made, Request) or not isinstance(made, Iterable) else made:
         if not isinstance(one, Request):
-            raise NoRequest(f"make_request_from_data() made a {type(one).__name__} of it, not a Request")
+            raise NoRequest(f"make_request_from_data() made a {type(one).__name__} from it, not a Request")
         yield one

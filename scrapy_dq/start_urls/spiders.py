@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class RedisMixin:
-    """Feeds a spider from plain Redis keys: whoever pushes a URL or JSON there has it crawled.
+    """Feeds a spider from plain Redis keys: a URL or JSON that is pushed there is crawled.
 
     All workers of the crawl take from the same keys, as fast as they crawl. A payload is in flight from the
     moment it is taken until its requests are stored, so a worker that dies loses none. The spider stays open
     for more, for ever or until nothing has come for `max_idle_time`.
 
-    At the opening, attributes that are None are filled in from the settings.
+    When the spider opens, attributes that are None are filled in from the settings.
     """
 
     redis_key: str | Iterable[str] | None = None
@@ -37,29 +37,29 @@ class RedisMixin:
     """Seconds without anything to do, on any worker, after which the spider closes; 0: never; None:
     MAX_IDLE_TIME_BEFORE_CLOSE."""
     redis_batch_size: int | None = None
-    """Without effect: as many are taken as are crawled."""
+    """Without effect: payloads are taken as fast as they are crawled."""
     server: Any = None
-    """A blocking Redis client, from the opening of the spider on. Each call stops the whole crawl for a trip
-    to Redis: for rare things only."""
+    """A blocking Redis client, once the spider is open. Each call stops the whole crawl for a round trip to
+    Redis: use it rarely."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
-        """Scrapy's way to make a spider."""
+        """Scrapy calls this to make a spider."""
         spider = super().from_crawler(crawler, *args, **kwargs)  # type: ignore[misc]
         crawler.signals.connect(spider.warn_if_not_fed, signals.spider_opened)
         return spider  # type: ignore[no-any-return]
 
     def warn_if_not_fed(self, spider: Spider) -> None:
-        """Say that another scheduler than scrapy_dq's feeds nobody."""
+        """Warn that no scheduler but scrapy_dq's feeds the spider."""
         if self.server is None:
             spider.logger.warning(
-                "%s is fed by scrapy_dq.Scheduler, and this crawl has another one (SCHEDULER, DQ_ENABLED): "
-                "it is fed nothing",
+                "%s is fed by scrapy_dq.Scheduler, but this crawl has another scheduler (SCHEDULER, "
+                "DQ_ENABLED): it gets no start requests",
                 type(spider).__name__,
             )
 
     async def start(self) -> AsyncIterator[Any]:
-        """Yield nothing, or what a `start_requests()` of the project's own does; `start_urls` are ignored."""
+        """Yield what the project's own `start_requests()` yields, if any; `start_urls` are ignored."""
         own = getattr(type(self), "start_requests", None)
         if own is not None and own is not getattr(Spider, "start_requests", None):
             with warnings.catch_warnings():
@@ -69,14 +69,14 @@ class RedisMixin:
                 yield request
 
     def spider_idle(self) -> None:
-        """Scrapy calls this while there is nothing to do; to override. The spider stays open in any case."""
+        """Scrapy calls this while there is nothing to do; override it. The spider stays open in any case."""
 
     def make_request_from_data(self, data: bytes) -> Request | Iterable[Request] | None:
-        """Return the request, or requests, that a payload asks for; override it for formats of your own.
+        """Return the request, or requests, that a payload describes; override it for your own formats.
 
-        Here: a URL; or JSON of an object with "url", perhaps "method" and "meta", and everything else as form
-        data. The request is not filtered as a duplicate. What this raises is the reason of a dead letter, and
-        so is nothing at all; the crawl goes on.
+        Here: a URL; or JSON of an object with "url", optionally "method" and "meta", and everything else as
+        form data. The request is not filtered as a duplicate. If this raises or returns no request, the
+        payload becomes a dead letter; the crawl goes on.
         """
         return request_from_data(data, self.redis_encoding or "utf-8", self.redis_start_meta or ())
 

@@ -21,7 +21,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy_redis import queue as queues
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_dq.adoption.takeover import Report, Wishes, take_over
+from scrapy_dq.adoption.takeover import Options, Report, take_over
 from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of
 from scrapy_dq.frontier import Overview, keys, peek
 from scrapy_dq.frontier.wire import pack_moves
@@ -95,10 +95,10 @@ class Case:
         self,
         settings: dict[str, Any] | None = None,
         beside: Callable[[], object] | None = None,
-        **wishes: Any,
+        **options: Any,
     ) -> Report:
-        """Adopt, pickles trusted unless *wishes* say otherwise; *beside* is called all the while."""
-        asked = Wishes(**{"trust_pickle": True} | wishes)
+        """Adopt, pickles trusted unless *options* say otherwise; *beside* is called all the while."""
+        chosen = Options(**{"trust_pickle": True} | options)
         crawler = self.crawler(**settings or {})
 
         async def repeat() -> None:
@@ -109,7 +109,7 @@ class Case:
         async def adopt() -> Report:
             repeated = asyncio.create_task(repeat())
             try:
-                return await take_over(crawler, asked, self.progress, self.progress.said.append)
+                return await take_over(crawler, chosen, self.progress, self.progress.said.append)
             finally:
                 repeated.cancel()
 

@@ -115,7 +115,7 @@ def test_to_adopt_again_stores_nothing_twice(case: Case) -> None:
     assert (census.waiting, census.dead) == (11, 2)
 
 
-def test_what_our_own_crawl_has_seen_is_known(case: Case) -> None:
+def test_what_our_own_crawl_has_seen_counts_as_seen(case: Case) -> None:
     """A page that it found before the adoption is not crawled twice."""
     case.push(pages(3))
     case.adopt()
@@ -151,14 +151,14 @@ def test_the_dupefilter_is_copied(case: Case) -> None:
 WRONG: list[tuple[str, bytes, str]] = [
     ("a class", member(meta={"at": datetime.datetime(2026, 1, 1)}), "it names datetime.datetime"),
     ("a call", pickle.dumps(pytest.fail), "it names _pytest."),
-    ("no pickle", b"http://example.com", "it is no whole pickle"),
-    ("no bytes", b"", "it is no whole pickle"),
-    ("no dict", pickle.dumps([1, 2]), "expected dict, not list"),
+    ("not a pickle", b"http://example.com", "it is not a complete pickle"),
+    ("no bytes", b"", "it is not a complete pickle"),
+    ("not a dict", pickle.dumps([1, 2]), "expected dict, not list"),
     ("no url", pickle.dumps({"method": "GET"}), "it has no url"),
     ("a callback that is gone", member(callback="parse_gone"), "callback: the spider"),
-    ("an errback that is none", member(errback="__init__"), "has no callback '__init__'"),
+    ("an invalid errback", member(errback="__init__"), "has no callback '__init__'"),
     ("a forbidden scheme", member(url="file:///etc/passwd"), "the scheme 'file' is not in DQ_URL_SCHEMES"),
-    ("a class of requests", member(_class="no.such.Request"), "'no.such.Request' is no imported subclass"),
+    ("a class of requests", member(_class="no.such.Request"), "is not an imported subclass of Request"),
     ("an attribute", member(made_up=1), "attribute 'made_up': this version of scrapy_dq does not know it"),
     ("a header", member(headers={b"A": [b"b\r\nC: d"]}), "headers: a header contains CR"),
     ("too large", member(body=b"x" * 5000), "are more than DQ_MAX_ENTRY_BYTES = 4,096"),
@@ -168,7 +168,7 @@ WRONG: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("broken", "reason"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
 def test_what_cannot_be_crawled_becomes_a_dead_letter(broken: bytes, reason: str, case: Case) -> None:
-    """With its reason and its bytes; the rest goes on."""
+    """With its reason and its bytes; the rest continues."""
     case.push(pages(3))
     case.add(broken)
     report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096, "DQ_PARTITION_BY": "slot"})
@@ -210,7 +210,7 @@ def test_json_needs_no_trust(case: Case) -> None:
 
 
 def test_a_trusted_serializer_that_unpickles_is_not_used_to_read(case: Case) -> None:
-    """DQ_TRUST_PICKLE is for what our own workers store: pickles of the queue are plain data all the same."""
+    """DQ_TRUST_PICKLE is for what our own workers store: pickles of the queue are plain data nevertheless."""
     case.push(pages(1))
     case.add(member(meta={"at": datetime.datetime(2026, 1, 1)}))
     settings = {"SCHEDULER_SERIALIZER": "pickle", "DQ_TRUST_PICKLE": True}
@@ -240,7 +240,7 @@ def test_old_names_of_queue_classes_are_known(name: str, case: Case) -> None:
 def test_a_zset_is_served_by_priority(case: Case) -> None:
     """To say otherwise is a mistake."""
     case.push(pages(1))
-    with pytest.raises(BadSource, match="is a ZSET, as PriorityQueue has it: leave --queue out"):
+    with pytest.raises(BadSource, match="is a ZSET, as PriorityQueue has it: omit --queue"):
         case.adopt(queue="fifo")
 
 
@@ -301,7 +301,7 @@ def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
     assert case.progress.said == []
     assert case.adopt(delete_source=True).deleted == [case.queue_key, case.dupefilter_key]
     assert case.progress.said == [
-        f"All of it is stored. Deleting {case.queue_key!r} and {case.dupefilter_key!r}"
+        f"Everything is stored. Deleting {case.queue_key!r} and {case.dupefilter_key!r}"
     ]
     assert not case.client.exists(case.queue_key, case.dupefilter_key)
     assert case.client.exists(f"{case.name}:start_urls")
@@ -310,7 +310,7 @@ def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
 
 @pytest.mark.parametrize("bytes_", [50, 5000])
 def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> None:
-    """What cannot be read may be mended from there; also when it is found again, or kept in part only."""
+    """What cannot be read may be repaired from there; also when it is found again, or kept in part only."""
     case.push(pages(1))
     case.add(member(body=b"x" * bytes_, callback="gone"))
     for known in (0, 1):
@@ -322,7 +322,7 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
 
 
 @pytest.mark.parametrize("queue", ORDERS)
-def test_a_source_that_changes_is_told(queue: str, case: Case) -> None:
+def test_a_source_that_changes_is_reported(queue: str, case: Case) -> None:
     """A scrapy-redis worker that runs takes requests away and adds some: then nothing is deleted."""
     theirs = case.push(pages(200), queue)
 
@@ -343,7 +343,7 @@ def test_a_source_that_changes_is_told(queue: str, case: Case) -> None:
 
 
 def test_a_queue_that_becomes_empty_meanwhile_ends_the_adoption(case: Case) -> None:
-    """It is told, and not waited for."""
+    """It is reported, and not waited for."""
     case.push(pages(700))
     case.progress.while_under_way = lambda: case.client.delete(case.queue_key)
     report = case.adopt()
@@ -351,7 +351,7 @@ def test_a_queue_that_becomes_empty_meanwhile_ends_the_adoption(case: Case) -> N
 
 
 def test_no_worker_may_live(case: Case) -> None:
-    """It would crawl again what scrapy-redis had done: it was not told of it. A dead one is no obstacle."""
+    """It would crawl again what scrapy-redis had done: it did not learn of it. A dead one is no obstacle."""
     case.push(pages(2))
     case.adopt()
     case.progress.shown.clear()
@@ -362,7 +362,7 @@ def test_no_worker_may_live(case: Case) -> None:
     assert case.adopt().counts.known == 2  # it does not beat any more
 
 
-def test_a_worker_that_comes_too_early_is_not_worked_beside(case: Case) -> None:
+def test_no_adoption_beside_a_worker_that_joined_too_early(case: Case) -> None:
     """One that joined before the first fingerprint was stored does not look them up."""
     case.push(pages(2))
     shown: list[int] = []
@@ -385,7 +385,7 @@ def test_what_was_seen_comes_before_what_is_to_do(case: Case) -> None:
     assert list(case.progress.shown) == ["fingerprints", "requests"]
 
 
-def test_an_adoption_that_was_taken_for_dead_is_to_be_run_again(case: Case) -> None:
+def test_an_adoption_that_was_declared_dead_is_to_be_run_again(case: Case) -> None:
     """It goes on under a new id; what Redis may have lost meanwhile it cannot know."""
     case.push(pages(700))
     prefix = keys.prefix(case.name)
@@ -431,7 +431,7 @@ def adopted(case: Case) -> int:
     return case.client.scard(f"{keys.prefix(case.name)}adopted")
 
 
-def test_redis_may_be_away_for_a_moment(own: tuple[RedisServer, Case]) -> None:
+def test_redis_may_be_unavailable_for_a_moment(own: tuple[RedisServer, Case]) -> None:
     """Reading and storing wait for it; what was read of a set says nothing to the next process of Redis."""
     redis, case = own
 
@@ -447,7 +447,7 @@ def test_redis_may_be_away_for_a_moment(own: tuple[RedisServer, Case]) -> None:
     assert len(case.serve()) == 1_500
 
 
-def test_redis_may_come_back_older_among_the_fingerprints(own: tuple[RedisServer, Case]) -> None:
+def test_redis_may_be_rolled_back_among_the_fingerprints(own: tuple[RedisServer, Case]) -> None:
     """The source is kept, and to adopt again brings what is missing."""
     redis, case = own
     snapshot: Any = None

@@ -86,7 +86,7 @@ USAGE: dict[str, list[str]] = {
 }
 
 
-def test_what_is_asked_for_wrongly_is_told(project: Project) -> None:
+def test_what_is_asked_for_wrongly_is_reported(project: Project) -> None:
     """With exit status 2, as of Scrapy's own commands."""
     for done, says in zip(run_dq_each(project, list(USAGE.values())), USAGE, strict=True):
         assert done.returncode == 2
@@ -117,7 +117,7 @@ def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) 
         "it cannot be imported": [name, "-s", "SCHEDULER_SERIALIZER=no_such"],
         "cannot be created: TypeError": [name, "-a", "crawler=1"],
         "--trust-pickle": [name],
-        "leave --queue out": [name, "--queue", "fifo"],
+        "omit --queue": [name, "--queue", "fifo"],
     }
     found = run_dq_each(project, [["adopt", *words] for words in cases.values()])
     for done, says in zip(found, cases, strict=True):
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) 
     assert peek(client, name).phase == "absent"
 
 
-def test_what_was_adopted_is_told(project: Project, client: redis.Redis) -> None:
+def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> None:
     """In lines that read well on a pipe: what there is of each, the reasons, what to do next."""
     push(client, project, pages(1200))
     client.zadd(
@@ -138,7 +138,7 @@ def test_what_was_adopted_is_told(project: Project, client: redis.Redis) -> None
         "-s", "SCHEDULER_FLUSH_ON_START=True", "-s", "DQ_ORDER=fifo", "--delete-source",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert client.exists(f"{project.name}:requests")  # what cannot be read can only be mended from there
+    assert client.exists(f"{project.name}:requests")  # what cannot be read can only be repaired from there
     for row in (
         "requests adopted 1,200", "already seen 0", "dead letters 3", "fingerprints 1,200",
         f"start URLs, left in {project.name}:start_urls 2",
@@ -186,7 +186,7 @@ def test_a_name_and_arguments_are_those_of_the_crawl(project: Project, client: r
     assert "differ in spider arguments" not in worker.text
 
 
-def test_nothing_to_adopt_is_told_and_no_success(project: Project) -> None:
+def test_nothing_to_adopt_is_reported_as_a_failure(project: Project) -> None:
     """It says where it looked; a script goes no further, and a key that was named has to be there."""
     done = run_dq(project, "adopt", project.name)
     assert done.returncode == 1
@@ -238,7 +238,7 @@ def test_other_commands_pay_nothing_for_these() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_an_adoption_that_is_killed_goes_on_when_it_is_run_again(
+def test_an_adoption_that_is_killed_continues_when_it_is_run_again(
     project: Project, client: redis.Redis
 ) -> None:
     """With SIGKILL, in the middle, twice: nothing is stored twice, nothing is missing."""

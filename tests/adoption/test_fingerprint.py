@@ -1,4 +1,4 @@
-"""The fingerprint of scrapy-redis, made anew."""
+"""The fingerprint of scrapy-redis, computed again."""
 
 from __future__ import annotations
 

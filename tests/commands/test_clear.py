@@ -56,7 +56,7 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
         thread.join()
 
 
-def test_what_a_stranger_calls_a_worker_is_no_order_to_the_terminal(dq: Any, live: LiveFrontier) -> None:
+def test_an_untrusted_worker_name_does_not_control_the_terminal(dq: Any, live: LiveFrontier) -> None:
     """It never beats, and is deleted with the rest."""
     live.call("join", "\x1b[2J", {}, "epoch", IDENTITY)
     dq.found("clear", "--yes", **TTL)
@@ -103,7 +103,7 @@ def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: Ha
     assert live.redis.hgetall(live.key("meta")) == before
 
 
-def test_who_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_worker_that_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """It is watched for DQ_WORKER_TTL."""
     worker.exchange(put(1), put(2), want=1)
     began = time.monotonic()
@@ -113,7 +113,7 @@ def test_who_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: Han
     assert live.dump() == {}
 
 
-def test_who_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """Its process is gone."""
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     worker.leave()
@@ -132,7 +132,7 @@ def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWo
     assert beaten.exchange(put(3)).status is Status.LOST
 
 
-def test_who_joins_while_it_asks_is_seen(
+def test_a_worker_that_joins_while_it_asks_is_seen(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer took its time: it is looked again."""
@@ -152,7 +152,7 @@ def test_who_joins_while_it_asks_is_seen(
 def test_nobody_is_asked_under_force_either(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """--force is no --yes."""
+    """--force is not --yes."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(CommandError, match="--yes"):
         dq.text("clear", "--force")
@@ -168,7 +168,7 @@ STRANGE_RECORDS = {
 
 
 @pytest.mark.parametrize("record", STRANGE_RECORDS.values(), ids=list(STRANGE_RECORDS))
-def test_what_a_stranger_says_of_a_worker_stops_nobody(
+def test_an_untrusted_worker_record_stops_nobody(
     dq: Any, live: LiveFrontier, worker: HandWorker, record: bytes
 ) -> None:
     """The others are shown and start as ever; it can be cleared with the rest."""

@@ -32,7 +32,7 @@ def test_a_redis_that_is_fit(dq: Any) -> None:
 
 
 def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
-    """With the command that mends it, and exit status 1; the rules are those of a worker's start."""
+    """With the command that fixes it, and exit status 1; the rules are those of a worker's start."""
     server = start_redis(maxmemory="64mb", args=["--maxmemory-policy", "allkeys-lru"])
     dq = dq_at(server.url)
     found = dq.found("doctor")
@@ -49,7 +49,7 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisS
 
 
 def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
-    """And one who may not use INFO: what is not known is told as that."""
+    """And one who may not use INFO: what is unknown is reported as unknown."""
     server = start_redis(appendonly=True)
     client = server.client()
     client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+@all", "-eval", "-info")
@@ -76,7 +76,7 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
         ({"rdb_last_bgsave_status": "err"}, {"disk": "bad", "memory": "ok"}),
     ],
 )
-def test_how_a_redis_fares(changed: dict[str, Any], expected: dict[str, str]) -> None:
+def test_the_health_of_a_redis(changed: dict[str, Any], expected: dict[str, str]) -> None:
     """By its INFO."""
     assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
 
@@ -92,7 +92,7 @@ def test_what_is_measured_is_judged() -> None:
 
 
 def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """With a crawl: what is wrong with its keys, and with --repair it is mended, as far as it can be."""
+    """With a crawl: what is wrong with its keys, and with --repair it is repaired, as far as possible."""
     worker.exchange(*puts(b"a", 3), *puts(b"b", 2, 10))
     sound = {"what": "crawl", "level": "ok", "text": "nothing is missing"}
     assert dq.found("doctor", "--audit")["findings"][-1] == sound

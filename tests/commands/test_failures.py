@@ -31,7 +31,7 @@ def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_is_told_with_url_reason_time_worker(dq: Any, worker: HandWorker, name: str) -> None:
+def test_each_is_reported_with_url_reason_time_worker(dq: Any, worker: HandWorker, name: str) -> None:
     """To programs with its request, to people in lines of 80."""
     end_badly(worker, 3)
     found = dq.found(name)
@@ -63,7 +63,7 @@ def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_id_that_is_none_is_told(dq: Any, worker: HandWorker, name: str) -> None:
+def test_an_invalid_id_is_reported(dq: Any, worker: HandWorker, name: str) -> None:
     """Whether it cannot be one, or is not kept."""
     end_badly(worker, 1)
     with pytest.raises(CommandError, match=r"has no .* 0{24}"):
@@ -90,10 +90,8 @@ def test_a_failed_request_is_found_far_down_the_list(dq: Any, worker: HandWorker
     assert dq.found("failed", first["id"]) == first
 
 
-def test_dead_letters_are_bounded_and_those_of_strangers_left_out(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """They are scanned in parts until there are enough; a record that is none is no reason to end."""
+def test_dead_letters_are_bounded_and_untrusted_ones_left_out(live: LiveFrontier, worker: HandWorker) -> None:
+    """They are scanned in parts until there are enough; an invalid record is no reason to end."""
     for begin in range(0, 1000, 200):
         end_badly(worker, 100, begin)
     live.redis.hset(live.key("dead"), mapping={"x": "junk", "y": b"\x93\x01\x02\x03"})
@@ -116,7 +114,7 @@ STRANGE_FIELDS = {
 
 
 @pytest.mark.parametrize(("field", "value"), STRANGE_FIELDS.values(), ids=list(STRANGE_FIELDS))
-def test_a_record_of_a_stranger_hides_no_other(
+def test_an_untrusted_record_hides_no_other(
     dq: Any, live: LiveFrontier, worker: HandWorker, field: int, value: Any
 ) -> None:
     """Nor does it take the memory that it asks for: it is left out."""

@@ -23,7 +23,7 @@ def worker(live: LiveFrontier) -> HandWorker:
 
 
 def test_what_is_forgotten_can_be_pushed_again(dq: Any, tmp_path: Path, worker: HandWorker) -> None:
-    """Whichever way the URL is written; how many were known is told."""
+    """However the URL is written; how many had been seen is reported."""
     push = Push(dq, tmp_path)
     push(f"{HOST}/1?a=1&b=2", f"{HOST}/2")
     found = dq.found("forget", "pushed", f"{HOST}/1?b=2&a=1", f"{HOST}/9", **SPIDERS)
@@ -34,7 +34,7 @@ def test_what_is_forgotten_can_be_pushed_again(dq: Any, tmp_path: Path, worker: 
 
 
 def test_a_file_says_which_requests(dq: Any, tmp_path: Path, worker: HandWorker) -> None:
-    """One with a body is another than one without; bad lines are told, and the rest goes on."""
+    """One with a body differs from one without; bad lines are reported, and the rest continues."""
     push, file = Push(dq, tmp_path), tmp_path / "forget.jsonl"
     slot = json.dumps({"url": f"{HOST}/1", "method": "POST", "body": "x"})
     push.file(f"{HOST}/1", slot, f"{HOST}/2")
@@ -78,7 +78,7 @@ def test_fingerprints_of_another_kind_are_refused(dq: Any, live: LiveFrontier) -
         dq.found("forget", "pushed", f"{HOST}/1", **SPIDERS)
 
 
-def test_a_crawl_that_is_not_there_is_told(dq: Any, live: LiveFrontier) -> None:
+def test_a_crawl_that_does_not_exist_is_reported(dq: Any, live: LiveFrontier) -> None:
     """Nothing is made of it."""
     with pytest.raises(CommandError, match="there is no crawl"):
         dq.found("forget", "pushed", f"{HOST}/1", **SPIDERS)

@@ -99,7 +99,7 @@ def test_push(each_moment: Each) -> None:
         assert sorted(each["request"]["url"] for each in dq.found("peek")) == urls
 
 
-def test_push_of_what_is_known(each_moment: Each) -> None:
+def test_push_of_what_was_already_seen(each_moment: Each) -> None:
     """With --dont-filter what the first one has handed in is pushed a second time, and no more than that."""
     urls = [f"{HOST}/{n}" for n in range(5)]
     words = ("push", "pushed", *urls, "--no-wait", "--dont-filter")

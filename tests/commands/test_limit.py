@@ -62,7 +62,7 @@ def test_workers_go_by_it(dq: Any, worker: HandWorker) -> None:
         ["--concurrency", "٣"], ["--block", "0"], ["--block", "31536001"], ["--block", ""],
     ],
 )  # fmt: skip
-def test_a_number_that_is_none_is_typed_wrongly(
+def test_an_invalid_number_is_a_usage_error(
     dq: Any, worker: HandWorker, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     """It is said what is allowed."""
@@ -88,7 +88,7 @@ def test_a_number_that_is_none_is_typed_wrongly(
 def test_what_contradicts_itself_changes_nothing(
     dq: Any, worker: HandWorker, words: list[str], says: str
 ) -> None:
-    """Nor does what is no partition."""
+    """Nor does what is not a partition."""
     worker.exchange(*puts(A, 1))
     with pytest.raises(CommandError, match=says):
         dq.text("limit", HOST, *words)
@@ -98,7 +98,7 @@ def test_what_contradicts_itself_changes_nothing(
 
 
 @pytest.mark.parametrize("where", ["waits", "in flight", "delayed", "came back"])
-def test_what_is_known_is_not_questioned(dq: Any, worker: HandWorker, where: str) -> None:
+def test_what_was_already_seen_is_not_checked_again(dq: Any, worker: HandWorker, where: str) -> None:
     """Wherever something of the partition is; limits of its own do, too."""
     due_in = 60.0 if where == "delayed" else 0.0
     want = 1 if where in ("in flight", "came back") else 0
@@ -115,8 +115,8 @@ def test_what_is_known_is_not_questioned(dq: Any, worker: HandWorker, where: str
     assert dq.said == []
 
 
-def test_a_name_that_nothing_has_is_hinted_at(dq: Any, worker: HandWorker) -> None:
-    """It may come, so it is set; to look at it is in vain. The nearest is named, else some that are there."""
+def test_a_name_that_no_partition_has_is_pointed_out(dq: Any, worker: HandWorker) -> None:
+    """It may come, so it is set; reading it fails. The nearest is named, or else some that exist."""
     worker.exchange(*puts(A, 2), want=1)
     assert dq.found("limit", "a.exmaple", "--delay", "2")["delay_s"] == 2
     assert dq.status == 0
@@ -141,7 +141,7 @@ def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None
 
 
 def test_a_finished_run_has_no_limits_any_more(dq: Any, worker: HandWorker) -> None:
-    """The next one goes by its settings: said, instead of a change that nobody goes by."""
+    """The next one uses its settings: a message says so, because a change would have no effect."""
     worker.exchange()
     for words in ([], ["--delay", "1"]):
         with pytest.raises(

@@ -20,7 +20,7 @@ from support.stored_requests import stored
 
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("partitions", [1, 3, 30])
-def test_what_is_told_is_what_is_leased_next(
+def test_what_is_shown_is_what_is_leased_next(
     server: RedisServer, crawl_name: str, order: Order, partitions: int
 ) -> None:
     """In the same order: entries of several ranks, those that came back among them."""
@@ -66,7 +66,7 @@ def test_what_waits_for_something_comes_after_what_may_be_leased(
     assert first == found[0]
 
 
-def test_a_partition_that_rests_is_told_with_its_time(dq: Any, live: LiveFrontier) -> None:
+def test_a_partition_that_rests_is_reported_with_its_time(dq: Any, live: LiveFrontier) -> None:
     """Its delay is not over."""
     worker = HandWorker(live, "worker", SLOW)
     worker.exchange(*[put(n, partition=b"a", payload=stored("http://a/")) for n in range(3)], want=1)
@@ -78,15 +78,13 @@ def test_a_partition_that_rests_is_told_with_its_time(dq: Any, live: LiveFrontie
 
 
 def test_nothing_waits(dq: Any, worker: HandWorker) -> None:
-    """Which is no failure."""
+    """Which is not a failure."""
     assert dq.text("peek") == "Nothing waits.\n"
     assert dq.found("peek") == []
     assert dq.status == 0
 
 
-def test_a_list_that_something_else_has_the_name_of_is_passed_by(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
+def test_a_list_whose_key_has_another_type_is_skipped(live: LiveFrontier, worker: HandWorker) -> None:
     """As a lease does."""
     worker.exchange(put(1, partition=b"a"), put(2, partition=b"b"))
     live.redis.delete(live.key("backlog:0:a"))
@@ -96,7 +94,7 @@ def test_a_list_that_something_else_has_the_name_of_is_passed_by(
 
 
 def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
-    """Of 12 MB no more than 4 MiB and one entry are told, and not much more is read."""
+    """Of 12 MB no more than 4 MiB and one entry are shown, and not much more is read."""
     for n in range(0, 20, 2):
         worker.exchange(
             put(n, payload=b"x" * 600_000), put(n + 1, payload=b"x" * 600_000, partition=b"p%d" % n)
@@ -106,7 +104,7 @@ def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWo
     assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 16
 
 
-def test_of_one_partition_no_more_is_read_than_is_told(live: LiveFrontier, worker: HandWorker) -> None:
+def test_no_more_is_read_of_a_partition_than_is_reported(live: LiveFrontier, worker: HandWorker) -> None:
     """However many are asked for."""
     for n in range(0, 20, 2):
         worker.exchange(*[put(n + i, payload=b"x" * 600_000) for i in range(2)])
@@ -137,7 +135,7 @@ def test_what_came_back_or_is_delayed_keeps_to_the_bound(live: LiveFrontier, wor
         live.redis.delete(live.key(name))
 
 
-def test_a_stranger_s_bytes_are_told_and_do_nothing(dq: Any, worker: HandWorker) -> None:
+def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker) -> None:
     """What cannot be read is one of the entries; control characters do not reach the terminal."""
     odd = bytes((REQUEST,)) + msgpack.packb({1: "http://x/\x1b[31m\nforged", "kind": "other"})
     worker.exchange(*[put(n, payload=payload) for n, payload in enumerate((b"", b"\xffjunk", odd))])

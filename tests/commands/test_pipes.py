@@ -1,4 +1,4 @@
-"""Commands whose output nobody takes: the work is done all the same, and the exit status is that of it."""
+"""Commands whose output nobody takes: the work is done nevertheless, and the exit status is that of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.stored_counts import count
 def test_what_cannot_be_printed_does_not_change_what_is_done(
     make_project: Callable[..., Project], server: RedisServer
 ) -> None:
-    """A reader that has gone is silent; a disk that is full is told in one line, with exit status 1."""
+    """A reader that has gone is silent; a full disk is reported in one line, with exit status 1."""
     project = make_project([], redis_url=server.url)
     (project.folder / "urls.txt").write_text("no URL\nhttp://a.example/2\n")
     name, full = project.name, "standard output cannot be written: No space left on device"

@@ -87,7 +87,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     assert "\nscrapy dq: error: argument <command>: invalid choice: 'no-such'" in done.stderr
 
 
-def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
+def test_untrusted_values_do_not_control_the_terminal(
     make_project: Callable[..., Project], server: RedisServer
 ) -> None:
     """A crawl's name, in the one line that says what is wrong."""
@@ -101,7 +101,7 @@ def test_what_a_stranger_has_stored_is_no_order_to_the_terminal(
 
 
 def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., Project]) -> None:
-    """It is started for the moment; a spider that cannot be made is told, in JSON with the reason."""
+    """It is started for the moment; a spider that cannot be created is reported, in JSON with the reason."""
     broken = (
         "import scrapy\n\n\nclass Broken(scrapy.Spider):\n    name = 'broken'\n\n"
         "    def __init__(self, needed, **kwargs):\n        super().__init__(**kwargs)\n"

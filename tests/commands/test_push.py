@@ -92,7 +92,7 @@ def test_requests_are_signed_as_the_workers_do(push: Push, server: RedisServer, 
 
 
 def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """Each in its partition; those that the crawl knows are told as known."""
+    """Each in its partition; those that the crawl has seen are reported as seen."""
     assert push(f"{HOST}/1", f"{HOST}/2") | {"redis": ""} == {
         "crawl": live.crawl, "redis": "", "run": 0, "pushed": 2, "known": 0, "bad": 0,
     }  # fmt: skip
@@ -104,7 +104,7 @@ def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFronti
     assert "requests pushed  0\nalready seen     1" in push.text(f"{HOST}/1")
 
 
-def test_known_ones_are_pushed_all_the_same_if_asked(
+def test_seen_ones_are_pushed_nevertheless_on_request(
     push: Push, worker: HandWorker, live: LiveFrontier
 ) -> None:
     """With --dont-filter, or where a line says so; nothing is left in Redis that only a repeat would need."""
@@ -125,7 +125,7 @@ def test_options_hold_where_a_line_says_nothing(push: Push, worker: HandWorker) 
     assert (second["priority"], second["callback"], second["meta"]) == (-1, "parse", {"a": 1, "b": 3})
 
 
-def test_a_line_may_say_all_of_a_request(push: Push, worker: HandWorker) -> None:
+def test_a_line_may_set_every_attribute_of_a_request(push: Push, worker: HandWorker) -> None:
     """By the names that a request's attributes have; two that differ in method or body are two."""
     whole = {
         "url": f"{HOST}/1", "method": "POST", "headers": {"X-A": ["1", "2"]}, "body": "é",
@@ -149,7 +149,7 @@ def test_a_request_may_be_due_later(push: Push, worker: HandWorker, live: LiveFr
     assert "dq_delay" not in request.get("meta", {})
 
 
-def test_a_project_that_stores_no_url_is_told(push: Push, worker: HandWorker) -> None:
+def test_a_project_that_stores_no_url_is_reported(push: Push, worker: HandWorker) -> None:
     """Each request of its crawl stays in the worker that finds it."""
     with pytest.raises(CommandError, match="DQ_URL_SCHEMES"):
         push(f"{HOST}/1", DQ_URL_SCHEMES=[])
@@ -168,7 +168,7 @@ BAD = {
     '"http://x/"': "its JSON is a str",
     "{}": "it has no url",
     '{"url": 7}': "str",
-    '{"url": "http://x/", "form": 1}': "'form' is no attribute",
+    '{"url": "http://x/", "form": 1}': "'form' is not an attribute",
     '{"url": "http://x/", "callback": "nope"}': "has no callback 'nope'",
     '{"url": "http://x/", "callback": 5}': "has no callback 5",
     '{"url": "http://x/", "priority": "high"}': "priority",
@@ -182,14 +182,16 @@ BAD = {
     '{"url": "http://x/", "meta": {"download_slot": "a\\u0000"}}': "download slot",
     '{"url": "file:///etc/passwd"}': "DQ_URL_SCHEMES",
     "no url at all": "Missing scheme",
-    b"\xff\xfe": "no text in UTF-8",
+    b"\xff\xfe": "not valid UTF-8",
     "[" * 100_000: "begins like JSON",
     '{"url": "http://x/", "body": "' + "x" * 1_100_000 + '"}': "DQ_MAX_ENTRY_BYTES",
     "http://x/" + "x" * 9_000_000: "it is too long",
 }
 
 
-def test_bad_lines_are_told_with_their_numbers_and_the_rest_goes_on(push: Push, worker: HandWorker) -> None:
+def test_bad_lines_are_reported_with_their_numbers_and_the_rest_continues(
+    push: Push, worker: HandWorker
+) -> None:
     """One line for each, which says why; the exit status is 1."""
     lines: list[str | bytes] = ["# all that may be wrong", "", f"{HOST}/first"]
     for bad in BAD:
@@ -211,7 +213,7 @@ def test_strict_stops_at_the_first_bad_line(push: Push, worker: HandWorker) -> N
     assert push("nonsense", f"{HOST}/4", "--strict")["run"] is None
 
 
-def test_a_bad_url_of_the_command_line_is_told_by_itself(push: Push, worker: HandWorker) -> None:
+def test_a_bad_url_of_the_command_line_is_reported_alone(push: Push, worker: HandWorker) -> None:
     """There is no line to count."""
     assert push("nonsense", f"{HOST}/1")["pushed"] == 1
     assert push.dq.said == ["scrapy dq push: 'nonsense': ValueError: Missing scheme in request url: nonsense"]
@@ -224,7 +226,7 @@ def test_a_file_may_be_large(push: Push, worker: HandWorker) -> None:
     assert (found["pushed"], found["known"]) == (count, 0)
 
 
-def test_a_push_that_breaks_off_says_how_many_went_in(
+def test_an_interrupted_push_says_how_many_were_stored(
     push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not handed in does not count; standard error says why."""
@@ -244,7 +246,7 @@ def test_a_push_that_breaks_off_says_how_many_went_in(
     assert live.members() == {"worker"}
 
 
-def test_a_push_goes_on_if_nobody_can_be_woken(
+def test_a_push_continues_if_nobody_can_be_woken(
     push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an outage of a moment: what is put waits for Redis, and all lines go in."""
@@ -355,7 +357,7 @@ def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live:
     assert live.members() == {"worker"}
 
 
-def test_what_was_adopted_is_known(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+def test_what_was_adopted_counts_as_seen(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
     """By the name that scrapy-redis would give it."""
     live.call("adopt", worker.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
     assert push(f"{HOST}/1", f"{HOST}/2")["known"] == 1
@@ -425,7 +427,7 @@ def test_the_settings_may_delete_what_is_pushed(push: Push, live: LiveFrontier, 
     assert "SCHEDULER_FLUSH_ON_START" in push.text(f"{HOST}/1", SCHEDULER_FLUSH_ON_START=True)
 
 
-def test_a_run_that_began_meanwhile_is_told() -> None:
+def test_a_run_that_began_meanwhile_is_reported() -> None:
     """The workers that were seen were those of the run before it, which end with that."""
     seen = Overview("open", "epoch", 0, Census(workers=1), [Member("worker", {}, False, 0)])
     options = argparse.Namespace(spider="pushed", crawl="", spargs=[], json=False)

@@ -82,7 +82,7 @@ def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: H
     assert dq.status == 0
 
 
-def test_what_is_kept_nowhere_is_told(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_what_is_kept_nowhere_is_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """The others are moved; the exit status says that something was not."""
     end_badly(worker, 2)
     missing = ["0" * 24, "http://x.example/none"]
@@ -160,7 +160,7 @@ def test_what_is_typed_wrongly_changes_nothing(
     assert counts(live) == (0, 1, 1)
 
 
-def test_what_another_version_has_stored_is_told(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_what_another_version_has_stored_is_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """It stays as it is."""
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     worker.exchange(fail(1))
@@ -170,7 +170,7 @@ def test_what_another_version_has_stored_is_told(dq: Any, live: LiveFrontier, wo
     assert dq.status == 1
 
 
-def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
+def test_a_finished_run_says_how_to_continue(dq: Any, live: LiveFrontier) -> None:
     """It is opened again, with what it has seen."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, payload=stored(url(1))), want=1)
@@ -188,7 +188,7 @@ def test_a_finished_run_says_how_to_go_on(dq: Any, live: LiveFrontier) -> None:
     assert "No worker is alive. Continue with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")
 
 
-def test_who_leaves_meanwhile_is_not_counted_on(
+def test_a_worker_that_leaves_meanwhile_is_not_expected(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run was ending as it was opened again: it is said how to go on."""

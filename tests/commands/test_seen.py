@@ -49,7 +49,7 @@ def test_it_makes_what_the_settings_say(dq: Any, live: LiveFrontier, worker: Han
         dq.text("seen", "convert")
 
 
-def test_it_makes_what_it_is_told(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_it_makes_what_is_requested(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """And says what has to be set then, if the settings say something else."""
     worker.exchange(seen(1))
     worker.leave()
@@ -61,14 +61,14 @@ def test_it_makes_what_it_is_told(dq: Any, live: LiveFrontier, worker: HandWorke
 
 
 def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
-    """It says who; who is silent for long is dead, and in nobody's way."""
+    """It says who; a worker that is silent for long is dead, and blocks nobody."""
     beaten.exchange(seen(1))
     with pytest.raises(FrontierRefused, match=r"worker worker of crawl .* is alive: nothing was changed"):
         dq.text("seen", "convert", **COMPACT | TTL)
     assert kind(live) == "exact"
 
 
-def test_who_is_silent_is_in_nobodys_way(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_silent_worker_blocks_nobody(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """It is watched for DQ_WORKER_TTL."""
     worker.exchange(seen(1))
     dq.text("seen", "convert", **COMPACT | TTL)
@@ -77,7 +77,7 @@ def test_who_is_silent_is_in_nobodys_way(dq: Any, live: LiveFrontier, worker: Ha
     assert worker.exchange(seen(1)).dropped == (0,)
 
 
-def test_an_interrupt_says_how_it_goes_on(
+def test_an_interrupt_says_how_it_continues(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left, and that nobody can join before."""
@@ -100,7 +100,7 @@ def test_an_interrupt_says_how_it_goes_on(
     assert dq.found("status", "--no-rate")["seen"] == 30
 
 
-def test_a_crawl_that_is_not_there_is_told(dq: Any, live: LiveFrontier) -> None:
+def test_a_crawl_that_does_not_exist_is_reported(dq: Any, live: LiveFrontier) -> None:
     with pytest.raises(CommandError, match="there is no crawl"):
         dq.text("seen", "convert")
     assert live.dump() == {}
@@ -127,7 +127,7 @@ def test_a_clear_says_that_some_is_left(
     assert live.key_names() == {"discarded"}
 
 
-def test_a_crawl_goes_on_with_another_kind(
+def test_a_crawl_continues_with_another_kind(
     make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
 ) -> None:
     """It was begun as exact; no page is crawled twice, or left out, and a worker as before is refused."""

@@ -21,7 +21,7 @@ from support.redis_server import RedisServer
 from support.waiting import free_port
 
 
-def test_all_counts_are_told(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_all_counts_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """Each kind of entry under its own name, to programs and to people."""
     worker.exchange(*puts(b"a.example", 7), put(90, due_in=900), put(91, reason="odd"), want=4)
     first, second, third, _ = sorted(int(entry) for entry in worker.held)
@@ -55,7 +55,7 @@ def test_all_counts_are_told(dq: Any, live: LiveFrontier, worker: HandWorker) ->
 def test_pages_are_counted_over_an_interval(
     dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Done, failed and dead ones; what is left is told in time."""
+    """Done, failed and dead ones; what is left is given as a time."""
     worker.exchange(*puts(b"a", 100), want=30)
     held, sleep = sorted(int(entry) for entry in worker.held), time.sleep
 
@@ -74,7 +74,7 @@ def test_pages_are_counted_over_an_interval(
 def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Partitions with several priorities count with all of them; a list that is none counts nothing."""
+    """Partitions with several priorities count with all of them; an invalid list counts as empty."""
     worker.exchange(*[put(n, n % 3, partition=b"several") for n in range(30)])
     worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
     found = sizes(live.redis, live.crawl, 3)
@@ -134,7 +134,7 @@ def test_the_slowest_partitions_are_those_that_politeness_holds_up(dq: Any, live
     assert ["2", "s", "5", "0.5", "s", "plain.example"] in rows
 
 
-def test_if_the_largest_are_the_slowest_they_are_told_once(dq: Any, live: LiveFrontier) -> None:
+def test_if_the_largest_are_the_slowest_they_are_reported_once(dq: Any, live: LiveFrontier) -> None:
     """As with one delay for all."""
     worker = HandWorker(live, "worker", limited(60.0))
     worker.exchange(*puts(b"a.example", 3), *puts(b"b.example", 2, 50))
@@ -158,7 +158,7 @@ def test_the_slowest_of_a_great_many_are_found(dq: Any, live: LiveFrontier) -> N
     assert [each.partition for each in found.slowest[:2]] == ["p1234", "p2345"]
 
 
-def test_no_more_partitions_are_told_than_were_asked_for(live: LiveFrontier, worker: HandWorker) -> None:
+def test_no_more_partitions_are_reported_than_were_requested(live: LiveFrontier, worker: HandWorker) -> None:
     """Of those that are looked at in one part; the reply is short."""
     for n in range(40):
         worker.exchange(*puts(b"p%d" % n, n + 1, 100 * n))
@@ -182,7 +182,7 @@ def test_the_time_left_is_not_less_than_the_slowest_partition_takes(
     assert dq.found("status")["left_s"] == 400  # one of five is in flight
 
 
-def test_of_two_runs_no_rate_is_told(
+def test_no_rate_is_reported_across_two_runs(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their counts begin at 0 each."""
@@ -250,7 +250,7 @@ def test_a_user_with_the_rights_of_a_worker_may_look(
     live.close()
 
 
-def test_a_crawl_that_is_not_there_is_told_with_the_nearest(
+def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
     """Every command of one crawl says so; its name may hold anything."""
@@ -281,7 +281,9 @@ def test_the_search_for_names_ends_in_time(start_redis: Callable[..., RedisServe
         assert client.info("commandstats")["cmdstat_scan"]["calls"] == 3
 
 
-def test_a_redis_that_goes_away_meanwhile_is_told(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_redis_that_becomes_unavailable_meanwhile_is_reported(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     """By where it is, and what that means."""
     server = start_redis()
 
@@ -302,7 +304,7 @@ def test_without_redis_one_line_tells_it(dq_at: Callable[[str], Any]) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_a_wrong_password_is_told_without_it(dq_at: Callable[[str], Any], server: RedisServer) -> None:
+def test_a_wrong_password_is_reported_without_it(dq_at: Callable[[str], Any], server: RedisServer) -> None:
     """As a worker tells it."""
     with pytest.raises(FrontierRefused, match="denies access") as told:
         dq_at(server.url.replace("s3cr3t-w0rd", "wr0ng-w0rd")).text("status")

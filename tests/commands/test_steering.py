@@ -24,7 +24,7 @@ SOON_S = 2.0
 START_S = 2.0
 
 
-def test_they_say_whom_it_was_told(dq: Any, worker: HandWorker) -> None:
+def test_they_say_which_workers_were_notified(dq: Any, worker: HandWorker) -> None:
     """How many workers, and how much they hold; with --json what holds now."""
     worker.exchange(put(1), put(2), want=1)
     name = f"Crawl {dq.crawl!r}: "
@@ -83,7 +83,7 @@ def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
 
 
 @pytest.mark.parametrize("word", ["pause", "drain", "resume", "stop"])
-def test_a_crawl_that_is_not_there_is_named(dq: Any, word: str) -> None:
+def test_a_crawl_that_does_not_exist_is_named(dq: Any, word: str) -> None:
     with pytest.raises(CommandError, match="there is no crawl"):
         dq.text(word)
 

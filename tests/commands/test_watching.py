@@ -56,7 +56,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
 def test_elsewhere_than_in_a_terminal_each_look_is_a_line(
     dq: Any, worker: HandWorker, meanwhile: Meanwhile
 ) -> None:
-    """It ends with Ctrl-C and exit status 0; a finished crawl is told, and watched on."""
+    """It ends with Ctrl-C and exit status 0; a finished crawl is reported, and still watched."""
     worker.exchange(*puts(b"a.example", 1200), want=700)
     held = sorted(int(entry) for entry in worker.held)
 
@@ -86,7 +86,7 @@ def test_as_json_each_look_is_an_object(
     assert "no longer exists" in second["error"]
 
 
-def test_an_outage_is_told_and_outlived(
+def test_an_outage_is_reported_and_outlived(
     dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer], meanwhile: Meanwhile
 ) -> None:
     """Without the password; what is there afterwards is shown again."""
@@ -99,7 +99,7 @@ def test_an_outage_is_told_and_outlived(
     assert [line[8:20] for line in lines] == [" 0 of 1, 0 f", " Redis does ", " 0 of 1, 0 f"]
 
 
-def test_what_is_in_vain_from_the_beginning_is_a_failure(dq: Any, worker: HandWorker) -> None:
+def test_what_cannot_succeed_from_the_beginning_is_a_failure(dq: Any, worker: HandWorker) -> None:
     """A name that is typed wrongly is not waited for."""
     with pytest.raises(CommandError, match="there is no crawl"):
         dq.text("status", "--watch", "--crawl", "another")
@@ -201,7 +201,7 @@ def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int)
     assert ("29 min 59 s" in text) == (columns >= 80)
 
 
-def test_what_holds_the_crawl_up_stands_beside_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_delays_the_crawl_is_shown_beside_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the view and in a line."""
     monkeypatch.setitem(STATUS, "hold", "paused")
     assert "open, paused" in shown(80, 24, color_system=None)

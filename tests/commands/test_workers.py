@@ -1,4 +1,4 @@
-"""`scrapy dq workers`: who is registered, and what is known of each."""
+"""`scrapy dq workers`: which are registered, and what is known of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 
 
-def test_workers_are_told_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
+def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
     """One of this process, one whose process is gone, one of another machine, one that is fenced."""
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
@@ -43,10 +43,10 @@ def test_workers_are_told_with_what_is_known_of_them(dq: Any, live: LiveFrontier
     assert len(text.splitlines()) == 6
 
 
-def test_who_beats_while_it_is_watched_is_alive(
+def test_a_worker_that_beats_while_it_is_watched_is_alive(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No beat tells something after 2.5 s only; who is stalled is one whose process is there."""
+    """No beat tells something after 2.5 s only; a stalled worker is one whose process exists."""
     for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
     live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))
@@ -75,7 +75,7 @@ def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest
     def crawl_meanwhile(seconds: float) -> None:
         quick.exchange(*map(ack, held[:5]), fail(held[5]))
         HandWorker(live, "new")
-        live.redis.hset(live.key("worker:slow"), "done", 40)  # Redis came back older
+        live.redis.hset(live.key("worker:slow"), "done", 40)  # Redis was rolled back
         sleep(0.05)
 
     monkeypatch.setattr(time, "sleep", crawl_meanwhile)
@@ -86,7 +86,7 @@ def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest
     assert slow.leave()[0] == 0
 
 
-def test_since_is_told_by_the_clock_of_redis(
+def test_since_is_reported_by_the_clock_of_redis(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --no-rate after one look; what a record does not say is not made up."""
@@ -103,7 +103,7 @@ def test_since_is_told_by_the_clock_of_redis(
     assert "2 h 1 min" in dq.text("workers", "--no-rate")
 
 
-def test_ids_are_told_where_there_is_room(
+def test_ids_are_shown_where_there_is_room(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long host name goes on in the next line; no number is cut."""

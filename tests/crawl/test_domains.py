@@ -36,7 +36,7 @@ def by_host(log: list[Asked]) -> dict[str, list[Asked]]:
 
 
 def crawl(project: Project, workers: int, timeout_s: float = 90.0) -> None:
-    """Crawl to the end with so many workers, of which each takes part as far as it can."""
+    """Crawl to the end with that many workers, of which each takes part as far as it can."""
     project.start_workers(workers)
     assert project.wait(timeout_s) == ["finished"] * workers
 
@@ -52,7 +52,7 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     start_domains: StartDomains,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Half a second between any two requests to a domain, whoever sends them; and no domain is forgotten."""
+    """Half a second between any two requests to a domain, from any worker; and no domain is forgotten."""
     site = start_domains(count=20, pages=12)
     settings = {**QUICK, "DQ_DOMAIN_DELAY": 0.5}
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
@@ -106,7 +106,7 @@ def test_all_workers_stay_away_while_a_site_asks_for_it(
     make_project: MakeProject,
     start_domains: StartDomains,
 ) -> None:
-    """One worker sees Retry-After: 5, all are told and stay away, until the time is over."""
+    """One worker sees Retry-After: 5, all are notified and wait until the time is over."""
     site = start_domains(count=2, pages=500)
     asking, other = site.domains.quick_hosts
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=QUICK)
@@ -118,7 +118,7 @@ def test_all_workers_stay_away_while_a_site_asks_for_it(
     hosts = by_host(site.log())
     (refused,) = [asked for asked in hosts[asking] if asked.status != 200]
     later = [asked.at_s - refused.at_s for asked in hosts[asking] if asked.at_s > refused.at_s]
-    # What was under way, or leased before it was told, comes yet; then nobody. A date has whole seconds.
+    # What was under way, or leased before the notice, still comes; then nothing. A date has whole seconds.
     away_s = 4.9 if not how else 3.9
     assert sum(gap < away_s for gap in later) < 100
     assert not [gap for gap in later if 3 < gap < away_s]

@@ -61,7 +61,7 @@ def test_a_crawl_spider_and_the_consumer_of_its_items(
     assert worker.close_reason == "finished"
     assert consumer.wait(30) == 0
     lines = consumer.text.splitlines()
-    # The page that it starts from is nobody's link.
+    # No page links to the start page.
     assert {line.split()[0] for line in lines} == {site.url(path) for path in site.paths - {"/p/0"}}
     assert len(lines) == PAGES - 1
 
@@ -82,7 +82,7 @@ def test_spiders_that_are_fed(run: Crawl, redis: RedisServer, site: TreeSite, sp
     assert items == (2 if spider == "fed" else PAGES - 1)
 
 
-def test_what_scrapy_redis_had_no_word_for(tmp_path: Path, redis: RedisServer, site: TreeSite) -> None:
+def test_what_scrapy_redis_did_not_support(tmp_path: Path, redis: RedisServer, site: TreeSite) -> None:
     """On scrapy_dq the run is finished in the end; its settings are understood, nothing is warned about."""
     project = ScrapyRedisProject(tmp_path, "scrapy_dq", redis.url, site.start_url)
     worker = project.crawl("tree")

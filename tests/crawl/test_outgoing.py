@@ -100,7 +100,7 @@ def test_a_connection_that_is_slow_to_be_set_up_takes_nothing_from_the_delay(
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-def test_a_slow_answer_does_not_hold_up_the_next_request(
+def test_a_slow_answer_does_not_delay_the_next_request(
     tls: bool,
     redis_server: RedisServer,
     make_project: MakeProject,
@@ -119,7 +119,7 @@ def test_a_slow_answer_does_not_hold_up_the_next_request(
     assert min(site.gaps) >= 0.1 - TICK_S
 
 
-def test_a_connection_that_is_kept_open_tells_as_well(
+def test_a_connection_that_is_kept_open_is_measured_as_well(
     redis_server: RedisServer, make_project: MakeProject
 ) -> None:
     """No rate is lost to slow answers where connections are used again."""

@@ -59,7 +59,7 @@ class ProjectSpider(TreeSpider):
 """
 
 
-def test_a_start_that_goes_on_is_named(
+def test_a_start_that_continues_is_named(
     start_redis: Callable[..., RedisServer],
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],

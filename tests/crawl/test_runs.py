@@ -57,7 +57,7 @@ class RenamedSpider(TreeSpider):
 
 
 def key_names(redis: RedisServer, crawl: str) -> set[str]:
-    """Return what stands in Redis under the prefix of *crawl*, without the prefix."""
+    """Return what is in Redis under the prefix of *crawl*, without the prefix."""
     with connect_url(redis.url) as client:
         return {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, crawl)}
 
@@ -271,7 +271,7 @@ def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
     assert sum(done.values()) - len(done) <= held
     assert not RedisDirectory(folder).server_lives()
     with suppress(psutil.NoSuchProcess):
-        # It is nobody's child here; where pid 1 reaps none, its zombie stays.
+        # It has no parent here; where pid 1 reaps none, its zombie stays.
         assert psutil.Process(server).status() == psutil.STATUS_ZOMBIE
     others = stat.S_IRWXG | stat.S_IRWXO
     for path in (folder, *folder.rglob("*")):

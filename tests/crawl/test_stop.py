@@ -133,7 +133,7 @@ def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
-    """CLOSESPIDER_PAGECOUNT closes one of two workers; the other goes on as if nothing had happened."""
+    """CLOSESPIDER_PAGECOUNT closes one of two workers; the other continues as if nothing had happened."""
     redis = start_redis(appendonly=True)
     site = start_site(pages=150, latency_s=0.1)
     project = make_project([site.start_url], redis_url=redis.url, spider=GATHERED)

@@ -130,7 +130,7 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
 def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
     scene: Callable[..., Scene],
 ) -> None:
-    """What makes a process a worker of a crew is no setting that a project has."""
+    """What makes a process a worker of a crew is not a setting of the project."""
     here = scene(pages=5)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(OWN_EXTENSIONS)
     crew = here.crew("-w", "1", "-o", "items.jsonl", "--log-dir", "logs")
@@ -166,7 +166,7 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     """By themselves, within the grace; the next one joins their parts with its own."""
     here = scene(pages=80, latency_s=0.3)
     crew = start_and_wait(here)
-    # Who joins the parts would wait for the workers, though their parent is gone.
+    # Joining the parts would wait for the workers, though their parent is gone.
     assert is_locked(here.feed.with_name("items.jsonl.parts") / "workers.lock")
     crew.kill()
     killed = Stopwatch()
@@ -210,7 +210,7 @@ def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
     assert len(here.feed.read_text().splitlines()) == 5 + 2 * (flag == "-o")
 
 
-def test_ctrl_c_stops_gracefully_and_the_same_command_goes_on(
+def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     scene: Callable[..., Scene], redis_server: RedisServer
 ) -> None:
     """Exit status 1; what is done is in the feed, also with -O, and no page is crawled twice."""
@@ -313,7 +313,7 @@ def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
     assert len(crew.pids) == 2
 
 
-def test_what_all_workers_are_told_goes_for_those_that_are_down(
+def test_what_all_workers_are_told_applies_to_those_that_are_down(
     scene: Callable[..., Scene], redis_server: RedisServer
 ) -> None:
     """One that died before `scrapy dq stop` is not started again; one that begins meanwhile closes."""
@@ -337,7 +337,9 @@ def test_what_all_workers_are_told_goes_for_those_that_are_down(
 @pytest.mark.parametrize(
     "where", ["| head -c 1", "2>&1 | head -n 1", "> /dev/full", "2> /dev/full", ">&- 2>&-"]
 )
-def test_the_exit_status_is_that_of_the_crawl_whoever_reads(scene: Callable[..., Scene], where: str) -> None:
+def test_the_exit_status_is_that_of_the_crawl_even_if_the_reader_ends(
+    scene: Callable[..., Scene], where: str
+) -> None:
     """A pipe whose reader has gone, a disk that is full: the feed is joined, and that is what counts."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]

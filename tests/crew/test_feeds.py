@@ -187,7 +187,7 @@ def joined_csv(folder: Path, kwargs: dict[str, Any]) -> str:
 
 
 def test_columns_that_were_asked_for_stay_and_a_full_disk_adds_none(tmp_path: Path) -> None:
-    """So do those of a file that is no part, which nobody joins."""
+    """So do those of a file that is not a part and is not joined."""
     with exporting(tmp_path / "0.part", fields_to_export=["a"]) as exporter:
         exporter.export_item({"a": 1, "b": 2})
     assert (tmp_path / "0.part").read_text() == "a\n1\n"
@@ -218,7 +218,7 @@ class SyncedBefore(io.FileIO):
         return super().write(data)
 
 
-def test_a_write_just_after_an_fsync_is_brought_to_the_disk_too(tmp_path: Path) -> None:
+def test_a_write_just_after_an_fsync_is_synced_too(tmp_path: Path) -> None:
     """Whenever the thread was at work, it knows that something was written since."""
     file = type("Synced", (_Whole, SyncedBefore), {})(str(tmp_path / "items"), "ab")
     file.write(b"an item")

@@ -129,7 +129,7 @@ def test_csv_columns_may_change_within_a_part(join: JoinText) -> None:
     assert list(csv.reader(io.StringIO(found, newline=""))) == [
         ["a", "b\r\n", "c"], ["0", "", ""], ["1", "", ""], ["2", "3", ""], ['\r\n""+columns+x\r\n', "", ""]
     ]  # fmt: skip
-    # Of the user's own nothing is taken for ours.
+    # Nothing of the user's own file is treated as ours.
     assert join("csv", "a\r\n", before='a\r\n""+columns+b\r\n') == 'a\r\n""+columns+b\r\n'
 
 
@@ -171,7 +171,7 @@ def test_json_arrays_become_one(join: JoinText) -> None:
     assert json.loads(found) == [{"b": 1}, {"b": 2}, {"a": '][,"'}, {"a": [1, {"b": 2}]}, {"a": "é"}]
     assert join("json", "[\n\n]") == "[\n]"
     assert json.loads(join("json", '[\n    {\n        "a": 1\n    }\n]', "[", count=1)) == [{"a": 1}]
-    with pytest.raises(CrewError, match="is no JSON from here on: 'nonsense'"):
+    with pytest.raises(CrewError, match="is not valid JSON from here on: 'nonsense'"):
         join("json", "[]", before="nonsense")
 
 

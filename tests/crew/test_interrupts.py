@@ -36,7 +36,7 @@ def test_ctrl_c_in_the_first_moments_is_a_line(scene: Callable[..., Scene], modu
 
 
 def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene]) -> None:
-    """The table comes all the same, with the exit status of the crawl; a second one ends what hangs."""
+    """The table comes nevertheless, with the exit status of the crawl; a second one ends what hangs."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
     for signals, status in ((1, 0), (2, -signal.SIGINT)):

@@ -1,4 +1,4 @@
-"""Parts become the feed once, whenever whoever joins them is killed; other runs and -O are respected."""
+"""Parts are joined once, whenever the joining process is killed; other runs and -O are respected."""
 
 from __future__ import annotations
 
@@ -114,15 +114,15 @@ def test_a_folder_that_somebody_else_may_write_to_is_refused(
     ])  # fmt: skip
 
 
-def test_notes_that_cannot_be_written_are_told_before_anything_is_crawled(feed: Feed) -> None:
+def test_notes_that_cannot_be_written_are_reported_before_anything_is_crawled(feed: Feed) -> None:
     """Without them -O could not tell later what the feed holds."""
     feed.notes.write_text("no folder")
-    with pytest.raises(CrewError, match="holds cannot be noted"), feed.joining().held():
+    with pytest.raises(CrewError, match="holds cannot be recorded"), feed.joining().held():
         pass
     assert not feed.parts.exists()
 
 
-def test_a_run_that_goes_on_appends_even_with_overwrite(feed: Feed) -> None:
+def test_a_run_that_continues_appends_even_with_overwrite(feed: Feed) -> None:
     """The first half of the same run stays, also if it was finished; a feed of another run is replaced."""
     feed.target.write_text("old\n")
     feed.write_part("1\n")
@@ -146,7 +146,7 @@ def test_a_crew_that_came_too_late_empties_no_feed(feed: Feed) -> None:
     feed.write_part("")
     assert feed.join(overwrite=True, took_part=False) is None
     assert feed.lines == ["1"]
-    assert "left as it is" in feed.said[0]
+    assert "left unchanged" in feed.said[0]
     assert not feed.parts.exists()
     feed.target.write_text("0\n")
     following = Run("epoch", 4)
@@ -170,7 +170,7 @@ def test_parts_of_other_runs_are_joined_or_with_overwrite_left_out(feed: Feed) -
     feed.join(run=Run("epoch", 4), overwrite=True)
     assert feed.lines == ["4"]
     assert not feed.parts.exists()
-    assert ["joined with it" in feed.said[0], "left out" in feed.said[1]] == [True, True]
+    assert ["also joined" in feed.said[0], "discarded" in feed.said[1]] == [True, True]
 
 
 def test_without_parts_nothing_is_touched(feed: Feed) -> None:
@@ -199,7 +199,7 @@ def test_parts_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "parts").stat().st_mode & 0o777 == 0o700
 
 
-def test_who_still_writes_is_waited_for(feed: Feed) -> None:
+def test_a_worker_that_still_writes_is_waited_for(feed: Feed) -> None:
     """Workers outlive a killed parent for a moment: their part is not removed under them."""
     part = feed.write_part("1\n")
     lock = write_lock(feed.parts)
@@ -245,14 +245,12 @@ def test_a_feed_that_cannot_be_written_keeps_its_parts(feed: Feed, monkeypatch: 
     assert feed.lines == ["1"]
 
 
-def test_a_feed_that_turns_out_to_be_no_json_is_told_like_others(feed: Feed) -> None:
+def test_a_feed_with_invalid_json_is_reported_like_others(feed: Feed) -> None:
     """The first of it may look like JSON; where the parts are is said."""
     feed.target.write_text("[1, nonsense]")
     feed.write_part("[2]")
     joining = feed.joining(kind="json")
-    says = (
-        r"items.jsonl cannot be joined: .*is no JSON from here on: 'nonsense]'. Its parts stay in .*parts; "
-    )
+    says = r"cannot be joined: .*is not valid JSON from here on: 'nonsense]'. Its parts stay in .*parts; "
     with joining.held(), pytest.raises(CrewError, match=says):
         joining.join(THIS, NoBar(), lambda: None)
     assert feed.lines == ["[1, nonsense]"]
@@ -320,7 +318,7 @@ def killed_at(step: int, work: Callable[[], Any]) -> bool:
 
 
 def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
-    """Of what has another name, there is none."""
+    """Another name has no run."""
     assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
     assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
     assert PartsFolder(tmp_path / "x.csv", tmp_path).path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"

@@ -51,7 +51,7 @@ def test_an_invitation_is_taken_once_and_handed_to_no_child(
     assert Handshake.take() is None
 
 
-def test_who_has_the_variable_but_not_the_pipes_is_in_no_crew(
+def test_a_process_with_the_variable_but_not_the_pipes_is_in_no_crew(
     pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A crawl that a worker's spider starts itself, say; nor is nonsense a handshake."""
@@ -77,7 +77,7 @@ def test_a_crawl_that_no_crew_has_started_has_no_agent() -> None:
         WorkerAgent.from_crawler(Crawler(Spider))
 
 
-def test_a_parent_that_does_not_read_holds_up_no_worker() -> None:
+def test_a_parent_that_does_not_read_delays_no_worker() -> None:
     """Reports that find no room are dropped; each that was sent arrives whole."""
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
@@ -189,13 +189,13 @@ def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:
     assert first[0].read_text() == "of the first"
 
 
-def test_how_a_worker_ended_is_told_in_words() -> None:
+def test_how_a_worker_ended_is_reported_in_words() -> None:
     """By the name of the signal, if it has one."""
     ends = [how_it_ended(status) for status in (1, -9, -250)]
     assert ends == ["exit status 1", "killed by SIGKILL", "killed by signal 250"]
 
 
-def test_the_end_of_a_terminal_is_no_second_demand() -> None:
+def test_the_end_of_a_terminal_is_not_a_second_signal() -> None:
     """Both its shell and the kernel may say it, and SIGTERM may come before; Ctrl-C counts each time."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:

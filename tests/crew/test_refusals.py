@@ -24,9 +24,9 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
         (["-o", "items-%(batch_id)d.csv", "-s", "FEED_EXPORT_BATCH_ITEM_COUNT=5"], "batches of several"),
         (["-o", "items.csv", "-s", "FEED_EXPORT_ENCODING=utf-16"], "in the encoding 'utf-16'"),
         (["-o", "/proc/items.jsonl"], "/proc/items.jsonl.parts cannot be used: "),
-        (["-o", "notes.json"], "notes.json: it is no JSON array. -O would replace it"),
-        (["-o", "notes.csv"], "notes.csv: its first line is no text: "),
-        (["-o", "folder.jsonl"], "it is no regular file"),
+        (["-o", "notes.json"], "notes.json: it is not a JSON array. -O would replace it"),
+        (["-o", "notes.csv"], "notes.csv: its first line is not text: "),
+        (["-o", "folder.jsonl"], "it is not a regular file"),
         (["-o", "items.nonsense"], "Unrecognized output format"),
         (["-s", 'FEEDS={"a.jl": {"format": "jl", "item_classes": ["no.Item"]}}'], "No module named 'no'"),
         (["-s", "DQ_ENABLED=0"], "DQ_ENABLED = False"),
@@ -48,7 +48,7 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
     near = run_dq(here.project, "crawl", name[:-1])
     assert f"did you mean {name!r}?" in near.stderr
     mixed = run_dq(here.project, "crawl", name, "-o", "-:jsonlines")
-    assert "the workers would mix on standard output. Either write it to a file" in mixed.stderr
+    assert "the output of the workers would mix on standard output. Either write it to a file" in mixed.stderr
     assert run_dq(here.project, "crawl", name, "-w", "0").returncode == 2
     assert here.done() == 0
 

@@ -51,7 +51,7 @@ user.release()
 
 
 class User:
-    """A process that acquires once the file *go* is there, and releases when told to."""
+    """A process that acquires once the file *go* is there, and releases on request."""
 
     def __init__(self, place: Place, go: Path, **environ: str) -> None:
         self._output = Path(tempfile.mkstemp(dir=place.home, suffix=".out")[1])
@@ -141,7 +141,7 @@ class Place:
         return path
 
     def fill(self, keys: int) -> None:
-        """Store so many keys, and stop the server."""
+        """Store that many keys, and stop the server."""
         user = self.user()
         pipe = self.client(user).pipeline()
         for number in range(keys):
@@ -255,7 +255,7 @@ def test_six_processes_that_start_at_once_get_one_server(place: Place) -> None:
 
 
 @every_kind
-def test_a_release_never_takes_the_server_from_one_who_acquires(place: Place) -> None:
+def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Place) -> None:
     """However starts and stops interleave, who has acquired is answered, and no write is lost."""
     problems: list[BaseException] = []
 
@@ -280,7 +280,7 @@ def test_a_release_never_takes_the_server_from_one_who_acquires(place: Place) ->
     assert place.log().count("is starting") > 1, "the test has tested nothing"
 
 
-def test_who_acquires_as_another_has_released_is_not_refused(
+def test_a_process_that_acquires_as_another_has_released_is_not_refused(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last one to leave holds users.lock exclusively for a while: not beyond start.lock."""
@@ -342,10 +342,10 @@ def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None
     assert place.client(users[1]).ping()
 
 
-def test_a_server_that_dies_while_it_loads_is_started_again_by_who_joined(
+def test_a_server_that_dies_while_it_loads_is_started_again_by_a_process_that_joined(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who has not started it does not take its end for a broken AOF, but tries for itself."""
+    """A process that did not start it does not see its end as a broken AOF, but tries itself."""
     caplog.set_level(logging.INFO)
     place.fill(15_000)
     place.load_slowly(10)
@@ -410,7 +410,7 @@ def test_a_stuck_script_keeps_nobody_out_and_does_not_outlive_its_users(place: P
 
 @every_kind
 def test_ensure_leaves_a_live_server_alone(place: Place) -> None:
-    """While it answers nothing is started; whoever does not use it cannot have it started."""
+    """While it answers, nothing is started; only a user can have it started."""
     user = place.user()
     with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
         user.ensure()
@@ -423,7 +423,7 @@ def test_ensure_leaves_a_live_server_alone(place: Place) -> None:
 
 @every_kind
 def test_acquire_replaces_a_killed_server(place: Place) -> None:
-    """The socket and the pid file that a killed server left mislead nobody, whoever has that pid now."""
+    """The socket and the pid file of a killed server mislead nobody, even if that pid is used again."""
     place.client(place.user()).set("page", "1")
     (left,) = place._users
     kill(left.pid)
@@ -499,7 +499,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 @every_kind
-def test_the_server_keeps_what_it_is_told(place: Place) -> None:
+def test_the_server_runs_with_the_given_options(place: Place) -> None:
     """An AOF in the directory, synced every second, nothing evicted, no RDB."""
     config = place.client(place.user()).config_get("*")
     assert config["dir"] == str(place.directory)
@@ -511,8 +511,8 @@ def test_the_server_keeps_what_it_is_told(place: Place) -> None:
 
 
 @every_kind
-def test_the_server_is_a_stranger_to_its_starter(place: Place) -> None:
-    """It inherits the lock that says it lives and no other; alive or dead it is no child of ours."""
+def test_the_server_is_not_a_child_of_its_starter(place: Place) -> None:
+    """It inherits the lock that says it lives and no other; alive or dead it is not our child."""
     user = place.user()
     user.acquire()
     place.note_server()
@@ -524,8 +524,8 @@ def test_the_server_is_a_stranger_to_its_starter(place: Place) -> None:
     assert not [c for c in psutil.Process().children() if c.status() == psutil.STATUS_ZOMBIE]
 
 
-def test_a_long_path_gets_a_short_way_to_its_socket(place: Place) -> None:
-    """A socket's path has little room; workers with other temporary folders share the server all the same."""
+def test_a_long_path_gets_a_short_symlink_to_its_socket(place: Place) -> None:
+    """A socket's path has little room; workers with other temporary folders share the server nevertheless."""
     place.directory = place.home / ("long" * 50) / "dq"
     user = place.user()
     path = user.acquire()
@@ -543,7 +543,7 @@ def test_a_long_path_gets_a_short_way_to_its_socket(place: Place) -> None:
     assert not Path(other_path).parent.is_symlink(), "the one in /tmp"
 
 
-def test_a_short_way_that_somebody_else_laid_is_not_taken(place: Place) -> None:
+def test_a_symlink_that_another_user_made_is_not_used(place: Place) -> None:
     """Anybody can make that name in the temporary folder first: another one is made, while there is one."""
     place.directory = place.home / ("long" * 50) / "dq"
     user = place.user()
@@ -609,8 +609,8 @@ def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
     assert run_python(script) == "True True\n"
 
 
-def test_a_child_forked_at_a_bad_moment_holds_nothing_up(place: Place) -> None:
-    """It has copies of the descriptors; what the parent unlocks is unlocked all the same."""
+def test_a_child_forked_at_a_bad_moment_delays_nothing(place: Place) -> None:
+    """It has copies of the descriptors; what the parent unlocks is unlocked nevertheless."""
     script = f"""
         import fcntl, os, signal, time
         from pathlib import Path
@@ -691,7 +691,7 @@ def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: py
     ],
     ids=["old", "another", "broken", "hanging"],
 )
-def test_an_unfit_binary_on_the_path_is_passed_over(
+def test_an_unfit_binary_on_the_path_is_skipped(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
 ) -> None:
     """The wheel's serves instead; named explicitly, the unfit one is an error that says why."""
@@ -740,10 +740,10 @@ def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
     assert begin.seconds < 10
     pid = int(pid_file.read_text())
     wait_until(lambda: not lives(pid), "the wrapper's child to end")
-    assert not (place.directory / "redis.pid").exists(), "the pid of a server that is no more"
+    assert not (place.directory / "redis.pid").exists(), "the pid of a server that has ended"
 
 
-def test_what_a_binary_says_before_it_has_a_log_is_told(place: Place) -> None:
+def test_what_a_binary_says_before_it_has_a_log_is_reported(place: Place) -> None:
     """A wrong option or a missing library goes to standard error; the error shows it."""
     place.binary = str(
         place.script('[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit\necho boom >&2; exit 7')
@@ -755,7 +755,7 @@ def test_what_a_binary_says_before_it_has_a_log_is_told(place: Place) -> None:
 def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place: Place, newer_binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """6.2 would come up empty and say nothing: it is passed over, or refused with both versions named."""
+    """6.2 would silently start empty: it is skipped, or refused with both versions named."""
     wheel, place.binary = place.binary, newer_binary
     user = place.user()
     place.client(user).set("page", "1")
@@ -829,7 +829,7 @@ def test_who_reads_whose_data(binary: str, data: str, readable: bool) -> None:
 
 @every_kind
 def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
-    """What Redis says of it stands in the error, with the path of the log; the second try says it, too."""
+    """What Redis says of it is in the error, with the path of the log; the second try says it, too."""
     user = place.user()
     place.client(user).set("page", "1")
     user.release()

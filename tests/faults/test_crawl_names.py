@@ -71,7 +71,7 @@ def everything(client: redis.Redis) -> dict[bytes, bytes | None]:
 
 
 def live_through(live: LiveFrontier) -> Iterator[str]:
-    """Let workers join, exchange, die, leave and begin anew; yield what was done, after each step."""
+    """Let workers join, exchange, die, leave and begin again; yield what was done, after each step."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     yield "join"
     worker.exchange(*(put(n, n) for n in range(4)), want=2)
@@ -130,7 +130,7 @@ NASTY = (
 
 
 @pytest.mark.parametrize("chosen", [NASTY[:4], pytest.param(NASTY, marks=pytest.mark.soak)], ids=len)
-def test_crawls_of_nasty_names_run_side_by_side(
+def test_crawls_with_unusual_names_run_side_by_side(
     chosen: Sequence[str],
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],
@@ -165,10 +165,10 @@ def test_crawls_of_nasty_names_run_side_by_side(
 
 
 @pytest.mark.parametrize("setting", ["DQ_CRAWL", "DQ_RUN_NAME"])
-def test_a_name_that_is_no_text_is_refused(
+def test_a_name_that_is_not_text_is_refused(
     setting: str, fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
 ) -> None:
-    """An argument whose bytes are no UTF-8 stops the crawl before Redis is touched; the error names it."""
+    """An argument whose bytes are not UTF-8 stops the crawl before Redis is touched; the error names it."""
     crawl = fault_crawl(fault_redis, site={"pages": 1})
     worker = crawl.project.run_worker(
         settings={setting: "%(category)s"}, args={"category": b"b\xff".decode(errors="surrogateescape")}
@@ -179,7 +179,7 @@ def test_a_name_that_is_no_text_is_refused(
         assert client.dbsize() == 0
 
 
-def test_an_argument_that_is_no_text_is_no_obstacle(
+def test_an_argument_that_is_not_text_is_no_obstacle(
     fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
 ) -> None:
     """Scrapy takes any bytes as `-a`, say the name of a file: so does a crawl that is not named after it."""

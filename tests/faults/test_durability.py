@@ -1,4 +1,4 @@
-"""What was put by a process that has gone: Redis loses its power, comes back older, or fails over."""
+"""What was put by a process that has gone: Redis loses its power, is rolled back, or fails over."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_was_put_is_on_the_disk_when_it_is_flushed(powered: PoweredRedis, c
         flushing.wait()
 
 
-def test_who_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
+def test_a_worker_that_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
     """A consumer waits for no disk."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     before = asked(powered.server)
@@ -109,7 +109,7 @@ def test_who_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: s
     assert asked(powered.server) == before
 
 
-def test_a_disk_that_takes_too_long_is_told(
+def test_a_disk_that_takes_too_long_is_reported(
     powered: PoweredRedis, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """close() gives up after DQ_SHUTDOWN_GRACE, and says what is not certain; the item stays."""
@@ -124,7 +124,7 @@ def test_a_disk_that_takes_too_long_is_told(
     powered.open_gate()
 
 
-def test_redis_comes_back_older_while_a_queue_closes(powered: PoweredRedis, crawl_name: str) -> None:
+def test_redis_is_rolled_back_while_a_queue_closes(powered: PoweredRedis, crawl_name: str) -> None:
     """What it forgot is stored again, and waited for again."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     q.put("second")

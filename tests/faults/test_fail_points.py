@@ -114,7 +114,7 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     ("place", "on_pass"),
     [*times("between fence and drain", 1, 1, 1), *times("between two steps of the drain", 1, 2, 3)],
 )
-def test_a_reclaim_that_breaks_off_is_taken_up_again(
+def test_an_interrupted_reclaim_is_resumed(
     place: str, on_pass: int, crawl: FaultCrawl, figures: Callable[..., None]
 ) -> None:
     """One worker is killed, one dies while it reclaims from the first: the third has all requests."""

@@ -69,7 +69,7 @@ def watched(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) ->
 
 
 def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
-    """Assert that *worker* settled all, told each dead letter once, and did nothing that it should not."""
+    """Assert that *worker* settled all, reported each dead letter once, and did nothing forbidden."""
     verdict = crawl.verdict()
     assert not verdict.lost
     assert verdict.reasons == ("finished",)
@@ -104,8 +104,8 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
     hostile = {
-        entry({CLASS: "canary_module.Mine", URL: page}): "no imported subclass of Request",
-        entry({CLASS: "subprocess.Popen", URL: page}): "no imported subclass of Request",
+        entry({CLASS: "canary_module.Mine", URL: page}): "not an imported subclass of Request",
+        entry({CLASS: "subprocess.Popen", URL: page}): "not an imported subclass of Request",
         entry({URL: page, META: {"x": instance("canary_module:Thing", {})}}): "is not stored",
         entry({URL: page, META: {"x": instance("tree_project.canary:Thing", {})}}): "no imported module",
         entry({URL: page, META: {"x": instance("os:system", "touch canary")}}): "is not stored",
@@ -147,7 +147,7 @@ def test_what_nobody_with_a_key_has_written_is_not_crawled(
     forged = good([crawl.site.url(f"/forged/{number}") for number in range(5)])
     store(crawl, [*forged, b"\5" + bytes(16) + forged[0]])
     with connect_url(crawl.redis_url) as client:
-        # Else no worker would begin: whoever can write there can take that for granted.
+        # Otherwise no worker would begin: anybody who can write there may delete it.
         client.hset(keys.meta(crawl.project.name), "signing", Signer("", SIGNED["DQ_SIGNING_KEYS"]).ids)
 
     workers = crawl.start(2)
@@ -166,7 +166,7 @@ def test_what_nobody_with_a_key_has_written_is_not_crawled(
 def test_a_request_that_cannot_be_sent_costs_itself_only(
     watched: FaultCrawl, figures: Callable[..., None]
 ) -> None:
-    """What decodes, but makes Scrapy raise, is counted as failed; the crawl goes on to its end.
+    """What decodes, but makes Scrapy raise, is counted as failed; the crawl continues to its end.
 
     The first of them does not even decode with Scrapy 2.13.
     """

@@ -1,4 +1,4 @@
-"""Keys of a crawl are deleted, or evicted: what can be found again is, and the rest is told."""
+"""Keys of a crawl are deleted, or evicted: what can be rebuilt is, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assert_told(workers: list[Worker], says: str) -> None:
 
 
 @pytest.mark.parametrize("names", [["bands"], ["rotation"], ["members"], ["beats"], ["bands", "rotation"]])
-def test_derived_keys_are_made_anew(
+def test_derived_keys_are_rebuilt(
     names: list[str],
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],
@@ -60,7 +60,7 @@ def test_derived_keys_are_made_anew(
 
 
 @pytest.mark.parametrize("what", ["a list of requests", "the leases of a worker", "what came back"])
-def test_requests_that_are_gone_are_told(
+def test_requests_that_are_gone_are_reported(
     what: str, fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
 ) -> None:
     """The rest is crawled; every worker says that something is gone, and none closes with `finished`."""
@@ -89,7 +89,7 @@ def test_requests_that_are_gone_are_told(
     assert_told(workers, "requests are gone")
 
 
-def test_an_eviction_policy_that_is_set_in_mid_crawl_is_told(
+def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(
     fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
 ) -> None:
     """allkeys-random, and no room: whatever is evicted, no worker closes with `finished` over a loss."""

@@ -32,7 +32,7 @@ def assert_all_done(crawl: FaultCrawl, figures: Callable[..., None], **more: Any
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
-def test_a_killed_worker_holds_up_no_partition_that_has_limits(
+def test_a_killed_worker_delays_no_partition_that_has_limits(
     kills: int,
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],
@@ -50,7 +50,7 @@ def test_a_killed_worker_holds_up_no_partition_that_has_limits(
     assert names <= LEFT
 
 
-def test_redis_comes_back_older_while_partitions_have_limits(
+def test_redis_is_rolled_back_while_partitions_have_limits(
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
@@ -78,7 +78,7 @@ def test_delayed_requests_outlive_all_workers(
     crawl = fault_crawl(
         fault_redis,
         site={"pages": 60, "latency_s": 0.02},
-        # One that starts when all is done shall not begin anew.
+        # One that starts when all is done must not begin a new run.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "one"},
         spider=DELAYED,
     )

@@ -63,13 +63,13 @@ class ProjectSpider(TreeSpider):
 
 
 @pytest.mark.parametrize("links", [1500, pytest.param(60_000, marks=pytest.mark.soak)])
-def test_a_callback_yields_many_links_while_redis_is_away(
+def test_a_callback_yields_many_links_while_redis_is_unavailable(
     links: int,
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
-    """It is not held up, and all of them are crawled once Redis is back: each once."""
+    """It is not delayed, and all of them are crawled once Redis is back: each once."""
     redis = fault_redis
     site = {"pages": links + 1, "fan_out": links, "latency_s": 0.0}
     crawl = fault_crawl(redis, site=site, spider=BROAD, settings={"CONCURRENT_REQUESTS_PER_DOMAIN": 32})

@@ -50,7 +50,7 @@ def test_no_lost_reply_loses_or_doubles_a_page(
     assert verdict.leases_left == 0
     for worker in workers:
         outages.assert_quiet(worker)
-        # Redis has applied what it was sent: a repeat is enough, nobody has to register anew.
+        # Redis has applied what it was sent: a repeat is enough, no worker has to register again.
         assert "dq/rejoins" not in worker.stats
 
 

@@ -1,4 +1,4 @@
-"""A page that kills its worker, whoever crawls it: it is buried, and no other page is blamed for it."""
+"""A page that kills every worker that crawls it: it is buried, and no other page is blamed for it."""
 
 from __future__ import annotations
 

@@ -109,10 +109,10 @@ def test_start_requests_that_redis_forgot_are_stored_again(
     figures(verdict, may_repeat=losses.may_repeat)
 
 
-def test_a_worker_that_redis_forgot_goes_on(
+def test_a_worker_that_redis_forgot_continues(
     fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
 ) -> None:
-    """Redis comes back from before the second worker joined: it registers anew, and nothing is lost."""
+    """Redis comes back from before the second worker joined: it registers again, and nothing is lost."""
     crawl = fault_crawl(
         fault_redis,
         site={"pages": 250, "latency_s": 0.1},
@@ -260,7 +260,7 @@ def test_a_roll_back_beyond_the_log_loses_nothing(
     assert verdict.leases_left == 0
 
 
-def test_start_requests_that_are_gone_for_good_are_told(
+def test_start_requests_that_are_gone_for_good_are_reported(
     fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
 ) -> None:
     """Redis knows the run before only, and no log has the start requests: no worker says `finished`.

@@ -78,7 +78,7 @@ def _script_flush(redis: RedisServer) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
-def test_a_redis_that_forgets_its_scripts_is_told_them_again(
+def test_a_redis_that_forgets_its_scripts_gets_them_again(
     pages: int,
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],

@@ -1,4 +1,4 @@
-"""Redis stands still for longer than DQ_WORKER_TTL: nobody is taken for dead."""
+"""Redis stands still for longer than DQ_WORKER_TTL: no worker is declared dead."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
     [(2,), pytest.param((2, 12) * 5, marks=pytest.mark.soak)],
     ids=lambda away_s: f"{len(away_s)} times",
 )
-def test_the_crawl_goes_on_by_itself_after_redis_was_killed(
+def test_the_crawl_continues_by_itself_after_redis_was_killed(
     away_s: Sequence[float],
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],

@@ -28,7 +28,7 @@ class PartSpider(SlowStartSpider):
             async for request in super().start():
                 yield request
 """
-# A worker that is told so stops itself in its start(), until somebody lets it go on.
+# A worker with FREEZE stops itself in its start(), until it is released.
 FREEZING = """\
 import os
 import signal
@@ -61,7 +61,7 @@ class LocalSpider(TreeSpider):
             yield scrapy.Request(self.start_urls[0], meta={"dq_local": True, "dq_delay": 600})
         self.record("exhausted", self.part or "-")
 """
-# One page for each of forty words; a worker that is told so begins with the last.
+# One page for each of forty words; a worker with BACKWARDS begins with the last.
 WORDS = """\
 import asyncio
 import os

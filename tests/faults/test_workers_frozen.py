@@ -24,7 +24,7 @@ SETTINGS = {"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": TTL_S}
 BLOCK_AT = {1: "5", 2: "5 30"}
 """At which pages of its own: early, for on a busy machine the other worker may be much quicker."""
 
-# In a worker that is told so, a few callbacks block everything else in their process, and at the worst
+# In a worker that is configured so, a few callbacks block everything else in their process, and at the worst
 # moment: an exchange is under way, whose answer nobody reads.
 BLOCKING = """\
 import asyncio
@@ -66,7 +66,7 @@ def pages_of(crawl: FaultCrawl, worker: Worker) -> int:
 
 
 def wait_for_pages_of(crawl: FaultCrawl, worker: Worker, more: int = 10) -> None:
-    """Wait until *worker* has done so many pages from now on."""
+    """Wait until *worker* has done that many pages from now on."""
     wanted = pages_of(crawl, worker) + more
     wait_until(lambda: pages_of(crawl, worker) >= wanted, f"worker {worker.pid} works", 20)
 

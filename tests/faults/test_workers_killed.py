@@ -73,7 +73,7 @@ def test_the_next_crawl_on_the_same_host_resumes_at_once(
 def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(
     fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
 ) -> None:
-    """A frozen process is no dead pid: its leases come back when its heartbeat stood still for the TTL."""
+    """A frozen process is not a dead pid: its leases come back when its heartbeat stood still for the TTL."""
     crawl = fault_crawl(fault_redis, site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
     frozen, other = crawl.start(2)
     wait_until(lambda: len(crawl.project.count(pids=[frozen.pid])) >= 20, "20 pages are done", 30)

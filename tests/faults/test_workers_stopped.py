@@ -19,7 +19,7 @@ from support.worker import Worker
 AT_ONCE_S = 1.0
 CONCURRENCY = 4
 
-# Pages are slow only for a worker that is told so: the next crawl need not wait for them again.
+# Pages are slow only for a worker that is configured so: the next crawl need not wait for them again.
 SLOW_PAGES = """\
 import asyncio
 
@@ -49,7 +49,7 @@ class SlowDownload:
         await asyncio.sleep(self.page_s)
 """
 
-# The root stops the crawl after some of its links, if its worker is told so.
+# The root stops the crawl after some of its links, if its worker is configured so.
 CLOSES_ITSELF = """\
 from scrapy.exceptions import CloseSpider
 from support.tree_spider import TreeSpider, page_path
@@ -160,7 +160,7 @@ def test_a_second_sigterm_loses_nothing(
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
-    """A worker that is told twice ends without grace; what it held is run again by the next."""
+    """A worker that gets two signals ends without grace; what it held is run again by the next."""
     crawl = fault_crawl(
         fault_redis,
         # Long enough that pages are still at work when the second signal comes.

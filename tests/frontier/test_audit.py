@@ -66,7 +66,7 @@ def crawl_on(live: LiveFrontier, worker: HandWorker, rounds: int = 20) -> tuple[
 @pytest.mark.parametrize(
     "key", ["bands", "more_bands", "rotation", "members", "beats", "seeds", "busy", "saturated"]
 )
-def test_what_is_derived_is_made_anew(live: LiveFrontier, key: str, crawl: object) -> None:
+def test_what_is_derived_is_rebuilt(live: LiveFrontier, key: str, crawl: object) -> None:
     """Nothing is lost and nothing hangs, whichever of these keys is deleted in mid-crawl."""
     worker = filled(live, crawl)
     live.redis.delete(live.key(key))
@@ -102,7 +102,7 @@ def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None
     assert live.call("census").gone == missing
 
 
-def test_a_damaged_run_of_a_name_is_not_taken_for_done(live: LiveFrontier) -> None:
+def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> None:
     """The same command starts the next run, as it does without a name: the pages are missing."""
     named = replace(IDENTITY, run_name="monday")
     worker = HandWorker(live, "worker", named)
@@ -161,7 +161,7 @@ def test_seen_that_is_gone_is_noted(
 
 
 @pytest.mark.parametrize("seeding", [1, 2, 3])
-def test_who_listens_does_not_wait_for_what_is_gone(
+def test_a_worker_that_listens_does_not_wait_for_what_is_gone(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, seeding: int
 ) -> None:
     """Leases that nobody has are found missing, though somebody keeps the run open."""
@@ -178,7 +178,7 @@ def test_who_listens_does_not_wait_for_what_is_gone(
 
 
 @pytest.mark.parametrize("limits", [{"concurrency": 1}, {"delay_s": 0.1}], ids=str)
-def test_leases_that_are_gone_hold_up_no_partition(live: LiveFrontier, limits: dict[str, float]) -> None:
+def test_leases_that_are_gone_delay_no_partition(live: LiveFrontier, limits: dict[str, float]) -> None:
     """They count against a limit, and would never be settled: waiting entries are served nevertheless."""
     worker, other = (HandWorker(live, name, limited(**limits)) for name in ("worker", "other"))
     worker.exchange(*(put(n, partition=b"slot") for n in range(3)), want=1)
@@ -192,7 +192,9 @@ def test_leases_that_are_gone_hold_up_no_partition(live: LiveFrontier, limits: d
     assert (len(done), receipt.census.gone) == (2, 1)
 
 
-def test_who_has_left_is_not_missing(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+def test_a_worker_that_has_left_is_not_missing(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
     """An audit may have found its keys just before."""
     other.leave()
     before = live.dump()
@@ -296,7 +298,7 @@ def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: Hand
     live.redis.delete(*(keys.prefix(live.crawl + each) + "backlog:0:a" for each in "*x"))
 
 
-def test_who_seeds_is_not_forgotten_with_the_members(
+def test_a_worker_that_seeds_is_not_forgotten_with_the_members(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
     """It is unknown whether its start() is still running: that is damage, and the run does not finish."""

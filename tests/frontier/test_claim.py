@@ -103,7 +103,7 @@ def test_the_order_is_that_of_the_key(fed: Fed, claimer: HandWorker) -> None:
 
 
 def test_the_first_key_is_taken_from_first(fed: Fed, claimer: HandWorker) -> None:
-    """Several keys are in order of priority, at each exchange anew."""
+    """Several keys are in order of priority, again at each exchange."""
     fed.feed(b"later 1", b"later 2", key=1)
     fed.feed(b"first")
     assert payloads(claim(claimer, 2).leases)[0] == b"first"

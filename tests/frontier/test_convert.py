@@ -61,7 +61,7 @@ def known(open_frontier: OpenFrontier, live: LiveFrontier, kind: Seen, pages: in
 
 
 @pytest.mark.parametrize(("from_", "to"), WAYS)
-def test_all_that_was_seen_is_known(open_frontier: OpenFrontier, from_: Seen, to: Seen) -> None:
+def test_all_that_was_seen_counts_as_seen(open_frontier: OpenFrontier, from_: Seen, to: Seen) -> None:
     """In small steps; meanwhile the count is that of both halves, and what waits stays as it is."""
     live = begun(open_frontier, from_)
     waiting = live.state()["places"]
@@ -158,7 +158,7 @@ def half(open_frontier: OpenFrontier) -> Half:
 
 
 def test_nobody_joins_half_way(half: Half, open_frontier: OpenFrontier) -> None:
-    """Neither kind, nor who takes any; each is told how it goes on. Nothing is changed by it."""
+    """Neither kind, nor one that takes any; each message says how to continue. Nothing is changed."""
     before = half.live.dump()
     anybody = replace(IDENTITY, seen_given=False, order_given=False)
     of_the_other = open_frontier(Order.FIFO, half.live.crawl, Seen.COMPACT)
@@ -176,7 +176,7 @@ def test_nobody_joins_half_way(half: Half, open_frontier: OpenFrontier) -> None:
     assert half.live.dump() == before
 
 
-def test_who_was_away_goes_on_with_the_new_kind(half: Half) -> None:
+def test_a_worker_that_was_absent_continues_with_the_new_kind(half: Half) -> None:
     """Its exchange is answered once the conversion is done, and what it puts is known or not as before."""
     with pytest.raises(FrontierRefused):
         half.away.exchange(seen(1), put(10**7 + 1, admission=Admission.SEEN))
@@ -187,7 +187,7 @@ def test_who_was_away_goes_on_with_the_new_kind(half: Half) -> None:
     half.live.state()
 
 
-def test_the_same_command_goes_on_and_no_other(half: Half, open_frontier: OpenFrontier) -> None:
+def test_the_same_command_continues_and_no_other(half: Half, open_frontier: OpenFrontier) -> None:
     """From where it was interrupted; a conversion to another kind is refused."""
     before = half.live.dump()
     for to in (Seen.EXACT, Seen.EXPIRING):
@@ -200,7 +200,7 @@ def test_the_same_command_goes_on_and_no_other(half: Half, open_frontier: OpenFr
 
 @pytest.mark.parametrize("how", ["flush", "leave"])
 def test_it_is_deleted_half_way(half: Half, how: str) -> None:
-    """Both halves; or when who was away has found the run finished, and leaves it."""
+    """Both halves; or when a worker that was absent has found the run finished, and leaves it."""
     if how == "flush":
         census = half.live.call("flush", ["away"])[1]
         assert (census.seen, half.live.dump()) == (PAGES, {})
@@ -245,7 +245,7 @@ def test_the_refusal_of_a_join_names_the_command(open_frontier: OpenFrontier) ->
         HandWorker(open_frontier(Order.FIFO, live.crawl, Seen.COMPACT), "other", identity(Seen.COMPACT))
 
 
-def test_a_crawl_that_is_not_there_is_not_made(live: LiveFrontier) -> None:
+def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     with pytest.raises(FrontierRefused, match="there is no crawl"):
         convert_some(live.redis, live.crawl, Seen.COMPACT, [])
     assert live.dump() == {}

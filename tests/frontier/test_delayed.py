@@ -35,8 +35,8 @@ def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: Ha
     assert (numbers(receipt), receipt.next_due_s) == ([1], None)
 
 
-def test_who_falls_due_first_is_first(live: LiveFrontier, worker: HandWorker) -> None:
-    """Whoever was put first; and it is the first that is told."""
+def test_what_falls_due_first_is_first(live: LiveFrontier, worker: HandWorker) -> None:
+    """Whichever was put first; and the first is reported."""
     receipt = worker.exchange(*(put(n, due_in=100.0 * due) for n, due in enumerate((3, 1, 4, 2, 5))))
     assert round_due(receipt) == 100
     live.advance(450)
@@ -69,7 +69,7 @@ def test_at_its_time_it_is_as_one_that_is_put_then(live: LiveFrontier, worker: H
 
 
 def test_a_moment_by_the_wall_is_one_of_redis(live: LiveFrontier, worker: HandWorker) -> None:
-    """`not before` is told in seconds since 1970; the worker's clock has no say in it."""
+    """`not before` is given in seconds since 1970; the worker's clock does not matter."""
     worker.exchange(seeding=1)
     live.advance(1000)
     wall = live.redis.time()[0]
@@ -89,8 +89,8 @@ def test_of_two_moments_the_later_holds(
     assert round_due(worker.exchange(put(1, due_in=due_in, not_before_s=wall + not_before))) == 200
 
 
-def test_a_moment_that_is_past_is_none(worker: HandWorker) -> None:
-    """A put that was held up on its way waits no longer than it has to."""
+def test_a_time_in_the_past_is_no_delay(worker: HandWorker) -> None:
+    """A put that was delayed on its way waits no longer than it has to."""
     assert numbers(worker.exchange(put(1, due_in=-5.0), want=1)) == [1]
 
 
@@ -159,7 +159,7 @@ def test_it_survives_the_worker_that_put_it(
     assert sorted(other.take(9)) == [1, 2]
 
 
-def test_it_survives_that_nobody_is_there(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_delayed_entry_survives_without_workers(live: LiveFrontier, worker: HandWorker) -> None:
     """A crawl that is resumed after its moment has it at once."""
     worker.exchange(put(1, due_in=100.0))
     worker.leave()
@@ -219,7 +219,7 @@ def test_large_ones_that_are_due_come_in_smaller_steps(live: LiveFrontier, worke
 
 
 def test_a_put_with_a_reason_is_a_dead_letter_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """What can be stored but not crawled is kept with the reason, and is in nobody's way."""
+    """What can be stored but not crawled is kept with the reason, and blocks nothing."""
     receipt = worker.exchange(put(1, reason="too long for anybody", payload=b"it"), put(2), want=9)
     assert (numbers(receipt), receipt.census.dead, receipt.census.waiting) == ([2], 1, 0)
     letter = live.redis.hget(keys.prefix(live.crawl) + "dead", entry_id(1))

@@ -64,7 +64,7 @@ def test_others_leases_keep_the_run_open(worker: HandWorker, other: HandWorker) 
 
 
 def test_leases_of_a_fenced_worker_keep_the_run_open(worker: HandWorker, other: HandWorker) -> None:
-    """Between fence and drain the dead worker's leases are nobody's, and not done."""
+    """Between fence and drain the dead worker's leases have no owner, and are not done."""
     worker.exchange(put(1), want=1)
     other.exchange()
     other.fence("worker")
@@ -146,7 +146,7 @@ def test_without_a_put_a_finished_run_stays_as_it_is(
 def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_one(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The run is open again when it comes: the next exchange would be taken for its repeat."""
+    """The run is open again when it comes: the next exchange would look like its repeat."""
     worker.exchange()
     other.exchange()
     assert worker.exchange(want=4).status is FINISHED
@@ -158,8 +158,8 @@ def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_
     assert sorted(worker.take(2)) == [1, 2]
 
 
-def test_the_next_crawl_does_not_go_on_with_a_run_that_somebody_came_back_to(live: LiveFrontier) -> None:
-    """It was finished: who was frozen in its start() meanwhile registers, finds all of it known, and dies."""
+def test_the_next_crawl_does_not_continue_with_a_run_that_somebody_came_back_to(live: LiveFrontier) -> None:
+    """It was finished: a worker that was frozen in its start() registers, finds all of it known, and dies."""
     starts = [put(n, start=True, admission=Admission.SEED) for n in (1, 2)]
     frozen, other = HandWorker(live, "frozen"), HandWorker(live, "other")
     frozen.exchange(*starts, seeding=1)
@@ -189,7 +189,9 @@ def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, o
     assert worker.exchange(ack(1)).status is FINISHED
 
 
-def test_a_known_put_does_not_open_the_run_again(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_put_that_was_already_seen_does_not_open_the_run_again(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
     """It is applied, found known and dropped: the run is as finished as before."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     worker.exchange(ack(1))
@@ -198,8 +200,8 @@ def test_a_known_put_does_not_open_the_run_again(live: LiveFrontier, worker: Han
     assert live.state()["phase"] == "finished"
 
 
-def test_who_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Puts to a finished run from a stranger, a fenced worker or out of sequence: rejoin first."""
+def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """Puts to a finished run from an unknown worker, a fenced worker or out of sequence: rejoin first."""
     fenced = HandWorker(live, "fenced")
     worker.exchange()
     worker.fence("fenced")
@@ -252,7 +254,7 @@ def test_others_that_are_there_keep_the_finished_run(
     assert other.exchange(put(2, admission=Admission.SEEN, token=entry_id(1))).dropped == (0,)
 
 
-def test_seen_stays_if_told_so(live: LiveFrontier) -> None:
+def test_seen_stays_on_request(live: LiveFrontier) -> None:
     """With SCHEDULER_PERSIST the next run crawls only what is new."""
     finished_by(live).leave(keep_seen=True)
     assert live.key_names() >= {"meta", "dead", "seen"}
@@ -274,7 +276,7 @@ def test_the_tombstone_outlives_repeated_leaves(live: LiveFrontier) -> None:
 
 
 def test_a_worker_is_told_whether_others_have_crawled_in_its_run(live: LiveFrontier) -> None:
-    """Programs that feed it are none; a repeat of the first join gets the same answer."""
+    """Programs that feed it do not count; a repeat of the first join gets the same answer."""
     HandWorker(live, "program", replace(IDENTITY, starts=""))
     crawl = replace(IDENTITY, starts="args")
     first = HandWorker(live, "first", crawl)
@@ -365,7 +367,7 @@ def shared_run(live: LiveFrontier, *others: Identity) -> None:
 
 
 @pytest.mark.parametrize("crawl", [ARGS, OTHER_ARGS])
-def test_who_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
+def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
     """Within the window, with the arguments of one of its workers and no name: it changes nothing."""
     shared_run(live, OTHER_ARGS)
     before = live.dump()
@@ -430,7 +432,7 @@ def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None
 
 
 @pytest.mark.parametrize("third", [False, True])
-def test_who_lives_on_has_shared_the_run(live: LiveFrontier, third: bool) -> None:
+def test_a_worker_that_lives_on_has_shared_the_run(live: LiveFrontier, third: bool) -> None:
     """One that has beaten since the other one came, and died then; or others that are there besides."""
     first = HandWorker(live, "first", ARGS)
     second = HandWorker(live, "second", ARGS)
@@ -457,7 +459,7 @@ def test_the_next_run_is_shared_or_not_by_itself(live: LiveFrontier) -> None:
 # Workers that come back when the run is over
 
 
-def test_who_was_taken_for_dead_finds_what_was_seen(live: LiveFrontier) -> None:
+def test_a_worker_that_was_declared_dead_finds_what_was_seen(live: LiveFrontier) -> None:
     """The last to leave keeps what makes a put known: it opens the run for what is new, nothing else."""
     sleeper, other = HandWorker(live, "sleeper"), HandWorker(live, "other")
     other.exchange(put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
@@ -477,7 +479,7 @@ def test_who_was_taken_for_dead_finds_what_was_seen(live: LiveFrontier) -> None:
 
 
 def test_once_the_run_is_cleared_nobody_opens_it(live: LiveFrontier) -> None:
-    """Without what makes a put known, all would be crawled again: who comes late is told that it is over."""
+    """Without the record of what was seen, all would be crawled again: a late worker learns it is over."""
     last = finished_by(live)
     live.redis.delete(live.key("dead"))
     last.leave()
@@ -487,7 +489,7 @@ def test_once_the_run_is_cleared_nobody_opens_it(live: LiveFrontier) -> None:
     assert live.dump() == before
 
 
-def test_the_next_run_does_not_know_what_was_kept_for_who_comes_back(live: LiveFrontier) -> None:
+def test_the_next_run_does_not_use_what_was_kept_for_a_returning_worker(live: LiveFrontier) -> None:
     """It is a run like any other."""
     HandWorker(live, "sleeper")
     other = HandWorker(live, "other")

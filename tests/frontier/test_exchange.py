@@ -69,7 +69,7 @@ def test_the_census_counts_who_is_seeding_while_nothing_waits(worker: HandWorker
 
 
 @pytest.mark.parametrize("admission", Admission)
-def test_a_put_is_dropped_if_its_token_is_known(worker: HandWorker, admission: Admission) -> None:
+def test_a_put_is_dropped_if_its_token_was_seen(worker: HandWorker, admission: Admission) -> None:
     """Positions in the prefix tell which puts were known, within one exchange too."""
     assert worker.exchange(put(1, admission=admission, token=b"t")).dropped == ()
     moves = [put(2), put(3, admission=admission, token=b"t"), put(4, admission=admission, token=b"u")]
@@ -98,7 +98,7 @@ def test_settled_entries_are_where_they_belong(live: LiveFrontier, worker: HandW
 def test_what_is_not_held_cannot_be_settled(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Acks, releases and burials of waiting, foreign, settled and unknown entries are passed over."""
+    """Acks, releases and burials of waiting, foreign, settled and unknown entries are skipped."""
     worker.exchange(*(put(n) for n in range(1, 5)), want=2)
     other.exchange(want=1)
     worker.exchange(ack(1))
@@ -193,7 +193,7 @@ def test_a_wrong_count_of_leases_is_refused(live: LiveFrontier, worker: HandWork
     assert live.dump() == before
 
 
-def test_a_redis_that_stepped_back_is_noticed_before_anything_is_applied(
+def test_a_rolled_back_redis_is_noticed_before_anything_is_applied(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
     """After a roll-back the worker's next exchange is not the frontier's next: RESYNC, and nothing done."""
@@ -226,7 +226,7 @@ def test_a_fenced_worker_is_told_to_rejoin(live: LiveFrontier, worker: HandWorke
 
 
 def test_a_frontier_that_is_gone_is_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """An absent frontier is never taken for a finished one, and an exchange does not make one."""
+    """An absent frontier is never considered finished, and an exchange does not make one."""
     worker.exchange(put(1))
     live.roll_back({})
     assert worker.exchange(put(2)) == LOST

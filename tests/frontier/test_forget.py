@@ -17,7 +17,7 @@ def seen(n: int, fingerprint: bytes) -> Put:
 
 @pytest.mark.parametrize("kind", list(Seen))
 def test_what_is_forgotten_is_new_again(open_frontier: Callable[..., LiveFrontier], kind: Seen) -> None:
-    """Of either kind; how many were known is told, and the others stay known."""
+    """Of either kind; how many were seen is returned, and the others stay seen."""
     live = open_frontier(seen=kind)
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, b"one"), seen(2, b"two"))
@@ -39,7 +39,7 @@ def test_what_another_scheduler_had_seen_is_forgotten(live: LiveFrontier, worker
     assert worker.exchange(*known).dropped == ()
 
 
-def test_workers_are_told(live: LiveFrontier, worker: HandWorker) -> None:
+def test_workers_are_notified(live: LiveFrontier, worker: HandWorker) -> None:
     """Each call counts up what they look at: they remember for themselves what they have sent."""
     for calls in (1, 2):
         forget(live.redis, live.crawl, [(b"one", b"-")])
@@ -53,7 +53,7 @@ def test_nothing_else_is_touched(live: LiveFrontier, worker: HandWorker) -> None
     assert numbers(worker.exchange(want=1)) == [1]
 
 
-def test_a_crawl_that_is_not_there_is_not_made(live: LiveFrontier) -> None:
+def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     assert forget(live.redis, live.crawl, [(b"one", b"-")]) is None
     assert live.dump() == {}
 

@@ -6,7 +6,7 @@ from scrapy_dq.frontier.model import Status
 from support.live_frontier import HandWorker, ack, put
 
 
-def test_who_seeds_again_keeps_the_run_open(worker: HandWorker) -> None:
+def test_a_worker_that_seeds_again_keeps_the_run_open(worker: HandWorker) -> None:
     """Its `start()` was exhausted, and then more was put than one exchange carries."""
     worker.exchange(put(1), put(2))
     assert worker.take(2) == [1, 2]

@@ -47,7 +47,7 @@ def test_the_meta_key_stands_for_all() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ":", "*", "}:meta", "%7D", " ", "é"])
-def test_a_crawl_of_a_nasty_name_is_a_crawl(
+def test_a_crawl_may_have_an_unusual_name(
     open_frontier: Callable[..., LiveFrontier], crawl_name: str, suffix: str
 ) -> None:
     """300 characters of what means something to Redis, globs and URLs work like any other name."""

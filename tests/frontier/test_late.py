@@ -1,4 +1,4 @@
-"""A worker that was away when its run was finished: what it is told, and what the next crawl finds."""
+"""A worker that was absent when its run was finished: what it learns, and what the next crawl finds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_one_that_listens_is_told_that_it_is_over(live: LiveFrontier) -> None:
     assert late.told == told + 1
 
 
-def test_one_that_has_nothing_to_hand_in_is_told_that_it_is_over(live: LiveFrontier) -> None:
+def test_one_with_an_empty_outbox_is_told_that_the_run_is_over(live: LiveFrontier) -> None:
     """It knew that the run is finished, and is kept open by its spider (DontCloseSpider)."""
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)

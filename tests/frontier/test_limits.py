@@ -29,7 +29,7 @@ A, B = b"a", b"b"
 # While the crawl runs
 
 
-def test_a_limit_set_by_hand_holds_at_once(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_limit_set_manually_holds_at_once(live: LiveFrontier, worker: HandWorker) -> None:
     """What is in flight already counts, though nothing was counted before there was a limit."""
     worker.exchange(*puts(A, 10), *puts(B, 10, 10), want=6)
     assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
@@ -46,7 +46,7 @@ def test_a_lower_limit_waits_for_what_is_in_flight(live: LiveFrontier, worker: H
     assert numbers(worker.exchange(ack(2), want=9)) == [3]
 
 
-def test_a_higher_limit_frees_who_waits(live: LiveFrontier, narrow: HandWorker) -> None:
+def test_a_higher_limit_frees_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
     """Nothing needs to be done first; 0 is no limit, a negative one the crawl's own."""
     assert narrow.take(9) == [0, 1]
     assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
@@ -57,7 +57,7 @@ def test_a_higher_limit_frees_who_waits(live: LiveFrontier, narrow: HandWorker) 
     assert narrow.take(9) == []
 
 
-def test_what_is_freed_and_saturated_still_holds_up_nobody(live: LiveFrontier, narrow: HandWorker) -> None:
+def test_what_is_freed_and_saturated_still_delays_nobody(live: LiveFrontier, narrow: HandWorker) -> None:
     """A change for one partition has all that were saturated looked at, and put back."""
     narrow.exchange(*(put(100 + n, partition=b"slot %d" % (n % 9)) for n in range(27)))
     assert len(narrow.take(20)) == 20
@@ -65,8 +65,8 @@ def test_what_is_freed_and_saturated_still_holds_up_nobody(live: LiveFrontier, n
     assert narrow.take(9) == [2]
 
 
-def test_a_delay_set_by_hand_holds_from_the_next_lease_on(live: LiveFrontier, worker: HandWorker) -> None:
-    """Without one before it, the first goes at once, the second waits; the crawl's own is none again."""
+def test_a_delay_set_manually_holds_from_the_next_lease_on(live: LiveFrontier, worker: HandWorker) -> None:
+    """Without one before it, the first goes at once, the second waits; the crawl's own is no limit again."""
     worker.exchange(*puts(A, 10), want=1)
     assert live.limit(A, delay_s=100.0) == (100.0, 0, 0.0)
     assert waits(worker.exchange(want=9)) == {1: 0}
@@ -94,7 +94,7 @@ def test_a_shorter_delay_ends_the_rest_under_way(live: LiveFrontier) -> None:
     assert numbers(worker.exchange(want=1)) == [1]
 
 
-def test_limits_of_a_crawl_that_is_not_there(live: LiveFrontier) -> None:
+def test_limits_of_a_crawl_that_does_not_exist(live: LiveFrontier) -> None:
     """There is nothing to change, and nothing is made."""
     assert live.limit(A, delay_s=1.0) is None
     assert live.dump() == {}
@@ -112,7 +112,7 @@ def test_limits_of_the_settings_hold(live: LiveFrontier) -> None:
     assert taken == {0: 0, 1: 100, 10: 0, 20: None, 21: None, 22: None, 30: None, 31: None}
 
 
-def test_a_resumed_crawl_keeps_what_was_changed_by_hand(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_resumed_crawl_keeps_what_was_changed_manually(live: LiveFrontier, slow: HandWorker) -> None:
     """With the same settings as before, that is."""
     live.limit(A, delay_s=0.0)
     slow.leave()
@@ -121,7 +121,9 @@ def test_a_resumed_crawl_keeps_what_was_changed_by_hand(live: LiveFrontier, slow
     assert waits(resumed.exchange(want=9)) == dict.fromkeys(range(9))
 
 
-def test_who_joins_with_the_same_limits_changes_nothing(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_worker_that_joins_with_the_same_limits_changes_nothing(
+    live: LiveFrontier, slow: HandWorker
+) -> None:
     """What was changed by hand stays; the answer says that nothing was replaced."""
     live.limit(A, delay_s=0.0)
     other = HandWorker(live, "other", SLOW)
@@ -130,7 +132,7 @@ def test_who_joins_with_the_same_limits_changes_nothing(live: LiveFrontier, slow
 
 
 def test_other_settings_replace_all_limits(live: LiveFrontier, slow: HandWorker) -> None:
-    """A crawl is resumed with other limits: they hold, those by hand are gone, and this is told."""
+    """A crawl is resumed with other limits: they hold, those set manually are gone, and this is reported."""
     live.limit(A, delay_s=0.0)
     live.limit(B, delay_s=7.0, concurrency=7)
     slow.leave()
@@ -153,7 +155,7 @@ def test_settings_without_limits_free_all(live: LiveFrontier, slow: HandWorker) 
     assert waits(other.exchange(want=2)) == {1: None, 2: None}
 
 
-def test_settings_that_raise_the_concurrency_free_who_waits(live: LiveFrontier, narrow: HandWorker) -> None:
+def test_settings_that_raise_the_concurrency_free_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
     """Nothing needs to be done first; the others keep their turns."""
     assert narrow.take(2) == [0, 1]
     narrow.exchange(
@@ -214,7 +216,7 @@ def test_what_is_kept_of_partitions_goes_with_the_run(live: LiveFrontier, how: s
         assert live.key_names() == {"meta", "members", "beats", "worker:new"}
 
 
-def test_who_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontier, slow: HandWorker) -> None:
     """Redis came back finished, in the run before: the limits of this one are known nowhere else."""
     live.limit(A, delay_s=0.0)
     while slow.exchange(*(Release(i) for i in slow.held), want=0).census.waiting:

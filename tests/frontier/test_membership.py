@@ -140,7 +140,7 @@ def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: Hand
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_a_repeated_rejoin_of_one_that_was_taken_for_dead_meanwhile(
+def test_a_repeated_rejoin_of_one_that_was_declared_dead_meanwhile(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
     """It still hears which exchange is stored, and does not take Redis for one that was rolled back."""
@@ -174,7 +174,7 @@ def test_a_fenced_worker_rejoins_with_nothing(
 def test_rejoin_after_everything_was_drained(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """An old id that is no member any more owns nothing."""
+    """An old id that is not a member any more owns nothing."""
     worker.exchange(put(1), want=1)
     other.reclaim("worker")
     assert worker.rejoin("worker-2") == Rejoined(Status.OK, 0, frozenset())
@@ -228,7 +228,7 @@ def test_rejoin_with_parentless_puts_is_of_a_finished_run(live: LiveFrontier, wo
 
 
 def test_rejoin_with_logged_puts_is_of_a_run_whose_keys_are_there(live: LiveFrontier) -> None:
-    """Redis may have forgotten them; once the last worker has cleared the run they would start it anew."""
+    """Redis may have forgotten them; once the last worker has cleared the run they would start it again."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     worker.exchange()
     other.exchange()
@@ -335,7 +335,7 @@ def test_an_earlier_run_is_crawled_as_the_later_one_is(
 def test_rejoin_when_redis_forgot_a_worker_and_the_run_is_cleared(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Nobody waited for it before what was seen went: it is told that what it alone knew may be missing."""
+    """Nobody waited for it before what was seen went: it learns that what it alone knew may be missing."""
     worker.leave()
     other.exchange()
     other.leave()
@@ -520,7 +520,7 @@ def test_since_is_when_a_worker_joined(live: LiveFrontier, worker: HandWorker) -
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_who_rejoins_keeps_since_and_done(
+def test_a_worker_that_rejoins_keeps_since_and_done(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
     """Also one that was declared dead; once its old record is gone, both start again."""
@@ -541,7 +541,7 @@ def test_who_rejoins_keeps_since_and_done(
 def test_flush_refuses_while_a_worker_lives(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A member that is not declared dead stands in the way, and is named."""
+    """A member that is not declared dead blocks it, and is named."""
     worker.exchange(put(1), want=1)
     before = live.dump()
     assert live.call("flush", []) in (("worker", Census()), ("other", Census()))
@@ -550,7 +550,7 @@ def test_flush_refuses_while_a_worker_lives(
 
 
 def test_flush_deletes_every_key(live: LiveFrontier, worker: HandWorker) -> None:
-    """With everybody dead, whatever the crawl has stored goes, and what there was is told."""
+    """With everybody dead, whatever the crawl has stored goes, and what there was is reported."""
     other = HandWorker(live, "other")
     worker.exchange(*(put(n, admission=Admission(n % 3 + 1), partition=partition_of(0)) for n in range(9)))
     assert other.take(4) == [0, 1, 2, 3]

@@ -364,7 +364,7 @@ class FrontierMachine(RuleBasedStateMachine):
             if self.reference.phase == "finished":
                 break
         stuck = self.reference.phase != "finished" and not self.reference.count_incomplete()
-        # Who is of an earlier run takes no part in this one: it is told that its own is finished.
+        # A worker of an earlier run takes no part in this one: it learns that its own is finished.
         assert not stuck or not [actor for actor in self.actors if actor.run == self.reference.run]
 
     @rule(spared=st.sampled_from((2, 1, 1, 0)))

@@ -76,7 +76,7 @@ def test_served_as_the_order_says(live: LiveFrontier, worker: HandWorker) -> Non
 
 
 def test_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """How many are leased at a time does not change who comes first."""
+    """How many are leased at a time does not change the order."""
     worker.exchange(*mixed_puts())
     served = [numbers(worker.exchange(want=1))[0] for _ in MIXED]
     assert by_partition(served) == by_partition(SERVED[live.order])

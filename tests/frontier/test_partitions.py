@@ -38,7 +38,7 @@ def crowd(worker: HandWorker) -> HandWorker:
 # Whose turn it is
 
 
-def test_a_big_partition_does_not_hold_up_small_ones(worker: HandWorker) -> None:
+def test_a_big_partition_does_not_delay_small_ones(worker: HandWorker) -> None:
     """Hundreds of one site were there before: one of each of the others comes with the first ten."""
     worker.exchange(*puts(A, 900))
     worker.exchange(*(put(1000 + i, partition=b"small %d" % i) for i in range(9)))
@@ -59,13 +59,13 @@ def test_what_a_small_partition_leaves_goes_to_the_others(worker: HandWorker) ->
 
 
 def test_the_least_recently_served_partition_is_next(crowd: HandWorker) -> None:
-    """One lease at a time, whoever asks: each partition in turn, and no two of one before all had theirs."""
+    """One lease at a time, by any worker: each partition in turn, and no two of one before all had one."""
     other = HandWorker(crowd.live, "other")
     taken = [partitions(one.exchange(want=1))[0] for one in (crowd, other) * 4]
     assert taken == [*SLOTS, *SLOTS]
 
 
-def test_who_comes_waits_for_those_who_wait(worker: HandWorker) -> None:
+def test_a_new_partition_waits_for_those_that_wait(worker: HandWorker) -> None:
     """A new partition goes behind those that have not had their turn, and before one that is served again."""
     worker.exchange(*puts(A, 2), *puts(B, 2, 10))
     assert numbers(worker.exchange(want=1)) == [0]
@@ -103,7 +103,7 @@ def test_no_more_of_a_partition_than_there_is_room_for(crowd: HandWorker) -> Non
 
 
 def test_partitions_without_room_hide_no_others(crowd: HandWorker) -> None:
-    """The first three in the rotation are passed over, and keep their turn."""
+    """The first three in the rotation are skipped, and keep their turn."""
     here = {A: (1, 0), B: (1, 0), C: (1, 0)}
     assert numbers(crowd.exchange(want=1, terms=Terms(here=here))) == [30]
     assert numbers(crowd.exchange(want=1)) == [0]
@@ -227,7 +227,7 @@ def foreign(live: LiveFrontier, worker: HandWorker, request: pytest.FixtureReque
     return name
 
 
-def test_a_foreign_list_is_passed_by_and_told(worker: HandWorker, foreign: str) -> None:
+def test_a_foreign_list_is_skipped_and_reported(worker: HandWorker, foreign: str) -> None:
     """Everything else goes on, one lease at a time too; moves are applied, and the answer names the key."""
     receipt = worker.exchange(ack(20), want=1)
     assert foreign in receipt.wrong_key
@@ -259,7 +259,7 @@ def test_a_put_for_a_foreign_list_changes_nothing(
     assert live.dump() == before
 
 
-def test_a_foreign_list_that_was_removed_holds_up_nobody(
+def test_a_foreign_list_that_was_removed_delays_nobody(
     live: LiveFrontier, worker: HandWorker, foreign: str
 ) -> None:
     """Whoever deletes the key, as the message says, has lost what was in it, and nothing else."""

@@ -53,7 +53,7 @@ def test_nothing_more_until_it_is_sent(live: LiveFrontier, slow: HandWorker) -> 
 
 
 def test_the_delay_counts_from_the_sending(live: LiveFrontier, slow: HandWorker) -> None:
-    """What took a minute to be told is a minute less to wait, for every worker."""
+    """What took a minute to be reported is a minute less to wait, for every worker."""
     other = HandWorker(live, "other", SLOW)
     slow.exchange(want=1)
     live.advance(500)
@@ -145,7 +145,7 @@ def test_a_report_of_something_else_ends_no_stint(slow: HandWorker) -> None:
     assert numbers(slow.note(*notes, want=1)) == []
 
 
-def test_who_does_not_hold_it_cannot_report_it(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_worker_that_does_not_hold_it_cannot_report_it(live: LiveFrontier, slow: HandWorker) -> None:
     """It was taken from its worker and leased to another, who has not sent it yet."""
     other = HandWorker(live, "other", SLOW)
     slow.exchange(want=1)
@@ -202,8 +202,8 @@ def test_what_one_may_have_ahead_another_may_not(live: LiveFrontier, slow: HandW
     assert (numbers(receipt), round(receipt.next_due_s or 0, -1)) == ([], 100)
 
 
-def test_the_next_rest_to_end_is_told(live: LiveFrontier, slow: HandWorker) -> None:
-    """Who has nothing else to do need not ask before."""
+def test_the_next_rest_to_end_is_reported(live: LiveFrontier, slow: HandWorker) -> None:
+    """A worker with nothing else to do need not ask before."""
     assert slow.exchange(want=1).next_due_s is None
     assert slow.exchange(ack(0)).next_due_s == pytest.approx(100, abs=5)
     slow.exchange(*puts(B, 2, 10), want=1)
@@ -290,7 +290,7 @@ def test_delay_and_concurrency_hold_together(live: LiveFrontier) -> None:
 
 
 def test_a_block_holds_all_workers_off(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """One is told to come back in 500 s: neither leases before; the other partitions go on."""
+    """One is told to come back in 500 s: neither leases before; the other partitions continue."""
     worker.exchange(*puts(A, 3), *puts(B, 3, 10))
     receipt = worker.note(block(A, 500), want=1)
     assert (numbers(receipt), round(receipt.next_due_s or 0, -1)) == ([10], 500)
@@ -300,8 +300,8 @@ def test_a_block_holds_all_workers_off(live: LiveFrontier, worker: HandWorker, o
     assert other.take(9) == [0, 1, 2]
 
 
-def test_others_are_told_of_a_block(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """Who holds something of the partition gives back what it has not begun; whoever has none is not told."""
+def test_others_learn_of_a_block(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """Who holds something of the partition gives back what it has not begun; others are not notified."""
     worker.exchange(*puts(A, 3), *puts(B, 3, 10))
     worker.note(block(A, 500))
     assert other.exchange(terms=Terms(here={A: (2, 3), B: (1, 1)})).blocked == (A,)
@@ -337,7 +337,7 @@ def test_a_block_is_longer_than_a_delay(live: LiveFrontier, slow: HandWorker) ->
     assert numbers(slow.exchange(want=1)) == []
 
 
-def test_who_asks_ahead_leases_before_a_block_ends(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_worker_that_asks_ahead_leases_before_a_block_ends(live: LiveFrontier, worker: HandWorker) -> None:
     """The leases say when, as with a delay; there is nothing to be reported, and no end to them."""
     worker.exchange(*puts(A, 3))
     worker.note(block(A, 100))
@@ -378,7 +378,7 @@ def test_an_empty_partition_is_blocked_too(live: LiveFrontier, worker: HandWorke
 # The clock
 
 
-def test_a_clock_that_steps_back_holds_nobody_up(live: LiveFrontier, slow: HandWorker) -> None:
+def test_a_clock_that_steps_back_delays_nobody(live: LiveFrontier, slow: HandWorker) -> None:
     """Redis was a year ahead, and is set right: what rests goes on resting for as long as it had to."""
     year = 365 * 86_400
     live.advance(year)

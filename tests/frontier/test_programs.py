@@ -66,7 +66,7 @@ def test_an_order_that_is_given_must_be_the_stored_one(open_frontier: OpenFronti
 
 
 @pytest.mark.parametrize("keep_seen", [False, True])
-def test_seen_is_kept_as_the_spider_said(live: LiveFrontier, keep_seen: bool) -> None:
+def test_seen_is_kept_as_the_spider_requested(live: LiveFrontier, keep_seen: bool) -> None:
     """If a program is the last to leave a finished run, or begins the next one, SCHEDULER_PERSIST holds."""
     spider = HandWorker(live, "spider", replace(IDENTITY, keep_seen=keep_seen))
     program = HandWorker(live, "program", PROGRAM)

@@ -35,17 +35,17 @@ def test_a_put_past_its_bound_is_refused(live: LiveFrontier, worker: HandWorker)
     assert worker.exchange(bounded(6, 2)).refused == ()  # what is in flight does not count
 
 
-def test_a_repeat_of_a_put_that_was_stored_is_known_not_refused(
+def test_a_repeat_of_a_stored_put_counts_as_seen_and_is_not_refused(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Its owner must not be told that it was not stored."""
+    """Its owner must not get the answer that it was not stored."""
     worker.exchange(bounded(1, 1))
     receipt = worker.exchange(bounded(1, 1), bounded(2, 1))
     assert (receipt.dropped, receipt.refused) == ((0,), (1,))
     assert worker.send(worker.last) == receipt
 
 
-def test_what_was_adopted_is_known(live: LiveFrontier, worker: HandWorker) -> None:
+def test_what_was_adopted_counts_as_seen(live: LiveFrontier, worker: HandWorker) -> None:
     """A put that another scheduler had seen is dropped, and is not in `seen`; others are stored."""
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED, b"\x02" * 20])[0] == 2
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])[0] == 0

@@ -46,7 +46,7 @@ def test_the_first_death_is_not_charged(live: LiveFrontier, suspects: list[int])
 
 
 def test_a_worker_holds_one_suspect_at_a_time(worker: HandWorker, suspects: list[int]) -> None:
-    """The best suspect is served at its place, the others are passed over until it is settled."""
+    """The best suspect is served at its place, the others are skipped until it is settled."""
     assert worker.take(10) == [1, 4, 5]
     assert numbers(worker.exchange(ack(4), ack(5), want=10)) == []
     assert numbers(worker.exchange(ack(1), want=10)) == [2]
@@ -139,7 +139,7 @@ def test_only_what_dies_in_quarantine_is_charged(
 def test_a_repeat_tells_the_attempts_of_a_suspect(
     worker: HandWorker, suspects: list[int], live: LiveFrontier
 ) -> None:
-    """The stored reply names the attempts, not the mark that stands beside them."""
+    """The stored reply names the attempts, not the mark beside them."""
     victim = HandWorker(live, "victim")
     victim.take(1)
     worker.reclaim("victim")
@@ -165,7 +165,7 @@ def test_at_the_limit_it_is_buried_with_the_reason(
     assert worker.take(9) == [2, 4, 5]
 
 
-def test_a_poisonous_entry_is_buried_and_no_innocent(live: LiveFrontier) -> None:
+def test_a_poisonous_entry_is_buried_and_no_other(live: LiveFrontier) -> None:
     """Whoever takes entry 7 dies: after 1 + 3 deaths it is buried, and all others are done, uncharged."""
     observer = HandWorker(live, "observer")
     observer.exchange(*(put(n) for n in range(20)), seeding=1)

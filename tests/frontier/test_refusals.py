@@ -118,7 +118,7 @@ def test_kept_fingerprints_keep_the_fingerprinter(live: LiveFrontier, worker: Ha
     assert HandWorker(live, "other", replace(IDENTITY, spider="another", keep_seen=True)).run == 1
 
 
-def test_other_arguments_are_told_not_refused(live: LiveFrontier, worker: HandWorker) -> None:
+def test_other_arguments_are_reported_not_refused(live: LiveFrontier, worker: HandWorker) -> None:
     """join returns the arguments that the run was started with, for the caller to warn."""
     assert worker.joined.spider_args == IDENTITY.spider_args
     other = HandWorker(live, "other", replace(IDENTITY, spider_args='{"a": 1}'))
@@ -198,7 +198,7 @@ def test_no_redis_is_unavailable(redis_server: RedisServer, start_redis: Callabl
 def test_a_redis_that_denies_access_is_refused(
     redis_server: RedisServer, start_redis: Callable[..., RedisServer]
 ) -> None:
-    """A wrong or missing password does not mend itself by waiting."""
+    """Waiting does not fix a wrong or missing password."""
     server = start_redis(redis_server.kind, password="secret")
     with closing(LiveFrontier(server.url.replace(":secret@", ":guess@"), "crawl")) as live:
         with pytest.raises(FrontierRefused, match="denies access"):
@@ -207,13 +207,13 @@ def test_a_redis_that_denies_access_is_refused(
 
 
 def test_only_moves_are_packed() -> None:
-    """What is no move is a programming error, found before anything is sent."""
+    """An argument that is not a move is a programming error, found before anything is sent."""
     with pytest.raises(TypeError, match="not a move"):
         pack_moves([object()])  # type: ignore[list-item]
 
 
 def test_a_damaged_identity_is_an_empty_one() -> None:
-    """Others are shown with what can be read of them: Redis is shared, and read as from a stranger."""
+    """Others are shown with what can be read of them: Redis is shared, so its data is untrusted."""
     (member,) = parse_members([b"worker", b"{not json", b"0", 3, 1, b"", b"9" * 400])
     assert (member.worker_id, member.identity, member.in_flight) == ("worker", {}, 3)
     assert (member.since, member.done) == (0.0, 0)

@@ -74,7 +74,7 @@ def test_each_returns_to_its_place(
 
 
 def test_no_attempt_is_charged_any_more(live: LiveFrontier, worker: HandWorker) -> None:
-    """Of one whose workers died with it: it is nobody's suspect, and has all attempts again."""
+    """Of one whose workers died with it: it is not a suspect, and has all attempts again."""
     worker.exchange(put(1), put(2))
     for n in range(4):
         victim = HandWorker(live, f"victim {n}")
@@ -103,7 +103,7 @@ def test_the_counts_follow(live: LiveFrontier, worker: HandWorker) -> None:
     assert retry_all(live) == Retried(failed=5, dead=1)
     census = look(live).census
     assert (census.waiting, census.in_flight, census.failed, census.dead) == (6, 1, 2, 0)
-    live.change_count("failed", -live.count("failed"))  # a count that somebody has spoilt
+    live.change_count("failed", -live.count("failed"))  # a corrupted count
     worker.exchange(fail(8))
     live.change_count("failed", -live.count("failed"))
     assert retry_all(live).failed == 1
@@ -207,7 +207,7 @@ def test_where_a_record_stands_may_have_changed(live: LiveFrontier, worker: Hand
     assert worker.take(9) == [3, 4]
 
 
-# Again, and by strangers
+# Again, and with untrusted data
 
 
 @pytest.mark.parametrize("how", END)
@@ -266,7 +266,7 @@ def test_a_foreign_record_is_left_alone(live: LiveFrontier, worker: HandWorker, 
     live.redis.delete(live.key("failed"), live.key("dead"))
 
 
-def test_an_id_that_is_none_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
+def test_an_invalid_id_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
     """Somebody has copied a dead letter to a name of their own."""
     worker.exchange(put(1), want=1)
     worker.exchange(bury(1))
@@ -312,7 +312,7 @@ def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandW
 
 
 def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
-    """One that was deleted, and begun anew, since it was looked at; or whose next run has begun."""
+    """One that was deleted, and begun again, since it was read; or whose next run has begun."""
     worker.exchange(put(1), want=1)
     worker.exchange(bury(1))
     for epoch, run in (("other", 0), (worker.epoch, 1), (worker.epoch, -1)):
@@ -366,7 +366,7 @@ def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, k
 @pytest.mark.parametrize(
     ("persisted", "persists"), [(False, False), (False, True), (True, False), (True, True)]
 )
-def test_what_stays_for_a_retry_is_not_known_to_the_next_run(
+def test_what_stays_for_a_retry_does_not_count_as_seen_in_the_next_run(
     live: LiveFrontier, persisted: bool, persists: bool
 ) -> None:
     """It is gone with what failed, even if that run persists; unless both do."""
@@ -434,7 +434,7 @@ def test_no_more_than_a_bounded_number_at_once(live: LiveFrontier, worker: HandW
     assert sum(asked) == 250
 
 
-def test_a_crawl_that_is_not_there_is_not_made(live: LiveFrontier) -> None:
+def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     """There is nothing to retry."""
     with pytest.raises(FrontierRefused, match="changed meanwhile"):
         retry_records(live.redis, live.crawl, look(live), (), [entry_id(1)])

@@ -52,7 +52,7 @@ def in_parts(tokens: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 # That it is a `seen`
 
 
-def test_what_was_put_is_known(live: LiveFrontier) -> None:
+def test_what_was_put_counts_as_seen(live: LiveFrontier) -> None:
     """In this run, when it is resumed, and after a rejoin."""
     worker = HandWorker(live, "worker")
     assert worker.exchange(seen(1, 1), seen(2, 2), seen(3, 1)).dropped == (2,)
@@ -90,7 +90,7 @@ def test_it_stays_for_a_retry(live: LiveFrontier) -> None:
     live.state()
 
 
-def test_whoever_speaks_goes_by_what_is_stored(
+def test_every_exchange_uses_what_is_stored(
     live: LiveFrontier, open_frontier: Callable[..., LiveFrontier]
 ) -> None:
     """A program that does not know the kind, also if it came before there was one."""
@@ -198,7 +198,7 @@ def left_behind(live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_dropped_is_unlinked_in_small_steps(
     live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the exchanges of whoever comes next, if it was not finished; none of it is taken for new."""
+    """By the exchanges of the next workers, if it was not finished; nothing of it counts as new."""
     left_behind(live, monkeypatch)
     worker = HandWorker(live, "worker", KEPT)
     assert worker.exchange(seen(1, 1), seen(2, 1000)).dropped == ()
@@ -242,7 +242,7 @@ def test_a_sweep_finds_all_of_very_many(live: LiveFrontier) -> None:
     assert live.dump() == {}
 
 
-def test_a_crawl_that_begins_anew_discards_too(live: LiveFrontier) -> None:
+def test_a_crawl_that_begins_again_discards_too(live: LiveFrontier) -> None:
     """Its last run was finished, and nobody left it: the keys were still there."""
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1), want=1)
@@ -271,7 +271,7 @@ def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: st
 # What others do to it
 
 
-def test_a_bucket_that_somebody_has_aimed_at_is_divided(live: LiveFrontier) -> None:
+def test_a_bucket_that_was_filled_on_purpose_is_divided(live: LiveFrontier) -> None:
     """However many are in it: more than a call takes."""
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1))
@@ -286,7 +286,7 @@ def test_a_bucket_that_somebody_has_aimed_at_is_divided(live: LiveFrontier) -> N
     assert live.redis.sismember(first, "no number")
 
 
-def test_an_exchange_that_breaks_off_leaves_no_bucket_that_nobody_deletes(
+def test_an_interrupted_exchange_leaves_no_bucket_that_nobody_deletes(
     live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory is written before the first bucket."""
@@ -304,7 +304,7 @@ def test_an_exchange_that_breaks_off_leaves_no_bucket_that_nobody_deletes(
     assert live.dump() == {}
 
 
-def test_a_bucket_of_another_type_is_told_and_passed_by(live: LiveFrontier) -> None:
+def test_a_bucket_of_another_type_is_reported_and_skipped(live: LiveFrontier) -> None:
     """What would be in it counts as new; everything else goes on, splits too."""
     worker = HandWorker(live, "worker")
     pages = range(1000)
@@ -329,7 +329,7 @@ def test_a_bucket_of_another_type_is_told_and_passed_by(live: LiveFrontier) -> N
 
 
 @pytest.mark.parametrize("number", ["inf", "1e300", "-inf", "nan", "2000.5", "9" * 30])
-def test_numbers_that_a_stranger_has_written_end(
+def test_untrusted_numbers_are_bounded(
     live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
     """What was seen may be new again; what is noted to be swept is no more than there may be."""
@@ -350,7 +350,7 @@ def test_numbers_that_a_stranger_has_written_end(
 
 
 @pytest.mark.parametrize("generation", [{}, {"generation": "a stranger's"}])
-def test_a_directory_that_is_none_is_a_new_one(live: LiveFrontier, generation: dict[str, str]) -> None:
+def test_a_missing_directory_is_a_new_one(live: LiveFrontier, generation: dict[str, str]) -> None:
     """Untrusted data in it is not a number."""
     worker = HandWorker(live, "worker")
     live.redis.hset(live.key("seen"), mapping={"buckets": "x", "count": "y", "z": ""} | generation)
@@ -359,7 +359,7 @@ def test_a_directory_that_is_none_is_a_new_one(live: LiveFrontier, generation: d
 
 
 def test_a_full_redis_refuses_the_whole_exchange(live: LiveFrontier) -> None:
-    """A put that could not be noted as seen is none: no error of it is passed by."""
+    """A put that could not be recorded as seen is not stored: no error of it is ignored."""
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1), want=1)
     before = live.dump()
@@ -374,7 +374,7 @@ def test_a_full_redis_refuses_the_whole_exchange(live: LiveFrontier) -> None:
 
 
 def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None:
-    """Only one of another type is passed by: whatever else there may be is not taken for a new request."""
+    """Only one of another type is skipped: any other error does not count as a new request."""
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1))
     base = source("sweep", Order.FIFO).partition("-- sweep:")[0]

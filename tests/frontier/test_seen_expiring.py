@@ -74,7 +74,7 @@ def test_what_is_new_again_is_admitted_once(live: LiveFrontier) -> None:
     assert HandWorker(live, "and again", CRAWL).exchange(seen(4, 1)).dropped == (0,)
 
 
-def test_a_put_that_was_known_is_as_old_as_before(live: LiveFrontier) -> None:
+def test_a_put_that_was_already_seen_is_as_old_as_before(live: LiveFrontier) -> None:
     """To meet a page again does not make its admission younger."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
@@ -124,7 +124,7 @@ def test_a_crawl_with_it_is_a_crawl(live: LiveFrontier) -> None:
 
 @pytest.mark.parametrize("method", ["join", "flush"])
 def test_fingerprints_that_lost_their_meta_are_cleared(live: LiveFrontier, method: str) -> None:
-    """Without `meta` nobody knows of what kind they are; they stand in nobody's way."""
+    """Without `meta` their kind is unknown; they block nothing."""
     HandWorker(live, "worker", CRAWL).exchange(seen(1, 1))
     live.redis.delete(keys.meta(live.crawl))
     if method == "join":

@@ -36,7 +36,7 @@ def test_what_was_signed_comes_back(payload: bytes) -> None:
     ],
 )
 def test_it_is_bound_to_key_crawl_and_entry(signer: Signer, entry_id: bytes) -> None:
-    """What was signed in another crawl, or as another entry, is none of this one."""
+    """What was signed in another crawl, or as another entry, is not valid for this one."""
     assert signer.verified(entry_id, Signer("crawl", [OLD]).signed(ID, PAYLOAD)) is None
 
 
@@ -120,7 +120,7 @@ def test_workers_without_a_common_key_do_not_meet(
     HandWorker(open_signed(*then), "coming")
 
 
-def test_a_crawl_of_a_version_that_signed_nothing_is_none_for_workers_with_a_key(open_signed: Open) -> None:
+def test_workers_with_a_key_refuse_a_crawl_of_a_version_that_signed_nothing(open_signed: Open) -> None:
     """What waits there has no signature: it would become dead letters."""
     live = open_signed()
     HandWorker(live, "going").exchange(put(1))

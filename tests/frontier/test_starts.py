@@ -36,7 +36,7 @@ def all_done(worker: HandWorker) -> Receipt:
 @pytest.mark.parametrize("how", ["killed", "presumed dead", "leave"])
 @pytest.mark.parametrize("seeding", [1, 2])
 def test_others_do_not_finish_the_run(live: LiveFrontier, how: str, seeding: int) -> None:
-    """All is done, and nobody seeds: but a start() is missing, and that is told."""
+    """All is done, and nobody seeds: but a start() is missing, and that is reported."""
     broken(live, how, seeding=seeding)
     worker = HandWorker(live, "worker", OTHER)
     receipt = all_done(worker)
@@ -81,7 +81,7 @@ def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) 
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_one_that_was_taken_for_dead_goes_on_with_its_own(live: LiveFrontier, drained: bool) -> None:
+def test_one_that_was_declared_dead_continues_with_its_own(live: LiveFrontier, drained: bool) -> None:
     """DQ_SEED_ONCE = False: it is back, and completes the start() that counted as interrupted."""
     worker, by = HandWorker(live, "worker", OWN), HandWorker(live, "by", replace(IDENTITY, starts=""))
     worker.exchange(put(1), seeding=1)
@@ -107,7 +107,7 @@ def test_one_whose_record_is_gone_did_not_begin_later(live: LiveFrontier) -> Non
     assert all_done(worker).census.incomplete == 1
 
 
-def test_one_that_goes_on_does_not_make_up_for_another(live: LiveFrontier) -> None:
+def test_one_that_continues_does_not_make_up_for_another(live: LiveFrontier) -> None:
     """DQ_SEED_ONCE = False: two were interrupted, and one of them is back."""
     frozen = HandWorker(live, "frozen", OWN)
     frozen.exchange(put(2), seeding=1)
@@ -180,7 +180,9 @@ def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFr
     assert all_done(later).status is Status.FINISHED
 
 
-def test_one_that_dies_after_its_rejoin_has_said_that_its_start_has_to_run_again(live: LiveFrontier) -> None:
+def test_one_that_dies_after_its_rejoin_has_reported_that_its_start_has_to_run_again(
+    live: LiveFrontier,
+) -> None:
     """Redis was rolled back further than its log: one rejoin shows this, and the next reports it."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
@@ -192,7 +194,7 @@ def test_one_that_dies_after_its_rejoin_has_said_that_its_start_has_to_run_again
 
 
 def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFrontier) -> None:
-    """It was kept for who comes back; now it is that of an open run, as after a put that is new."""
+    """It was kept for a worker that comes back; now it is that of an open run, as after a put that is new."""
     frozen, other = HandWorker(live, "frozen", ARGS), HandWorker(live, "other", ARGS)
     other.exchange(put(1, admission=Admission.SEEN))
     other.take(1)
@@ -205,7 +207,7 @@ def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFr
     assert live.redis.hmget(live.key("meta"), "phase", "seen_for") == [b"open", None]
 
 
-def test_who_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
+def test_a_worker_that_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
     """Its record was deleted, or evicted: the run is open until one that starts later is complete."""
     lost = HandWorker(live, "lost", OTHER)
     lost.exchange(put(1), seeding=1)

@@ -62,14 +62,14 @@ def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> 
 def test_an_answer_that_was_lost_is_the_same_and_says_what_holds_now(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Leases of before stay leases; the word is heard all the same."""
+    """Leases of before stay leases; the word is heard nevertheless."""
     worker.exchange(*puts(b"", 3), want=2)
     say(live, Word.PAUSE)
     again = worker.send(worker.last)
     assert (numbers(again), again.words) == ([0, 1], Words(1, hold=Hold.PAUSED))
 
 
-def test_who_joins_later_hears_what_holds_and_what_was_said_before(
+def test_a_worker_that_joins_later_gets_the_orders_given_before(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
     """A stop is for those that were members: a later worker sees that it came before it."""
@@ -81,7 +81,7 @@ def test_who_joins_later_hears_what_holds_and_what_was_said_before(
     assert worker.exchange().words == later.exchange().words == later.joined.words
 
 
-def test_a_finished_run_is_told_too_and_the_next_one_is_not_on_hold(
+def test_a_finished_run_is_reported_too_and_the_next_one_is_not_on_hold(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
     """A worker that is kept open after the end hears a stop; to be on hold ends with the run."""
@@ -94,7 +94,7 @@ def test_a_finished_run_is_told_too_and_the_next_one_is_not_on_hold(
     assert HandWorker(live, "next").joined.words == Words(2, stops=1)
 
 
-def test_other_limits_are_told(live: LiveFrontier, worker: HandWorker) -> None:
+def test_other_limits_are_reported(live: LiveFrontier, worker: HandWorker) -> None:
     """What buffers hold was leased under other ones; a block, or a mere look, tells by itself."""
     limit(live.redis, live.crawl, "a", delay_s=1)
     limit(live.redis, live.crawl, "a", block_s=1)
@@ -111,7 +111,7 @@ def test_an_unknown_word_that_holds_is_a_pause(live: LiveFrontier, worker: HandW
     assert peek(live.redis, live.crawl).hold is Hold.PAUSED
 
 
-def test_a_heartbeat_knows_how_often_something_was_said(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, worker: HandWorker) -> None:
     """Nothing, then each word and each limit: by this a worker that looks in rarely hears in time."""
     counts = []
     for word in (None, Word.PAUSE, Word.RESUME, Word.STOP):

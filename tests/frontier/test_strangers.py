@@ -1,4 +1,4 @@
-"""What somebody else has written into a crawl's own keys: it is looked at, and deleted, all the same."""
+"""What somebody else has written into a crawl's own keys: it is read, and deleted, nevertheless."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, limit
 NO_TEXT = b"\xff\x1b[2J"
 
 
-def test_a_member_whose_id_is_no_text(live: LiveFrontier, worker: HandWorker) -> None:
+def test_a_member_whose_id_is_not_text(live: LiveFrontier, worker: HandWorker) -> None:
     """It is shown, fenced and drained, and deleted with the crawl; the others' hearts are heard."""
     live.redis.sadd(live.key("members"), NO_TEXT)
     live.redis.hset(live.key("beats"), NO_TEXT, "no number")
@@ -43,7 +43,7 @@ def test_a_member_whose_id_is_no_text(live: LiveFrontier, worker: HandWorker) ->
 
 
 @pytest.mark.parametrize("field", ["phase", "hold", "epoch", "run", "counts", "limiting", "told"])
-def test_fields_that_are_no_text(live: LiveFrontier, worker: HandWorker, field: str) -> None:
+def test_fields_that_are_not_text(live: LiveFrontier, worker: HandWorker, field: str) -> None:
     """Nothing of it reaches a terminal as it is; the crawl can be deleted."""
     live.redis.hset(live.key("meta"), field, NO_TEXT)
     overview = peek(live.redis, live.crawl)
@@ -53,8 +53,8 @@ def test_fields_that_are_no_text(live: LiveFrontier, worker: HandWorker, field: 
     assert live.dump() == {}
 
 
-def test_bands_that_are_none(live: LiveFrontier, worker: HandWorker) -> None:
-    """They are counted as nothing, and are no lists."""
+def test_invalid_bands(live: LiveFrontier, worker: HandWorker) -> None:
+    """They count as nothing, and are not lists."""
     worker.exchange(put(1, partition=b"a"))
     live.redis.hset(live.key("bands"), mapping={b"x": b"short", b"y": b""})
     live.redis.zadd(live.key("more_bands"), {b"a\0short": 0, b"no zero": 0})
@@ -107,7 +107,7 @@ def test_of_an_endless_entry_the_beginning_is_leased(live: LiveFrontier, worker:
 
 
 @pytest.mark.parametrize("run", [b"none", b"-1", b"1.5", b"nan", b"9" * 400])
-def test_a_run_that_is_no_number_holds_up_nobody(live: LiveFrontier, worker: HandWorker, run: bytes) -> None:
+def test_a_run_that_is_not_a_number_delays_nobody(live: LiveFrontier, worker: HandWorker, run: bytes) -> None:
     live.redis.hset(live.key("meta"), "run", run)
     later = HandWorker(live, "later")
     assert later.exchange(put(1), want=1).leases[0].entry_id == entry_id(1)
@@ -116,8 +116,8 @@ def test_a_run_that_is_no_number_holds_up_nobody(live: LiveFrontier, worker: Han
 @pytest.mark.parametrize(
     "counts", [b"", b"none", b"1 -5 -5 0 0 0 0 0 0 0 1 0", b"9" * 400 + b" 0 0 0 0 0 0 0 0 0 0 0"]
 )
-def test_spoilt_counts_hold_up_no_crawl(live: LiveFrontier, worker: HandWorker, counts: bytes) -> None:
-    """What waits is leased all the same; after an audit they are right again, and the crawl ends."""
+def test_spoilt_counts_delay_no_crawl(live: LiveFrontier, worker: HandWorker, counts: bytes) -> None:
+    """What waits is leased nevertheless; after an audit they are right again, and the crawl ends."""
     worker.exchange(*puts(b"a", 3))
     live.redis.hset(live.key("meta"), "counts", counts)
     receipt = worker.exchange(want=9)
@@ -134,7 +134,7 @@ def test_spoilt_counts_hold_up_no_crawl(live: LiveFrontier, worker: HandWorker, 
 def test_a_member_that_is_too_short(
     live: LiveFrontier, worker: HandWorker, where: str, member: bytes
 ) -> None:
-    """It is leased as an entry that nobody can read, and holds up no other."""
+    """It is leased as an entry that nobody can read, and delays no other."""
     worker.exchange(*puts(b"a", 3))
     live.redis.zadd(live.key(where), {member if where == "delayed" else b"a\0" + member: 0})
     assert len(upcoming(live.redis, live.crawl, 9)) == 4
@@ -146,9 +146,7 @@ def test_a_member_that_is_too_short(
 
 
 @pytest.mark.parametrize("record", [b"", b"short", b"long, but without the byte that ends a partition"])
-def test_a_lease_that_was_spoilt_holds_up_no_rejoin(
-    live: LiveFrontier, worker: HandWorker, record: bytes
-) -> None:
+def test_a_corrupted_lease_delays_no_rejoin(live: LiveFrontier, worker: HandWorker, record: bytes) -> None:
     """It is lost; its worker continues with the others."""
     worker.exchange(*puts(b"a", 3))
     worker.take(3)
@@ -167,7 +165,7 @@ SPOILT: dict[str, Callable[[LiveFrontier], Any]] = {
 
 @pytest.mark.parametrize("key", SPOILT)
 def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
-    """What waits in other partitions, and in this one, is served all the same."""
+    """What waits in other partitions, and in this one, is served nevertheless."""
     worker = HandWorker(live, "worker", limited(concurrency=5))
     worker.exchange(*puts(b"a", 2))
     live.redis.zadd(live.key("rotation"), {b"b": 0})
@@ -176,7 +174,7 @@ def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
     for _ in range(4):
         try:
             taken = worker.take(2)
-        except FrontierUnavailable:  # its incomplete moves are mended, and the counts, too
+        except FrontierUnavailable:  # its incomplete moves and the counts are repaired
             taken = worker.take(2)
         found += taken
         worker.exchange(*(ack(n) for n in taken))
@@ -185,7 +183,7 @@ def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
 
 @pytest.mark.parametrize("how", ["drain", "rejoin", "leave"])
 @pytest.mark.parametrize("name", [b"short", b"x" * 12])
-def test_a_lease_that_is_none(live: LiveFrontier, worker: HandWorker, how: str, name: bytes) -> None:
+def test_an_invalid_lease(live: LiveFrontier, worker: HandWorker, how: str, name: bytes) -> None:
     """It is deleted with its worker, whose leases are reclaimed and served."""
     worker.exchange(*puts(b"a", 3))
     worker.take(3)
@@ -208,7 +206,7 @@ def test_a_lease_that_is_none(live: LiveFrontier, worker: HandWorker, how: str, 
 
 
 @pytest.mark.parametrize("remembered", [b"t" + entry_id(0), b"t", b"i" + entry_id(0)[:5], b"?" * 40])
-def test_a_remembered_answer_that_is_spoilt_holds_up_no_repeat(
+def test_a_corrupted_stored_answer_delays_no_repeat(
     live: LiveFrontier, worker: HandWorker, remembered: bytes
 ) -> None:
     """A repeat brings what can be read of it; what else was granted comes back with a rejoin."""
@@ -221,10 +219,8 @@ def test_a_remembered_answer_that_is_spoilt_holds_up_no_repeat(
 
 
 @pytest.mark.parametrize("hold", [NO_TEXT, b"none that we write"])
-def test_a_hold_that_nobody_of_ours_writes_is_a_pause(
-    live: LiveFrontier, worker: HandWorker, hold: bytes
-) -> None:
-    """No worker gets a lease, and all are told why; it can be resumed."""
+def test_a_hold_that_we_never_write_is_a_pause(live: LiveFrontier, worker: HandWorker, hold: bytes) -> None:
+    """No worker gets a lease, and all learn why; it can be resumed."""
     worker.exchange(*puts(b"a", 1))
     steer(live.redis, live.crawl, Word.PAUSE)
     live.redis.hset(live.key("meta"), "hold", hold)
@@ -235,7 +231,7 @@ def test_a_hold_that_nobody_of_ours_writes_is_a_pause(
 
 
 def test_more_members_than_any_crawl_has_are_refused(live: LiveFrontier, worker: HandWorker) -> None:
-    """Each look goes through them. With their key deleted the crawl goes on; nothing that waits is lost."""
+    """Each look goes through them. With their key deleted the crawl continues; nothing that waits is lost."""
     worker.exchange(*puts(b"a", 2))
     worker.take(1)
 
@@ -262,22 +258,22 @@ def test_more_members_than_any_crawl_has_are_refused(live: LiveFrontier, worker:
 
 
 FORGED: dict[str, dict[str, Any]] = {
-    "a state that is none": {"state": 5},
-    "a phase that is no text": {"state": {"phase": {}, "hold": 3, "turn": "x"}},
+    "an invalid state": {"state": 5},
+    "a phase that is not text": {"state": {"phase": {}, "hold": 3, "turn": "x"}},
     "a token": {"token": [{}, 5]},
     "a token of no kind": {"token": [9, "token"]},
     "a lease": {"lease": {"worker": {}}},
     "a lease without a place": {"lease": {"id": "short", "partition": "a"}},
     "pending": {"pending": ["short", 5, {}], "worker": "worker"},
     "granted to nobody": {"granted": ["short"], "worker": {}},
-    "granted to what is no hash": {"granted": ["short"], "worker": "spoilt"},
+    "granted to what is not a hash": {"granted": ["short"], "worker": "spoilt"},
     "no list": {"granted": "text"},
     "a list": {"list": ["a", "no rank"]},
     "sums": {"deltas": ["sum", "a", {}], "at": "none"},
     "endless sums": {"deltas": ["sum", "a", "1"], "at": -1e300},
     "no sums": {"deltas": 5},
     "seen": {"seen": ["only one"]},
-    "a worker that is none": {"registering": {}},
+    "an invalid worker": {"registering": {}},
     "partitions": {"partitions": [{}, 5]},
     "an exchange": {"seq": "x", "worker": "worker"},
 }
@@ -318,7 +314,7 @@ def test_a_run_name_that_nobody_would_choose_is_not_used(
 
 
 @pytest.mark.parametrize("where", ["returned", "quarantine"])
-def test_a_member_that_is_no_entry_keeps_no_run_open(
+def test_a_member_that_is_not_an_entry_keeps_no_run_open(
     live: LiveFrontier, worker: HandWorker, where: str
 ) -> None:
     """An audit removes what nobody would ever lease."""

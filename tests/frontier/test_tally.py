@@ -39,7 +39,7 @@ def read(live: LiveFrontier) -> dict[str, int | float]:
 
 
 def test_what_all_workers_count_is_summed(live: LiveFrontier, teller: Teller, other: HandWorker) -> None:
-    """Sums, of whole and of broken numbers; the largest and the smallest of what was told."""
+    """Sums, of integers and fractions; the largest and the smallest of what was reported."""
     second = Teller(live, other, "other")
     assert read(live) == {}
     assert teller.tell(("sum", "a", 3), ("sum", "b", 0.5), ("max", "c", 7), ("min", "d", 2)) == "OK"
@@ -99,7 +99,7 @@ def test_sums_outlast_the_run_and_end_with_the_next(live: LiveFrontier, teller: 
 
 
 def test_a_new_frontier_begins_with_no_sums(live: LiveFrontier, teller: Teller) -> None:
-    """Its meta was deleted or evicted: what stands beside it is of another one."""
+    """Its meta was deleted or evicted: the rest belongs to another one."""
     teller.tell(("sum", "a", 1))
     live.redis.delete(live.key("meta"))
     HandWorker(live, "new")
@@ -129,7 +129,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("value", STRANGE)
-def test_a_strangers_bytes_are_left_out(live: LiveFrontier, teller: Teller, value: bytes) -> None:
+def test_untrusted_bytes_are_left_out(live: LiveFrontier, teller: Teller, value: bytes) -> None:
     """Neither the reader nor a tally stumbles over them; other stats are counted as ever."""
     teller.tell(("sum", "good", 1))
     for kind in ("sum", "max", "min"):
@@ -144,7 +144,7 @@ def test_a_strangers_bytes_are_left_out(live: LiveFrontier, teller: Teller, valu
     assert after.keys() - {"good", "\ufffd"} <= {"bad max", "bad min", "bad sum"}
 
 
-def test_a_number_of_a_tally_that_is_none_is_as_none(live: LiveFrontier, teller: Teller) -> None:
+def test_an_invalid_number_of_a_tally_counts_as_missing(live: LiveFrontier, teller: Teller) -> None:
     """Untrusted data may be there, too: then that worker's numbers start again."""
     live.redis.hset(live.key("stats"), "told:source", b"soon")
     assert teller.tell(("sum", "a", 1)) == "OK"
@@ -158,7 +158,7 @@ def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, 
     assert read(live) == {"a": number, "b": number, "c": number}
 
 
-def test_a_sum_that_overflows_goes_on_as_a_broken_number(live: LiveFrontier, teller: Teller) -> None:
+def test_a_sum_that_overflows_continues_as_a_broken_number(live: LiveFrontier, teller: Teller) -> None:
     """No error, no jump below zero."""
     for _ in range(2):
         assert teller.tell(("sum", "a", 2**63 - 1), ("sum", "b", 10**30), ("sum", "c", 1e300)) == "OK"

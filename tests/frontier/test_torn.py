@@ -1,4 +1,4 @@
-"""A script that is stopped at any of its writes loses nothing: the next one mends it, and it is repeated."""
+"""A script that is stopped at any write loses nothing: the next one repairs it, and it is repeated."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_a_retry_stopped_at_any_write_loses_nothing(each_stop: Callable[..., Any
         assert (live.count("failed"), live.redis.llen(live.key("failed"))) == (0, 0)
 
 
-def test_a_join_stopped_at_any_write_is_done_anew(each_stop: Callable[..., Any]) -> None:
+def test_a_join_stopped_at_any_write_is_done_again(each_stop: Callable[..., Any]) -> None:
     """Of an absent crawl, and of a finished one: nothing is half-described, and the run is a new one."""
     identity = replace(IDENTITY, limits=Limits(0.0, 3, {"a": (1.0, None)}))
     for finished in (False, True):
@@ -388,7 +388,7 @@ def test_a_join_stopped_at_any_write_is_done_anew(each_stop: Callable[..., Any])
 
 
 @pytest.mark.parametrize("identity", [IDENTITY, HASTY], ids=["unlimited", "limited"])
-def test_a_limit_stopped_at_any_write_holds_when_it_is_said_again(
+def test_a_limit_stopped_at_any_write_holds_when_it_is_set_again(
     each_stop: Callable[..., Any], identity: Any
 ) -> None:
     for live, stop in each_stop("limit"):
@@ -446,7 +446,9 @@ def test_a_conversion_stopped_at_any_write_forgets_nothing(each_stop: Callable[.
 
 @pytest.mark.parametrize("seen", Seen)
 @pytest.mark.parametrize("what", ["flush", "forget", "steer"])
-def test_what_is_done_by_hand_can_be_done_again(each_stop: Callable[..., Any], seen: Seen, what: str) -> None:
+def test_what_is_done_manually_can_be_done_again(
+    each_stop: Callable[..., Any], seen: Seen, what: str
+) -> None:
     for live, stop in each_stop(what, seen, least=1):
         identity = replace(IDENTITY, seen_ttl_s=1e6 if seen is Seen.EXPIRING else 0.0)
         worker = HandWorker(live, "worker", identity)
@@ -471,7 +473,7 @@ def test_what_is_done_by_hand_can_be_done_again(each_stop: Callable[..., Any], s
 
 
 def test_a_mend_stopped_at_any_write_is_done_again(each_stop: Callable[..., Any], monkeypatch: Any) -> None:
-    """`torn` stays until everything is mended."""
+    """`torn` stays until everything is repaired."""
     for live, stop in each_stop("mend", least=5):
         worker, held = filled(live, identity=limited(0.0, 10))
         moves = [put(40, partition=b"new"), ack(held[0]), release(held[1])]

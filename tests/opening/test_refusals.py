@@ -273,7 +273,7 @@ def test_a_crawl_that_cannot_be_opened_says_why_and_changes_nothing(
     assert PASSWORD not in log
     # Scrapy closes what it could not open. Source: scrapy/core/engine.py::close_spider
     assert "Spider closed (" in log
-    # And says of each step that it failed; but why is told once.
+    # And says of each step that it failed; but the reason is given once.
     assert len(re.findall(r"^\S+ \S+ \[\S+\] (?:ERROR|CRITICAL): ", log, re.M)) == 1
     assert "Traceback" not in log
     assert "Traceback" in refused["control"].worker.text

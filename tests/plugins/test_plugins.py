@@ -228,7 +228,7 @@ def test_a_plugin_does_what_it_does_with_scrapys_own_scheduler(
     ids=["scrapy-playwright", "scrapy-splash", "scrapy-zyte-api"],
 )
 def test_the_requests_of_a_plugin_are_stored_whole(package: str, source: str) -> None:
-    """Of those that need a browser or a service: what they are told comes back."""
+    """Of those that need a browser or a service: their requests are restored."""
     if package == "scrapy-splash" and scrapy.version_info[:2] >= (2, 14):
         pytest.skip(f"it cannot be imported with Scrapy {scrapy.__version__}")
     importlib.metadata.version(package)

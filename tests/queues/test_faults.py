@@ -103,7 +103,7 @@ def test_a_producer_is_killed(
 
 
 def test_lost_replies(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
-    """One answer in five is lost, after Redis has done what was asked: each item comes once all the same."""
+    """One answer in five is lost, after Redis has done what was asked: each item comes once nevertheless."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings={"DQ_ROLLBACK_HORIZON": 1})
     assert q.qsize() == 0
@@ -123,7 +123,7 @@ def test_lost_replies(make: Make, start_proxy: StartProxy, redis_server: RedisSe
     q.close()
 
 
-def test_while_redis_is_away(
+def test_while_redis_is_unavailable(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Calls wait; with a time-out they say whether the item may be stored. A warning comes once."""
@@ -152,7 +152,9 @@ def test_while_redis_is_away(
     q.close()
 
 
-def test_closing_while_redis_is_away(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
+def test_closing_while_redis_is_unavailable(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer
+) -> None:
     """It ends within its grace; what it could not hand in comes again, from another one."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
@@ -184,7 +186,7 @@ def test_a_redis_that_is_not_there_yet(
     q.close()
 
 
-def test_a_redis_that_comes_back_older(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
+def test_a_redis_that_was_rolled_back(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
     """What put() had confirmed within DQ_ROLLBACK_HORIZON is stored again by itself, also past maxsize."""
     server = start_redis(appendonly=True)
     with Queue(crawl_name, 3, url=server.url) as q, Queue(crawl_name, url=server.url) as other:
@@ -197,7 +199,7 @@ def test_a_redis_that_comes_back_older(start_redis: Callable[..., RedisServer], 
         assert [other.get() for _ in range(3)] == ["a", "b", "c"]
 
 
-def test_a_redis_that_comes_back_older_than_the_horizon(
+def test_a_redis_that_was_rolled_back_beyond_the_horizon(
     make: Make, start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Items are gone for good: the log says what to do about it, and so does the next flush()."""
@@ -311,13 +313,13 @@ q.put("last")
 """
 
 
-def test_a_process_that_slept_through_the_end_of_the_run(
+def test_a_process_that_was_suspended_at_the_end_of_the_run(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str, lines: Lines
 ) -> None:
-    """It was taken for dead, and the others finished the run: it goes on in the next one."""
+    """It was declared dead, and the others finished the run: it continues in the next one."""
     program = start_program(SLEEPER, redis_server.url, crawl_name)
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
-    # It may be stopped before it has told that the first one is done: that one would come back.
+    # It may be stopped before it has reported that the first one is done: that one would come back.
     wait_until(lambda: live.call("census").done == 1, "the program waits for an item")
     assert lines() == ["first"]
     program.send(signal.SIGSTOP)
@@ -339,7 +341,7 @@ def test_a_process_that_slept_through_the_end_of_the_run(
 def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """While put() waits for Redis its process is taken for dead, the run ends, and another one begins."""
+    """While put() waits for Redis its process is declared dead, the run ends, and another one begins."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
     join_crawl(q)
@@ -392,7 +394,7 @@ def test_a_put_whose_outbox_is_lost(make: Make, monkeypatch: pytest.MonkeyPatch)
     assert make().get() == "a"
 
 
-def test_a_process_that_was_taken_for_dead(make: Make, redis_server: RedisServer, crawl_name: str) -> None:
+def test_a_process_that_was_declared_dead(make: Make, redis_server: RedisServer, crawl_name: str) -> None:
     """What it had in its hands is somebody else's; its task_done changes nothing, and it goes on."""
     q = make()
     q.put_all(["a", "b"])
@@ -430,7 +432,7 @@ def test_a_process_that_redis_forgot_while_it_was_away(
     crawl_name: str,
     ends: str,
 ) -> None:
-    """Redis came back older than its puts, and the others finished the run: the items are in the next one."""
+    """Redis was rolled back beyond its puts, and others finished the run: the items are in the next one."""
     server = start_redis(appendonly=True)
     live = LiveFrontier(server.url, crawl_name, Order.FIFO)
     other = HandWorker(live, "other")

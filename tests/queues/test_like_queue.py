@@ -63,7 +63,7 @@ def test_full(like_queue: LikeQueue) -> None:
     assert (q.get(), q.qsize()) == ("d", 0)
 
 
-def test_a_maxsize_below_1_is_none(like_queue: LikeQueue) -> None:
+def test_a_maxsize_below_1_is_no_limit(like_queue: LikeQueue) -> None:
     """Then the queue takes any number of items and is never full."""
     q = like_queue(-1)
     for n in range(5):
@@ -208,7 +208,7 @@ def test_shutdown(like_queue: LikeQueue) -> None:
     q.join()
 
 
-def test_shutdown_releases_who_blocks(like_queue: LikeQueue) -> None:
+def test_shutdown_releases_blocked_calls(like_queue: LikeQueue) -> None:
     """Calls that wait for an item, or for room, raise ShutDown when the queue is shut down."""
     q = like_queue(1)
     shut(q)

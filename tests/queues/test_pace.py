@@ -44,7 +44,7 @@ def test_settlements_wait_for_company() -> None:
 
 
 def test_pauses_grow_while_nothing_comes() -> None:
-    """From 20 ms to half a second; a call, or a lease, begins anew. With nobody waiting: the longest."""
+    """From 20 ms to half a second; a call, or a lease, starts again. With nobody waiting: the longest."""
     made = pace(waits=True)
     assert 0.5 * IDLE_FIRST_S < pause(made, 1) <= IDLE_FIRST_S
     for _ in range(9):

@@ -74,7 +74,7 @@ def test_nothing_is_taken_that_nobody_waits_for(make: Make, crawl_name: str, cli
     assert first.qsize() == second.qsize() == 6
 
 
-def test_nobody_asks_in_vain_while_something_waits(make: Make) -> None:
+def test_every_request_for_leases_gets_some_while_something_waits(make: Make) -> None:
     """An exchange brings a process its share, which may be less than its threads ask for: they ask again."""
     q, other = make(), make()
     join_crawl(other)
@@ -310,7 +310,7 @@ def test_an_interrupt_ends_a_call_that_waits(
 
 
 def test_nothing_connects_before_the_first_call(make: Make, start_program: StartProgram) -> None:
-    """An object for a Redis that is not there costs nothing; a wrong setting is told at once."""
+    """An object for an unavailable Redis costs nothing; a wrong setting is reported at once."""
     threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else []
     q = make(url="redis://127.0.0.1:1/0")
     assert repr(q).startswith("<Queue 'crawl-")
@@ -387,7 +387,7 @@ def test_shutdown_while_the_first_call_joins(
 
 
 def test_a_queue_that_is_shut_says_why_it_cannot_join(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread may have ended before it is told of the shutdown."""
+    """Its thread may have ended before it learns of the shutdown."""
     start = Member.start
 
     def start_and_end(member: Member) -> None:

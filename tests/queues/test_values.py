@@ -130,7 +130,7 @@ def test_the_formats_of_entries(items: Items) -> None:
         b"\x03" + msgpack.packb(msgpack.ExtType(5, msgpack.packb(["os:system", {}]))),
     ],
 )  # fmt: skip
-def test_what_a_stranger_stored_is_refused_in_words(items: Items, payload: bytes) -> None:
+def test_untrusted_values_are_refused_with_a_message(items: Items, payload: bytes) -> None:
     """No bytes raise anything else, and none make an object of a class that is not allowed."""
     with pytest.raises(CannotDecode):
         items.decode(payload)

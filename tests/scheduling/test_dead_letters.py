@@ -54,10 +54,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an unknown callback": (entry({URL: PAGE, CALLBACK: "parse_gone"}), "has no callback 'parse_gone'"),
     "a dunder": (entry({URL: PAGE, CALLBACK: "__init__"}), "has no callback '__init__'"),
     "a hook of Scrapy's": (entry({URL: PAGE, CALLBACK: "closed"}), "has no callback 'closed'"),
-    "a class from elsewhere": (entry({CLASS: "os.system", URL: PAGE}), "no imported subclass of Request"),
+    "a class from elsewhere": (entry({CLASS: "os.system", URL: PAGE}), "not an imported subclass of Request"),
     "a header in a header": (entry({URL: PAGE, HEADERS: {b"A": [b"b\r\nC: d"]}}), "CR, LF"),
-    "a meta that is none": (entry({URL: PAGE, META: [1]}), "expected dict"),
-    "a priority that is none": (entry({URL: PAGE, PRIORITY: "1"}), "a priority is an int"),
+    "an invalid meta": (entry({URL: PAGE, META: [1]}), "expected dict"),
+    "an invalid priority": (entry({URL: PAGE, PRIORITY: "1"}), "a priority is an int"),
     "an attribute of tomorrow": (entry({URL: PAGE, 99: 1}), "does not know it"),
     "a deep nest": (nested(5_000), ""),
     "a mebibyte too much": (entry({URL: PAGE, META: {"a": "x" * 2**20}}), "DQ_MAX_ENTRY_BYTES"),
@@ -151,7 +151,7 @@ class ProjectSpider(TreeSpider):
 def test_a_renamed_callback_makes_dead_letters_of_what_waits_for_it(
     redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, reasons: Reasons
 ) -> None:
-    """The crawl is stopped, a method is renamed, the crawl goes on: it ends, and says what it set aside."""
+    """The crawl is stopped, a method is renamed, the crawl continues: it ends, and says what it set aside."""
     site = start_site(pages=21, fan_out=20, latency_s=0.05)
     project = make_project(
         [site.start_url], redis_url=redis_url, spider=SPIDER, settings={"CONCURRENT_REQUESTS": 2}

@@ -271,7 +271,7 @@ BAD_TIMES = {
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_a_time_that_is_none_makes_a_dead_letter_and_the_crawl_goes_on(
+def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     redis_url: str,
     make_project: MakeProject,
     start_site: StartSite,
@@ -304,7 +304,7 @@ def test_a_time_that_is_none_makes_a_dead_letter_and_the_crawl_goes_on(
     assert "Traceback" not in worker.text
 
 
-def test_a_local_request_with_a_time_that_is_none_is_crawled_at_once(
+def test_a_local_request_with_an_invalid_time_is_crawled_at_once(
     redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
 ) -> None:
     """It cannot be a dead letter: nobody could read it."""
@@ -341,7 +341,7 @@ def test_the_clock_of_a_host_decides_nothing(
     (project.folder / "sitecustomize.py").write_text(wrong)
     worker = project.run_worker(timeout_s=30)
     assert worker.close_reason == "finished"
-    assert worker.text[:10] != time.strftime("%Y-%m-%d")  # its log goes by the wrong clock
+    assert worker.text[:10] != time.strftime("%Y-%m-%d")  # its log uses the wrong clock
     done = project.record.stat().st_mtime  # /at is the last page
     assert at - EARLY_S <= done <= at + prompt_s()
     assert -EARLY_S <= first_hits(site)["/after?s=0"] - 1 <= prompt_s()

@@ -80,7 +80,7 @@ def test_equal_children_of_two_parents_stay_separate(
 
 
 def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
-    """A page that two workers download, one of them taken for dead, becomes one redirect: it has one id."""
+    """A page that two workers download, one of them declared dead, becomes one redirect: it has one id."""
     ids = []
     for latency in (b"0.1", b"0.2"):
         admissions = Admissions(RequestFingerprinter().fingerprint, True, 10, True)
@@ -120,7 +120,7 @@ def test_closing_has_what_is_left_of_the_grace() -> None:
 @pytest.mark.parametrize(
     ("parentless", "shares_seen", "closes"), [(False, True, 0), (True, True, 1), (False, False, 1)]
 )
-def test_after_a_lost_outbox_nothing_is_known_and_the_worker_ends_if_it_must(
+def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_must(
     parentless: bool, shares_seen: bool, closes: int
 ) -> None:
     """What the pages that run again yield must be sent again; start() runs again in the next crawl only.

@@ -80,8 +80,8 @@ def test_a_login_that_its_pages_wait_for_is_handed_out(
 
 
 @pytest.mark.parametrize("downloader", [object(), SimpleNamespace(active=set(), slots=None)])
-def test_of_a_downloader_unlike_scrapys_nothing_is_known(downloader: object) -> None:
-    """With DQ_PARTITION_BY = "none" it is none of our business."""
+def test_nothing_is_assumed_of_a_downloader_unlike_scrapys(downloader: object) -> None:
+    """With DQ_PARTITION_BY = "none" it does not concern us."""
     settlement = Settlement.__new__(Settlement)
     settlement._engine = SimpleNamespace(downloader=downloader)
     assert settlement.held_up() == set()

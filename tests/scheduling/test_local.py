@@ -99,7 +99,7 @@ class ProjectSpider(TreeSpider):
 """
 
 
-def test_what_cannot_be_stored_is_crawled_here_and_said_once(
+def test_what_cannot_be_stored_is_crawled_here_and_reported_once(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
     """A lambda, an open file, more than DQ_MAX_ENTRY_BYTES: crawled by this worker, counted, one warning."""

@@ -104,5 +104,5 @@ def test_no_call_of_the_engine_waits_for_a_slow_redis(
     for name in ("enqueue_request", "next_request", "has_pending_requests", "__len__"):
         assert told[f"calls-{name}"] > 1
         assert told[f"longest-{name}"] < min(LONGEST_MS + stalled_ms, ROUND_TRIP_S * 1000)
-    # Not only while the engine calls: nothing else of ours holds up the loop either.
+    # Not only while the engine calls: nothing else of ours delays the loop either.
     assert told["longest-turn"] < min(ROUND_TRIP_S * 1000 / 2 + stalled_ms, ROUND_TRIP_S * 1000)

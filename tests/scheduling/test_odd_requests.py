@@ -127,7 +127,7 @@ def test_a_local_request_may_yield_itself_again(
 def test_unfiltered_children_that_differ_in_more_than_the_page_stay_separate(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """Three requests for one URL, told apart by their arguments: all three are crawled."""
+    """Three requests for one URL, distinguished by their arguments: all three are crawled."""
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=JARS)
     assert project.run_worker(timeout_s=30).close_reason == "finished"
     assert project.count() == dict.fromkeys(["jar-0", "jar-1", "jar-2"], 1)

@@ -123,10 +123,10 @@ def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together
     assert all(third - first >= 0.09 for first, third in zip(asked, asked[2:], strict=False))
 
 
-def test_the_limits_of_who_comes_later_are_everybodys(
+def test_the_limits_of_the_latest_worker_apply_to_all(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """It says so; who comes with the same limits changes nothing."""
+    """It says so; one that joins with the same limits changes nothing."""
     site = start_site(pages=1)
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
     project = make_project(
@@ -205,7 +205,7 @@ def test_a_redirect_waits_in_the_partition_of_where_it_leads(
         assert min(between) >= 0.9 * limit["delay"]
 
 
-def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_goes_on(
+def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_continues(
     redis_url: str,
     make_project: MakeProject,
     start_site: StartSite,
@@ -213,7 +213,7 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_g
     reasons: Reasons,
     errors: Errors,
 ) -> None:
-    """10 kB, control characters: no stuck partition; a slot that is no text is taken as text."""
+    """10 kB, control characters: no stuck partition; a slot that is not text is converted."""
     site = start_site(pages=1)
     project = make_project(
         [site.url("")],
@@ -310,7 +310,7 @@ def test_retry_after_keeps_all_workers_away(
     assert len(project.count()) == 121
     busy, retried = times(site, "127.0.0.1", "/busy")
     asked = times(site, "127.0.0.1")
-    # What the other worker had begun, and what was under way when it was told.
+    # What the other worker had begun, and what was under way when it was notified.
     assert not [at for at in asked if busy + 0.6 + clock.stalled_s < at < busy + 2 - 0.02]
     assert retried >= busy + 2 - 0.02
     assert max(asked) < busy + 4 + clock.stalled_s

@@ -34,7 +34,7 @@ def lines(worker: Worker, level: str) -> list[str]:
     return re.findall(rf"^\S+ \S+ \[scrapy_dq\S*\] {level}: (.*)$", worker.text, re.M)
 
 
-def test_a_project_of_scrapy_redis_crawls_and_is_told_what_differs(
+def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(
     redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
 ) -> None:
     """One INFO line; the order is that of its queue class; duplicates are logged; `seen` stays."""

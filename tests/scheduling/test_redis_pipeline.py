@@ -35,7 +35,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 def stored(client: redis.Redis, key: str) -> Counter[str]:
-    """Return how often the item of each page stands under *key*, list or stream."""
+    """Return how often the item of each page is under *key*, list or stream."""
     if client.type(key) == b"stream":
         items = [fields[b"item"] for _, fields in client.xrange(key)]
     else:
@@ -60,7 +60,7 @@ def warnings_of(worker: Worker) -> list[str]:
     ],
     ids=["list", "stream", "Scrapy's scheduler", "not enabled", "add-on not enabled", "as in scrapy-redis"],
 )
-def test_every_item_is_stored_once_and_goes_on_to_the_next_pipeline(
+def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
     redis_url: str,
     make_project: MakeProject,
     start_site: StartSite,
@@ -144,7 +144,7 @@ def test_what_a_killed_worker_had_not_stored_is_scraped_again(
     client.delete(key)
 
 
-def test_a_stop_while_redis_is_away_gives_the_requests_back_and_fails_the_items(
+def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
     redis_url: str,
     make_project: MakeProject,
     start_site: StartSite,
@@ -266,7 +266,7 @@ def test_a_serializer_of_ones_own_makes_text_or_bytes(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "nothing is named 'name' here; known are %(spider)s"),
+        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "there is no 'name' here; use %(spider)s"),
         (
             {"REDIS_ITEMS_SERIALIZER": "no.such.function"},
             "REDIS_ITEMS_SERIALIZER = 'no.such.function' cannot",

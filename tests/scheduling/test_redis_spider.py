@@ -138,10 +138,10 @@ def test_several_keys_of_the_spider_feed_it(
 # Python would take minutes to encode it.
 HUGE_HOST = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 BAD = {
-    b"\xff\xfe": "it is no text in utf-8",
+    b"\xff\xfe": "it is not valid utf-8",
     b"": "'' is neither a URL nor a JSON object",
     b"not a url": "'not a url' is neither a URL nor a JSON object",
-    b'{"url": ': "it begins like JSON and is none",
+    b'{"url": ': "it begins like JSON but is invalid",
     b'["http://localhost/"]': "its JSON is a list, not an object",
     b'{"uri": "http://localhost/"}': 'its JSON has no "url"',
     b'{"url": 7}': 'its "url" is a int, not a str',
@@ -149,14 +149,14 @@ BAD = {
     b'{"url": "http://localhost/", "method": 1}': 'its "method" is a int, not a str',
     b'{"url": "http://localhost/", "method": "' + b"x" * 101 + b'"}': "a method consists of at most 100",
     b'{"url": "http://localhost/", "method": "GET\\r\\nX: y"}': "a method consists of",
-    b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is no form data',
+    b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is not form data',
     b'{"url": "no scheme"}': "ValueError: Missing scheme in request url",
     b"file:///etc/passwd": "the scheme 'file' is not in DQ_URL_SCHEMES",
     b'{"url": "http://localhost/", "meta": {"proxy": "a"}}': "has 'proxy', which is not among DQ_START_META",
     b'{"url": "http://localhost/", "meta": {"dq_delay": 2592001}}': '"dq_delay" is more than 30 days away',
     b'{"url": "http://localhost/", "meta": {"dq_not_before": 9e9}}': '"dq_not_before" is more than 30 days',
     b'{"url": "http://localhost/", "meta": {"referrer_policy": "os.abort"}}': "what Scrapy would import",
-    b"[" * 100_000: "it begins like JSON and is none",
+    b"[" * 100_000: "it begins like JSON but is invalid",
     b'{"url": "http://localhost/", "a": [' + b"1," * 10_000 + b"1]}": "has more than 10,000 form fields",
     f"http://{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
     f'{{"url": "http://{HUGE_HOST}/"}}'.encode(): "its host has more than 1,000 characters",
@@ -164,7 +164,7 @@ BAD = {
 }
 
 
-def test_what_is_no_request_becomes_a_dead_letter_and_stops_nothing(
+def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
     """Each with its reason; one line in the log; what stands between them is crawled."""
@@ -252,26 +252,26 @@ def test_make_request_from_data_is_the_projects_own(
 def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """None, an empty list and something that is no Request are told apart."""
+    """None, an empty list and something that is not a Request are distinguished."""
     project = fed(
         "def make_request_from_data(self, data):",
         "    return {b'none': None, b'empty': [], b'item': {'a': 1}, b'number': 7}[data]",
     )
     client.rpush(key(project), "none", "empty", "item", "number")
     project.run_worker()
-    nothing = "make_request_from_data() made no request of it"
+    nothing = "make_request_from_data() made no request from it"
     assert sorted(reasons(project)) == sorted([
         nothing,
         nothing,
-        "make_request_from_data() made a str of it, not a Request",
-        "make_request_from_data() made a int of it, not a Request",
+        "make_request_from_data() made a str from it, not a Request",
+        "make_request_from_data() made a int from it, not a Request",
     ])  # fmt: skip
 
 
-def test_a_key_of_another_type_is_told_and_waited_for(
+def test_a_key_of_another_type_is_reported_and_waited_for(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, errors: Errors
 ) -> None:
-    """One ERROR names it; once it is mended, the crawl goes on from it."""
+    """One ERROR names it; once it is repaired, the crawl continues from it."""
     site, project = start_site(pages=9), fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
     client.set(key(project), "mine")
     worker = project.start_worker()
@@ -328,7 +328,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_an_attribute_that_cannot_be_used_is_told_before_anything_is_taken(
+def test_an_attribute_that_cannot_be_used_is_reported_before_anything_is_taken(
     fed: Callable[..., Project], client: redis.Redis, line: str, look: Look
 ) -> None:
     """One ERROR line, and no crawl."""
@@ -376,19 +376,19 @@ def test_one_that_is_fed_through_the_embedded_redis_says_so(
     fed: Callable[..., Project], make_project: MakeProject
 ) -> None:
     """Whoever migrates pushes to localhost:6379, where nobody looks."""
-    says = "nobody who pushes to a server finds them. REDIS_URL names the one that is fed"
+    says = "programs that push to a Redis server do not use it. Set REDIS_URL to that server"
     assert says in make_project([], spider=spider(), settings=QUICK).run_worker().text
     assert says not in fed().run_worker().text
 
 
-def test_under_another_scheduler_it_says_that_it_is_fed_nothing(
+def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
     fed: Callable[..., Project], client: redis.Redis, start_site: StartSite
 ) -> None:
     """DQ_ENABLED = False, or another SCHEDULER: the keys stay as they are."""
     site, project = start_site(pages=2), fed(DQ_ENABLED=False)
     client.rpush(key(project), site.start_url)
     worker = project.run_worker()
-    assert "is fed by scrapy_dq.Scheduler, and this crawl has another one" in worker.text
+    assert "is fed by scrapy_dq.Scheduler, but this crawl has another scheduler" in worker.text
     assert client.llen(key(project)) == 1
     client.delete(key(project))
 
@@ -417,7 +417,7 @@ def test_a_worker_that_dies_over_a_payload_gives_it_back(
 def test_an_idle_spider_asks_redis_twice_a_second(
     fed: Callable[..., Project], client: redis.Redis, look: Look
 ) -> None:
-    """It is told of nothing that comes: it looks, with the exchanges that it makes anyway, and seldom."""
+    """It is not notified of new payloads: it checks, rarely, with the exchanges that it makes anyway."""
     project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()
     # The first pauses are shorter, 20 ms and then twice as long each time; from 0.5 s on they are 0.4 to 0.5.

@@ -108,7 +108,7 @@ def test_one_spider_one_by_one_is_two_runs(
     start_script: StartScript,
     look: Look,
 ) -> None:
-    """A CrawlerRunner that starts the spider again when it has finished crawls everything anew."""
+    """A CrawlerRunner that starts the spider again when it has finished crawls everything again."""
     site = start_site(pages=20)
     project = make_project([site.start_url], redis_url=redis_url)
     script = start_script(project, ONE_BY_ONE)

@@ -108,7 +108,7 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(
 def test_a_feed_per_worker_survives_a_kill(
     redis_url: str, make_project: MakeProject, start_site: StartSite, start_proxy: Callable[[str], RedisProxy]
 ) -> None:
-    """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked stands in a feed file."""
+    """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked is in a feed file."""
     site = start_site(pages=150, latency_s=0.05)
     project = make_project(
         [site.start_url],
@@ -155,7 +155,7 @@ class ProjectSpider(TreeSpider):
 """
 
 
-def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
+def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
     """`scrapy crawl NAME -O items.jsonl`, killed, and the same command again: what was scraped stays."""
@@ -188,7 +188,7 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_goes_on(
     worker = project.run_worker()
     assert set(scraped()) == site.paths
     assert "items.jsonl is appended to: it may hold what this run has scraped before\n" in worker.text
-    assert "before. Appended, json has a beginning in its middle: jsonlines has none" in worker.text
+    assert "before. Appended json has a second beginning in its middle: jsonlines has none" in worker.text
     worker = project.run_worker(settings={"SCHEDULER_FLUSH_ON_START": True})
     assert sorted(scraped()) == sorted(site.paths)
     assert "is appended to" not in worker.text
@@ -395,7 +395,7 @@ WRONG = {
         {"DQ_WORKER_TTL": 0.5},
         ("DQ_WORKER_TTL = '0.5'", "1 to 3600 s"),
     ),
-    "a choice that is none": (
+    "an invalid choice": (
         {"DQ_ORDER": "bfs"},
         ("DQ_ORDER = 'bfs'", "one of priority-lifo, priority-fifo, fifo, lifo"),
     ),

@@ -422,7 +422,7 @@ def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
     assert "2.13.4 to 2.19" in message
 
 
-def test_a_complete_engine_is_accepted_and_tells_who_leaves() -> None:
+def test_a_complete_engine_is_accepted_and_reports_what_leaves() -> None:
     """The double of the test above has all that is needed: what leaves downloader and set is reported."""
     engine = make_engine()
     left: list[tuple[str, Outcome | None]] = []

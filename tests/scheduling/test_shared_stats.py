@@ -74,7 +74,7 @@ def test_what_leaving_counts_is_in_the_sums(
 def test_a_killed_worker_takes_one_interval_with_it(
     redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
-    """What it had told stays counted; what it had not told is missing, and nothing else."""
+    """What it had reported stays counted; only what it had not reported is missing."""
     interval_s = 0.5
     site = start_site(pages=150, latency_s=0.05)
     project = make_project(

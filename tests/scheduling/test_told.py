@@ -41,7 +41,7 @@ def session() -> Session:
     ],
     ids=["forget", "stop", "a second stop", "a Redis that came back older", "other limits"],
 )
-def test_it_forgets_and_closes_when_it_is_told(
+def test_it_forgets_and_closes_on_request(
     session: Session, before: Words, words: Words, forgets: int, closes: int
 ) -> None:
     """What was said before it joined is not for it; a counter that fell back asks for nothing."""
@@ -55,7 +55,7 @@ def test_it_forgets_and_closes_when_it_is_told(
 def test_a_hold_is_logged_once_and_its_end_wakes_the_engine(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another word while it holds is no news of it."""
+    """Another hold word while the crawl is on hold is not logged again."""
     caplog.set_level(logging.INFO)
     held = Words(1, hold=Hold.PAUSED)
     session.told(Words(), held)

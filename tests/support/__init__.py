@@ -1,1 +1,1 @@
-"""What the tests stand on: real Redis servers, a lossy proxy, a site, a Scrapy project."""
+"""The base of the tests: real Redis servers, a lossy proxy, a site, a Scrapy project."""

@@ -1,4 +1,4 @@
-"""When bytes arrived, by the kernel: a fact, however late a busy site comes round to reading them."""
+"""When bytes arrived, as the kernel reports it: correct even if a busy site reads them late."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import sys
 import time
 
 SO_TIMESTAMPNS = 35
-"""Of Linux; the socket module has no name for it. Elsewhere it is the time of reading that counts."""
+"""Of Linux; the socket module has no name for it. On other systems the time of reading is used."""
 TIMESPEC = struct.Struct("@ll")
 
 
 class StampedSocket(socket.socket):
-    """Keeps, of what it has read last, when the kernel says that it arrived."""
+    """Keeps the time at which the kernel received the bytes that were read last."""
 
     arrived_s = 0.0
-    """By `time.monotonic()`; the class's own: of what any of them has read last."""
+    """By `time.monotonic()`; on the class: that of the last read of any instance."""
     _real_ahead_s = 0.0
 
     @classmethod
     def set_clock(cls) -> None:
-        """Find out how the kernel's times, which are real time, are to be read as monotonic time."""
+        """Measure the offset between the kernel's times, which are real time, and monotonic time."""
         tries = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(50)]
         before, real, after = min(tries, key=lambda t: t[2] - t[0])
         cls._real_ahead_s = real - (before + after) / 2
 
     def accept(self) -> tuple[socket.socket, object]:
-        """Return a connection that keeps its times, too. Source: socket.socket"""
+        """Return a connection that also keeps its times. Source: socket.socket"""
         connection, address = super().accept()
         return StampedSocket(fileno=connection.detach()).stamped(), address
 
     def stamped(self) -> StampedSocket:
-        """Have the kernel say when bytes came."""
+        """Have the kernel report when bytes arrived."""
         if sys.platform == "linux":
             self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         return self
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        """Read, and note when the last of it came; so does a FIN. Source: socket.socket"""
+        """Read, and note when the last byte, or a FIN, arrived. Source: socket.socket"""
         data, notes, _, _ = self.recvmsg(bufsize, socket.CMSG_SPACE(TIMESPEC.size), flags)
         arrived_s = time.monotonic()
         for level, kind, value in notes:

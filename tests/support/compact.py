@@ -1,4 +1,4 @@
-"""What lua/seen/buckets.lua makes of a token, in Python: the same sum, done a second time."""
+"""What lua/seen/buckets.lua computes from a token, computed again in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bucket_of(first: int, number: int, buckets: int) -> int:
 
 
 def chance_of_a_false_seen(urls: int) -> float:
-    """Return how likely it is, at most, that any two of *urls* fingerprints are stored as one.
+    """Return an upper bound of the probability that any two of *urls* fingerprints are stored as one.
 
     Each pair of them meets with the chance that all its parts do: of a number of 32 bits modulo 10^9 some
     remainders are likelier than others.

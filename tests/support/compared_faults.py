@@ -17,21 +17,21 @@ from support.tree_spider import spider_source
 from support.waiting import wait_until
 from support.worker import Worker
 
-DEADLINE_S = 60.0  # for each wait; what takes longer hangs
+DEADLINE_S = 60.0  # for each wait; what takes longer counts as a hang
 QUICK_S = 0.03  # for each page, unless a fault says otherwise
 PUTTING = ("zadd", "rpush", "sadd", "hset")
-"""What one scheduler or the other puts a request with."""
+"""The commands with which each scheduler puts a request."""
 TRANSACTION = ("MULTI", "ZRANGE", "ZREMRANGEBYRANK")
 """scrapy-redis pops with these and EXEC in one round trip: one reply that can be cut, not four."""
 
 
 @dataclass
 class Scene:
-    """What a fault strikes."""
+    """The crawl that a fault is applied to."""
 
     crawl: FaultCrawl
     rng: random.Random
-    """Makes the same numbers for each contender."""
+    """Makes the same numbers for each scheduler."""
     _redis: RedisServer | None = None
     _proxy: RedisProxy | None = None
 
@@ -43,7 +43,7 @@ class Scene:
 
     @property
     def proxy(self) -> RedisProxy:
-        """What stands between the workers and Redis; a fault with `through_proxy` has one."""
+        """The proxy between the workers and Redis; a fault with `through_proxy` has one."""
         assert self._proxy is not None
         return self._proxy
 
@@ -158,7 +158,7 @@ def lose_power(scene: Scene) -> None:
 
 
 def lose_more_than_the_log_holds(scene: Scene) -> None:
-    scene.crawl.site.set_latency(0.25)  # else the crawl would be over before
+    scene.crawl.site.set_latency(0.25)  # otherwise the crawl would end too early
     scene.start()
     scene.advance(0.05)
     snapshot = scene.redis.snapshot()

@@ -1,4 +1,4 @@
-"""Spiders of the comparison: lambdas as callbacks, CloseSpider in a callback, a page that kills."""
+"""Spiders of the comparison: lambdas as callbacks, CloseSpider in a callback, a page that kills workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy.http import Response, TextResponse
 from support.tree_spider import TreeSpider, page_path
 
 FULL_PAGE = 100
-"""The links of a page in whose middle ClosingSpider may close."""
+"""The number of links of a page that ClosingSpider may close in."""
 
 
 class LambdaSpider(TreeSpider):
@@ -48,10 +48,10 @@ class ClosingSpider(TreeSpider):
 
 
 class PoisonSpider(TreeSpider):
-    """Finds, on the root, a link to a page that kills its worker; no other page hangs from it."""
+    """Finds, on the root, a link to a page that kills its worker; it has no links."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Do as TreeSpider does; the priority makes every scheduler crawl the poison early."""
+        """Do as TreeSpider does; the priority makes every scheduler crawl that page early."""
         yield from super().parse(response)
         if page_path(response) == "/p/0":
             yield response.follow("/poison?s=0.7", self.die, priority=10)

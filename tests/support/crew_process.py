@@ -47,7 +47,7 @@ class CrewProcess:
         return [int(pid) for pid in re.findall(r"worker \d+ started, pid (\d+)", self.err)]
 
     def wait_for(self, text: str, timeout_s: float = 20.0) -> None:
-        """Wait until it has said *text*."""
+        """Wait until it has printed *text*."""
         wait_until(lambda: text in self.err or not self.running, f"the crew says {text!r}", timeout_s)
         assert text in self.err, self.err + self.out
 
@@ -60,7 +60,7 @@ class CrewProcess:
             raise TimeoutError(f"the crew ran for more than {timeout_s:g} s:\n{self.err}") from None
 
     def interrupt(self) -> None:
-        """Press Ctrl-C: it reaches the parent alone."""
+        """Press Ctrl-C: only the parent gets the signal."""
         self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""The process behind `DomainSite`: `python -m support.domain_server '{"count": 9}'` says its port."""
+"""The process behind `DomainSite`: `python -m support.domain_server '{"count": 9}'` prints its port."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DomainPages:
 
 
 def refusal(seconds: str, wishes: Mapping[str, str]) -> Answer:
-    """Return the answer that asks to come back after *seconds*."""
+    """Return the answer with Retry-After *seconds*."""
     now, after = time.time(), seconds
     if "date" in wishes:
         # A date counts whole seconds: never sooner than asked.

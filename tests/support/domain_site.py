@@ -1,4 +1,4 @@
-"""A site of many domains, each an address of its own on the loopback: for what is shared out by domain.
+"""A site of many domains, each with its own loopback address: for tests of work divided by domain.
 
 The domain of a request is its Host header without the port. The root of a domain (`/p/0`) links to all its
 other pages (`/p/1`, …), which link to nothing: its backlog is there as soon as the root is read. Slow domains
@@ -92,7 +92,7 @@ class DomainSite(SiteProcess):
         return sorted((Asked(*row) for row in json.loads(self.get("/__log"))), key=lambda asked: asked.at_s)
 
     def counts(self) -> dict[str, int]:
-        """Return how many requests each host has had; less to send than the log."""
+        """Return how many requests each host has had; smaller than the log."""
         counts: dict[str, int] = json.loads(self.get("/__counts"))
         return counts
 

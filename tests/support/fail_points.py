@@ -1,4 +1,4 @@
-"""Fail points: a worker kills itself with SIGKILL at a chosen place in the package, on the n-th pass."""
+"""Fail points: a worker kills itself with SIGKILL at a chosen place in the package, at the n-th call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.tree_spider import ItemRecord
 EXTENSIONS = {"EXTENSIONS": {"support.fail_points.FailPoint": 0}}
 """The settings of a project whose workers may have a fail point."""
 FEW_LEASES = 2
-"""What one step of a reclaim moves in a worker with a fail point: there are several, then."""
+"""How many leases one step of a reclaim moves in a worker with a fail point: it takes several steps."""
 _ENVIRON = "FAIL_POINT"
 
 
@@ -38,7 +38,7 @@ PLACES = {
     "after the exchange": Place(Frontier, "exchange", after=True),
     # Leases are in the buffer, and the engine has taken none of them.
     "after the lease": Place(Session, "leases_arrived"),
-    # The callback, or start(), has yielded a request and is not through.
+    # The callback, or start(), has yielded a request and is not finished.
     "inside the callback": Place(Scheduler, "enqueue_request"),
     "in the middle of start()": Place(Scheduler, "enqueue_request"),
     "inside a pipeline": Place(ItemRecord, "process_item"),
@@ -51,7 +51,7 @@ PLACES = {
 
 
 def fail_at(place: str, on_pass: int = 1) -> dict[str, str]:
-    """Return what, in a worker's environment, kills it at *place* on pass number *on_pass*."""
+    """Return the environment that kills a worker at *place* at call number *on_pass*."""
     assert place in PLACES
     return {_ENVIRON: f"{on_pass} {place}"}
 

@@ -26,14 +26,14 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     },
     "JOBDIR": {**PLAIN, "JOBDIR": "job"},
 }
-"""What each of them is set up with; settings of Project come on top."""
+"""The settings of each scheduler; settings of Project are added."""
 FIGURES = "figures"
 """The name of what a test has measured, among the properties of its report."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the pages."""
+    """The results for the pages."""
 
     pages: int
     lost: frozenset[str]
@@ -43,7 +43,7 @@ class Verdict:
     reasons: tuple[str | None, ...]
     """Close reasons of the workers that ended by themselves, in the order of their start."""
     leases_left: int
-    """Leases that are still held; 0 for a scheduler that knows none."""
+    """Leases that are still held; 0 for a scheduler without leases."""
 
 
 class FaultCrawl:
@@ -55,7 +55,7 @@ class FaultCrawl:
         self.project = project
         self.site = site
         self.redis_url = redis_url
-        """Straight to the Redis server, past any proxy."""
+        """Connects directly to the Redis server, without any proxy."""
         self.contender: Contender = contender
         self.killed: set[int] = set()
         self.leases_at_kills = 0
@@ -87,7 +87,7 @@ class FaultCrawl:
         self.wait_for(int(part * self.pages), timeout_s)
 
     def overview(self) -> Overview:
-        """Look at the frontier, straight at the server."""
+        """Read the frontier directly from the server."""
         with connect_url(self.redis_url) as client:
             return peek(client, self.project.name)
 
@@ -103,7 +103,7 @@ class FaultCrawl:
             worker.suspend()
             wait_until(lambda: worker.suspended or not worker.running, "the worker has stopped")
             time.sleep(0.05)
-            self.leases_of({worker.pid})  # Redis has read by then what it had sent
+            self.leases_of({worker.pid})  # by then Redis has read what it had sent
             self.leases_at_kills += self.leases_of({worker.pid})
         worker.kill()
         self.killed.add(worker.pid)

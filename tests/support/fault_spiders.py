@@ -20,7 +20,7 @@ START_PAUSE_S = 0.02
 
 
 class GatheredSpider(TreeSpider):
-    """Waits in start() until the file `go` is there, so that each worker has a part in the crawl."""
+    """Waits in start() until the file `go` is there, so that each worker takes part in the crawl."""
 
     async def start(self) -> AsyncIterator[Any]:
         """Wait, then yield what TreeSpider does."""
@@ -59,7 +59,7 @@ DELAYED = spider_source(DelayedTreeSpider)
 
 
 def start_together(crawl: FaultCrawl, count: int = 2, **options: Any) -> list[Worker]:
-    """Start *count* workers of a spider of this module, and let go when all have joined."""
+    """Start *count* workers of a spider of this module, and release them when all have joined."""
     workers = crawl.start(count, **options)
     for worker in workers:
         worker.wait_for_log("] INFO: Crawl '")

@@ -32,7 +32,7 @@ NOT_IMPORTED = ("test", "debug", "ftp")
 
 
 class ForkServer:
-    """The server's end that a test holds: starts processes, and knows which have ended, and how.
+    """The server's end that a test holds: starts processes, and records how they end.
 
     Not for several threads.
     """
@@ -56,7 +56,7 @@ class ForkServer:
         return Forked(self, started)
 
     def status(self, pid: int, timeout_s: float) -> int | None:
-        """Return how *pid* has ended, as subprocess tells it; None: it has not within *timeout_s*."""
+        """Return the return code of *pid*, as subprocess does; None: it has not ended within *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         while pid not in self._statuses:
             left = max(0.0, deadline - time.monotonic())
@@ -66,7 +66,7 @@ class ForkServer:
         return self._statuses[pid]
 
     def _hear(self) -> int | None:
-        """Wait for a line of the server: return which process has started, or note how one has ended."""
+        """Read a line of the server: return which process has started, or record how one has ended."""
         while b"\n" not in self._read:
             more = self._socket.recv(4096)
             if not more:
@@ -128,7 +128,7 @@ def import_all() -> None:
 
 
 def serve(connection: socket.socket) -> list[Any] | None:
-    """Fork a process for each request, tell its pid, and later how it has ended.
+    """Fork a process for each request, report its pid, and later how it has ended.
 
     Returns:
         In each process that was forked, the request; in the server None, when the other side has closed.
@@ -162,7 +162,7 @@ def serve(connection: socket.socket) -> list[Any] | None:
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Reap whoever has ended; yield pid and exit code, negative for a signal."""
+    """Reap processes that have ended; yield pid and exit code, negative for a signal."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -172,7 +172,7 @@ def ended_children() -> Iterator[tuple[int, int]]:
 
 
 def become(words: list[str], folder: str, log: str, environ: dict[str, str]) -> None:
-    """Be `python -m scrapy *words`; it ends as that does, by SystemExit."""
+    """Run `python -m scrapy *words`; it ends with SystemExit, as that does."""
     os.setsid()
     os.chdir(folder)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

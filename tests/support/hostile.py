@@ -42,12 +42,12 @@ def entry(fields: Any) -> bytes:
 
 
 def instance(name: str, state: Any) -> ExtType:
-    """Return what stands for an instance of the class *name* ("module:QualName") in an entry."""
+    """Return the stored form of an instance of the class *name* ("module:QualName")."""
     return ExtType(OBJECT, msgpack.packb([name, state]))
 
 
 def good(urls: Sequence[str]) -> list[bytes]:
-    """Return an entry for each of *urls*, with something of all that an entry may hold."""
+    """Return an entry for each of *urls*, together with values of every type that an entry may hold."""
     spider = _Spider()
     codec = Codec(spider)
     values = {
@@ -151,7 +151,7 @@ def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
             batch = payloads[first : first + BATCH]
             stranger.exchange(*(put(n, payload=p) for n, p in enumerate(batch, first)), seeding=1)
         stranger.leave()
-        # LiveFrontier.close() deletes the crawl: what is stored has to outlive it.
+        # LiveFrontier.close() would delete the crawl, which has to remain.
         snapshot = live.dump()
     with connect_url(crawl.redis_url) as client:
         for name, value in snapshot.items():
@@ -166,7 +166,7 @@ def dead_letters(crawl: FaultCrawl) -> Counter[str]:
 
 
 def errors(worker: Worker) -> list[str]:
-    """Return the beginnings of what the log holds of ERROR and CRITICAL lines, and of tracebacks.
+    """Return the beginnings of the ERROR and CRITICAL lines, and of the tracebacks, in the log.
 
     Without those of tldextract: Scrapy's CookiesMiddleware has it fetch a list, if there is a network.
     """

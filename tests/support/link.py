@@ -19,7 +19,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Fault:
-    """One fault to come: it strikes the first command that matches, once."""
+    """A planned fault: it affects the first command that matches, once."""
 
     def __init__(self, effect: Literal["cut", "hold"], command: str | None, containing: bytes) -> None:
         self.effect = effect
@@ -30,34 +30,34 @@ class Fault:
 
     @property
     def fired(self) -> bool:
-        """Whether it has struck: the reply is swallowed, or the command is held."""
+        """Whether it has happened: the reply is dropped, or the command is held."""
         return self._fired.is_set()
 
     def wait(self, timeout_s: float = 10.0) -> None:
-        """Wait until it has struck; TimeoutError after *timeout_s*."""
+        """Wait until it has happened; TimeoutError after *timeout_s*."""
         if not self._fired.wait(timeout_s):
             raise TimeoutError(f"no command was hit by: {self.effect} {self._command or 'any'}")
 
     def release(self) -> None:
-        """Let a held command go on to Redis now; its reply goes nowhere."""
+        """Send a held command to Redis now; its reply is dropped."""
         if self._release is None:
             raise RuntimeError("no command is held")
         self._release()
 
     def matches(self, name: str, message: bytes) -> bool:
-        """Tell whether it strikes this command."""
+        """Tell whether it affects this command."""
         named = name == self._command if self._command else name not in SET_UP
         return named and self._containing in message
 
     def fire(self, release: Callable[[], object] | None = None) -> None:
-        """Note that it has struck."""
+        """Note that it has happened."""
         self._release = release
         self._fired.set()
 
 
 @dataclass
 class Behaviour:
-    """What all connections of a proxy share; touched in the proxy's loop only."""
+    """The state that all connections of a proxy share; used only in the proxy's loop."""
 
     delay_s: float = 0.0
     loss: float = 0.0
@@ -68,7 +68,7 @@ class Behaviour:
     commands: Counter[str] = field(default_factory=Counter)
 
     def fate_of(self, message: bytes) -> Fault | None:
-        """Count a command and choose what befalls it."""
+        """Count a command and choose its fault, if any."""
         name = command_name(message)
         self.commands[name] += 1
         for fault in self.faults:
@@ -88,12 +88,12 @@ class Link:
         self._commands, writer = client
         self._to_client = DelayLine(writer, behaviour)
         self._to_redis: DelayLine | None = None
-        # The fate of each command whose reply has not come yet, oldest first.
+        # The fault of each command whose reply has not come yet, oldest first.
         self._fates: deque[Fault | None] = deque()
         self.holding = False
 
     async def run(self, connect: Callable[[], Awaitable[Streams]]) -> None:
-        """Carry bytes until both sides have closed; OSError if one of them was interrupted."""
+        """Forward bytes until both sides have closed; OSError if one of them was interrupted."""
         replies, writer = await connect()
         self._to_redis = DelayLine(writer, self._behaviour)
         await asyncio.gather(self._carry_commands(self._to_redis), self._carry_replies(replies))
@@ -147,7 +147,7 @@ class Link:
 
 
 class DelayLine:
-    """Writes each piece when it is due: later than it came, never before an earlier one."""
+    """Writes each piece after its delay, never before an earlier piece."""
 
     def __init__(self, writer: asyncio.StreamWriter, behaviour: Behaviour) -> None:
         self._writer = writer
@@ -161,7 +161,7 @@ class DelayLine:
             self._put(data)
 
     def close(self) -> None:
-        """Close the connection once all that was sent is out."""
+        """Close the connection once all pieces are written."""
         self._put(None)
 
     def abort(self) -> None:

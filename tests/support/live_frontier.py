@@ -64,7 +64,7 @@ PARTITIONINGS: dict[str, Callable[[int], bytes]] = {
 }
 """Where entry number *n* waits: nowhere in particular, all in one slot, in three of them, each in its own."""
 partitioning = PARTITIONINGS["none"]
-"""What `put` goes by; the fixture of this name replaces it."""
+"""The layout that `put` uses; the fixture of this name replaces it."""
 
 
 def partition_of(n: int) -> bytes:
@@ -181,7 +181,7 @@ class LiveFrontier:
         self.crawl = crawl
         self.order = order
         self.ahead_ms = 0
-        """The longest that anybody has leased ahead."""
+        """The longest time ahead of which leases were requested."""
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
@@ -189,7 +189,7 @@ class LiveFrontier:
             self._client, crawl, order, stored.KEEP_FAILED, seen, start_keys, signing_keys
         )
         self.redis = redis.Redis.from_url(url)
-        """To look at the keys, past the frontier."""
+        """To read the keys without the frontier."""
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         answer = self._loop.run_until_complete(getattr(self.frontier, method)(*args, **named))
@@ -203,7 +203,7 @@ class LiveFrontier:
         return answer and (*answer[:2], round(answer[2], -1))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: by the clock of the frontier it is so much later."""
+        """Let time pass on the frontier's clock."""
         self.change_count("offset", round(seconds * 1000))
 
     def count(self, name: str) -> int:
@@ -211,14 +211,14 @@ class LiveFrontier:
         return stored_counts.count(self.redis, self.crawl, name)
 
     def change_count(self, name: str, by: int) -> None:
-        """Write another number into the store."""
+        """Change one of the stored counts."""
         stored_counts.change_count(self.redis, self.crawl, name, lambda number: number + by)
 
     def key(self, name: str) -> str:
         return keys.prefix(self.crawl) + name
 
     def state(self) -> stored.State:
-        # Settings that replace limits look at no partition: each is put right when its turn comes.
+        # Settings that replace limits do not change partitions: each is corrected at its turn.
         return stored.stored_state(
             self.redis, self.crawl, self.order, self.ahead_ms, strict=not self._limits_replaced
         )
@@ -246,7 +246,7 @@ class LiveFrontier:
 
 
 class HandWorker:
-    """A worker that knows what one process knows, and sends only what a test says."""
+    """A worker with the state of one process; it sends only what a test requests."""
 
     def __init__(self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY) -> None:
         self.live = live
@@ -276,18 +276,18 @@ class HandWorker:
         return receipt
 
     def take(self, count: int, terms: Terms = NO_TERMS) -> list[int]:
-        """Lease *count* entries, in as many exchanges as its share makes of it, or all that there are."""
+        """Lease *count* entries, or all there are, in as many exchanges as its share requires."""
         taken: list[int] = []
         while len(taken) < count and (got := numbers(self.exchange(want=count - len(taken), terms=terms))):
             taken += got
         return taken
 
     def note(self, *notes: Sent | Block, want: int = 0) -> Receipt:
-        """Make an exchange that brings *notes* and no move."""
+        """Make an exchange with *notes* and no move."""
         return self.exchange(want=want, terms=Terms(notes=notes))
 
     def send(self, exchange: dict[str, Any]) -> Receipt:
-        """Send the bytes of an exchange (again), and learn nothing from the answer."""
+        """Send the bytes of an exchange (again), and ignore the answer."""
         return self.live.call("exchange", *exchange.values())
 
     def rejoin(

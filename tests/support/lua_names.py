@@ -1,4 +1,4 @@
-"""The names that a Lua file defines at its top level and takes from elsewhere: as much of Lua as ours has."""
+"""The names that a Lua file defines at its top level or only uses; parses as much of Lua as ours needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUILT_IN = {
     "ARGV", "KEYS", "cmsgpack", "error", "ipairs", "math", "next", "pairs", "pcall", "redis", "select",
     "string", "struct", "table", "tonumber", "tostring", "type", "unpack",
 }  # fmt: skip
-"""What Lua and Redis give to each script."""
+"""The names that Lua and Redis provide to each script."""
 
 
 def names_of(text: str) -> tuple[set[str], set[str]]:

@@ -1,4 +1,4 @@
-"""A life of a crawl, made by hand, with the stored state noted after each transition; and AOFs, cut."""
+"""A whole crawl, step by step, with the stored state noted after each transition; and truncated AOFs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NotedFrontier(LiveFrontier):
 
 
 def live_through_all(live: LiveFrontier) -> None:
-    """Make every transition there is: three workers, a death, a rejoin, the end, the next run."""
+    """Make every possible transition: three workers, a death, a rejoin, the end, the next run."""
     one, two, dying = (HandWorker(live, name) for name in ("one", "two", "dying"))
     one.exchange(put(0, start=True, admission=Admission.SEED, payload=PAYLOAD), seeding=1)
     one.exchange()

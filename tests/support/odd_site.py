@@ -28,7 +28,7 @@ HOST = "127.0.2.1"
 
 
 class Seen(NamedTuple):
-    """A request: when it arrived (the kernel's word), and how many were not answered then, with this one."""
+    """A request: when it arrived (as the kernel reports), and how many were unanswered then, including it."""
 
     at_s: float
     path: str
@@ -140,7 +140,7 @@ class OddSite:
 
 
 class Line:
-    """A connection, by and by behind TLS, whose every read is one of its socket."""
+    """A connection, later behind TLS; each of its reads is one read of its socket."""
 
     def __init__(self, sock: StampedSocket) -> None:
         self._sock = sock
@@ -184,7 +184,7 @@ class Line:
                 return self._tls.read(65536)
             except ssl.SSLWantReadError:
                 self._receive()
-            except ssl.SSLError:  # closed without a word
+            except ssl.SSLError:  # closed without notice
                 return b""
 
     def _receive(self) -> None:
@@ -199,7 +199,7 @@ class Line:
 
 
 def write_certificate(file: Path) -> Path:
-    """Write a new key and a certificate that it signs itself, which Scrapy does not mind."""
+    """Write a new key and a self-signed certificate, which Scrapy accepts."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
     now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(1)

@@ -1,4 +1,4 @@
-"""What a worker's log says of the times when Redis was away, and whether it says what it should not."""
+"""The outages of Redis in a worker's log, and a check that the log has no errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from support.worker import Worker
 
-# The part that all warnings of an outage share: what comes before it says what is the matter.
+# The part that all warnings of an outage share: the text before it describes the problem.
 WARNING = "The crawl continues with the requests that this worker holds"
 NO_ANSWER = "Redis does not answer"
 
@@ -30,30 +30,30 @@ def outages(worker: Worker) -> list[Outage]:
     """Return the outages in the order of the log.
 
     Raises:
-        AssertionError: one was told twice, or has no end, or an end has no beginning.
+        AssertionError: one was reported twice, or has no end, or an end has no beginning.
     """
     told: list[Outage] = []
     warning = ""
     for line in lines(worker, "WARNING", "INFO"):
         if WARNING in line:
             assert line.startswith("WARNING")
-            assert not warning, f"told twice: {line}"
+            assert not warning, f"reported twice: {line}"
             warning = line
         elif found := re.search(r"Redis is back after ([\d.]+) s; (\d+) moves were kept", line):
-            assert warning, f"no line tells the beginning of: {line}"
+            assert warning, f"no line reports the beginning of: {line}"
             told.append(Outage(warning, float(found[1]), int(found[2])))
             warning = ""
-    assert not warning, f"no line tells the end of: {warning}"
+    assert not warning, f"no line reports the end of: {warning}"
     return told
 
 
 def ended(worker: Worker) -> int:
-    """Return how many ends of outages the log tells so far."""
+    """Return how many ends of outages the log reports so far."""
     return worker.text.count("Redis is back after")
 
 
 def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:
-    """Assert that each worker's log tells *count* outages, one by one, and holds no error; return all."""
+    """Assert that each worker's log reports *count* outages, one by one, and holds no error; return all."""
     every: list[Outage] = []
     for worker in workers:
         told = outages(worker)

@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class PoweredRedis:
-    """A Redis with an AOF, everysec, whose fsyncs are noted, and held up while the gate is shut."""
+    """A Redis with an AOF, everysec, whose fsyncs are recorded, and blocked while the gate is shut."""
 
     def __init__(self, start_redis: Callable[..., RedisServer], kind: Kind, folder: Path) -> None:
         """Skip the test if this machine cannot preload anything into a server."""
@@ -47,7 +47,7 @@ class PoweredRedis:
             return dict(client.info())
 
     def lose_power(self) -> None:
-        """End the server, cut each file to what is on the disk for certain, and start it."""
+        """End the server, truncate each file to what is certainly on the disk, and start it."""
         self.server.kill()
         synced: dict[int, int] = {}
         for line in self._notes.read_text().splitlines():

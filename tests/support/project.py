@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
     "DQ_RESTART_WINDOW": 0,
 }
 
-# What makes a crawl one of plain Scrapy.
+# The settings of a crawl with plain Scrapy.
 PLAIN = {
     "SCHEDULER": "scrapy.core.scheduler.Scheduler",
     "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",

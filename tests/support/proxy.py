@@ -72,7 +72,7 @@ class RedisProxy:
         self._call(apply)
 
     def cut_next_reply(self, command: str | None = None, *, containing: bytes = b"") -> Fault:
-        """Let the next such command be applied, swallow its reply and close the connection.
+        """Let the next such command be applied, drop its reply and close the connection.
 
         Args:
             command: a name such as `EVALSHA`; None: any but connection set-up.
@@ -97,7 +97,7 @@ class RedisProxy:
         self._run(self._open())
 
     def drop_connections(self) -> None:
-        """Cut every connection now; new ones are welcome. A held command stays held."""
+        """Cut every connection now; accept new ones. A held command stays held."""
         self._call(self._drop)
 
     def start(self) -> RedisProxy:
@@ -166,7 +166,7 @@ class RedisProxy:
         try:
             await link.run(self._connect)
         except OSError:
-            pass  # one side went away; the other one sees what it would see without a proxy
+            pass  # one side has closed; the other sees the same as without a proxy
         finally:
             self._links.discard(link)
             link.abort()

@@ -8,7 +8,7 @@ from scrapy import Spider
 
 
 class PushedSpider(Spider):
-    """Whose crawl a test pushes to."""
+    """The spider of the crawl that a test pushes to."""
 
     name = "pushed"
 

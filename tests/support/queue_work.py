@@ -1,4 +1,4 @@
-"""What other processes do with a Queue that they are given; spawned ones import it by this name."""
+"""What other processes do with a given Queue; spawned processes import this module by name."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def find_binary(kind: Kind) -> Path | None:
 
 
 def found_kinds() -> list[Kind]:
-    """Return the kinds that are there: `make test` runs on the first one, `make soak` on the others, too."""
+    """Return the available kinds: `make test` runs on the first one, `make soak` on the others, too."""
     return [kind for kind in KINDS if find_binary(kind)]
 
 
@@ -165,13 +165,13 @@ class RedisServer:
             self._process.send_signal(signal.SIGCONT)
 
     def snapshot(self) -> Path:
-        """Copy the data folder as it stands; only an AOF makes that more than nothing."""
+        """Copy the data folder as it is; without an AOF it is empty."""
         copy = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self._home))
         shutil.copytree(self.folder, copy, dirs_exist_ok=True)
         return copy
 
     def roll_back(self, snapshot: Path) -> None:
-        """Kill the server and bring it up *older*: with the data of *snapshot*."""
+        """Kill the server and start it rolled back: with the data of *snapshot*."""
         self.kill()
         shutil.rmtree(self.folder)
         shutil.copytree(snapshot, self.folder)

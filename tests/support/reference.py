@@ -1,4 +1,4 @@
-"""The frontier as its protocol states it, in plain Python: what the Lua is held against."""
+"""The frontier as its protocol defines it, in plain Python: the reference for the Lua code."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class ReferenceFrontier(Partitions):
         super().__init__()
         self.order = order
         self.wall_s = wall_s
-        """Since 1970, by a clock that nobody moves."""
+        """Since 1970, by a clock that is never changed."""
         self.epoch: str | None = None
         self.turn = 0
         self.due_first: list[bytes] = []
-        """Ids of delayed entries. Within a unit of time it is the frontier that knows who comes first."""
+        """Ids of delayed entries. Within a unit of time only the frontier knows their order."""
         self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
         self._clear_run()
         self.run, self.phase = 0, "absent"
@@ -66,7 +66,7 @@ class ReferenceFrontier(Partitions):
         """The seen set stays for a retry or for a returning worker, not for the next run."""
         self.cleared = False
         self.crawled = ""
-        """The last worker has left the finished run, and what makes a put known is gone."""
+        """The last worker has left the finished run, and its record of admitted puts is deleted."""
         self.starts: dict[str, bool] = {}
         """By name, whether a start() is complete; else one was interrupted."""
 
@@ -196,7 +196,7 @@ class ReferenceFrontier(Partitions):
     def drain(
         self, worker_id: str, epoch: str, run: int, chosen: Collection[bytes], max_attempts: int
     ) -> tuple[int, int, int]:
-        """As `Frontier.drain` when it takes the *chosen* leases; which ones is its own affair."""
+        """As `Frontier.drain` when it takes the *chosen* leases; it may choose any."""
         worker = self.members.get(worker_id)
         if self._stale(epoch, run) or not worker or not worker.fenced:
             return 0, 0, 0
@@ -251,7 +251,7 @@ class ReferenceFrontier(Partitions):
         return {member: worker.beats for member, worker in self.members.items()}
 
     def flush(self, dead: Collection[str]) -> tuple[set[str], Census]:
-        """As `Frontier.flush`, but for all the workers that stand in the way."""
+        """As `Frontier.flush`, but returns all the workers that prevent it."""
         if living := set(self.members) - set(dead):
             return living, Census()
         gone = self.census()

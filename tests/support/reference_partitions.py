@@ -1,4 +1,4 @@
-"""Which partition is served when, in plain Python: the part of the reference frontier that knows of limits.
+"""Which partition is served when, in plain Python: the part of the reference frontier that implements limits.
 
 Times are whole units of a clock that stands still until a test moves it.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from scrapy_dq.frontier.model import Limits, Terms
 
 UNIT_S = 1_000.0
-"""Seconds of a unit; what a test takes does not count beside it."""
+"""Seconds of a unit; the duration of a test is negligible compared to it."""
 SERVED = ("rotation", "suspects")
 OwnLimits = tuple[int | None, int | None]
 
@@ -51,7 +51,7 @@ class Worker:
     done: int = 0
     starts: str = ""
     came_from: int | None = None
-    """The last exchange under the id from which it rejoined; -1: nobody knew that id; None: it did not."""
+    """The last exchange under the id from which it rejoined; -1: id unknown; None: it did not."""
 
     @property
     def suspects(self) -> list[bytes]:
@@ -60,7 +60,7 @@ class Worker:
 
 
 class Partitions:
-    """The entries that wait, by partition, and what may be had of each."""
+    """The entries that wait, by partition, and which of each may be leased."""
 
     def __init__(self) -> None:
         self.limited, self.delay, self.concurrency = False, 0, 0
@@ -120,12 +120,12 @@ class Partitions:
         return self.delay if delay is None else delay, self.concurrency if most is None else most
 
     def _free_saturated(self) -> None:
-        # They are looked at first, and put back.
+        # They are examined first, and put back.
         for partition, (name, _) in self.standing.items():
             if name == "saturated":
                 self.standing[partition] = ("rotation", 0)
 
-    # What is told of partitions
+    # What is reported of partitions
 
     def sent(self, partition: bytes, entry_id: bytes, age: int) -> None:
         if self.unsent.get(partition) == entry_id:
@@ -147,7 +147,7 @@ class Partitions:
     def _set_earliest(self, partition: bytes, time: int) -> None:
         self.earliest[partition] = max(time, self.blocked.get(partition, 0))
 
-    # Where a partition stands
+    # The state of a partition
 
     def classify_touched(self, ahead: int) -> None:
         for partition in sorted(self.touched):
@@ -194,7 +194,7 @@ class Partitions:
     # Leasing
 
     def lease(self, me: Worker, want: int, ahead: int, terms: Terms) -> None:
-        """Grant up to *want* leases: a few of each partition, and once more around while there are some."""
+        """Grant up to *want* leases: a few of each partition, round after round while there are some."""
         here, me.granted = terms.here, ()
         waiting = self._in_turn(me, want + len(here), terms)
         room = {p: here[p][1] if p in here else terms.most for p in waiting}

@@ -41,7 +41,7 @@ class Framer:
                 self._missing += max(size, 0)
             else:
                 self._missing += 2 * max(size, 0)
-        # An attribute (|) stands before a value and is none itself.
+        # An attribute (|) precedes a value and is not one itself.
         self._missing -= kind != b"|"
         self._at = after
         return True

@@ -20,11 +20,11 @@ SCRAPY_REDIS = {
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
     "SCHEDULER_PERSIST": "True",
 }
-"""As `-s`: what makes a project's crawl one of scrapy-redis."""
+"""As `-s`: settings with which a project is crawled by scrapy-redis."""
 
 
 class MeshSpider(TreeSpider):
-    """Follows every link, and links two more pages, but the root: a neighbour, and one of long ago."""
+    """Follows every link, and, except on the root, two more: to a neighbour and to a much earlier page."""
 
     def parse(self, response: Response) -> Iterator[Any]:
         """Do as TreeSpider does, and more."""

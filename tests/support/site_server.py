@@ -15,7 +15,7 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Answer(NamedTuple):
-    """A response to be."""
+    """A planned response."""
 
     body: bytes
     status: int = 200
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     headers: Sequence[tuple[str, str]] = ()
     content_type: str = "text/html"
     ended: Callable[[], object] | None = None
-    """Called once: when it is sent, or when its client has gone before."""
+    """Called once: when it is sent, or when its client has disconnected."""
 
 
 class Site(Protocol):

@@ -39,7 +39,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
-    """Mount a tmpfs of *size* at *folder*, for its owner only; at the end kill who works in it, and unmount.
+    """Mount a tmpfs of *size* at *folder*, for its owner only; at the end kill its users, and unmount.
 
     Raises:
         PermissionError: this process may not mount.
@@ -55,7 +55,7 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        # A server whose workers were killed lives on in here, and would keep the disk busy.
+        # A server whose workers were killed still runs in here, and would keep the disk busy.
         with suppress(OSError, ValueError):
             pid = int((folder / "redis.pid").read_text())
             if os.path.realpath(f"/proc/{pid}/cwd") == str(folder.resolve()):

@@ -1,4 +1,4 @@
-"""The stored state of one crawl, read key by key; no Lua is asked."""
+"""The stored state of one crawl, read key by key, without Lua."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ State = dict[str, Any]
 
 
 def crawl_keys(client: redis.Redis, crawl: str) -> list[bytes]:
-    """Return the keys of *crawl*, found among all keys that there are."""
+    """Return the keys of *crawl*, found among all keys."""
     return _of_crawl(client.keys("*"), crawl)
 
 
@@ -166,7 +166,7 @@ def stored_state(
 
 
 def reference_state(reference: ReferenceFrontier) -> State:
-    """Return the whole state of *reference* in the words of `stored_state`."""
+    """Return the whole state of *reference* in the form of `stored_state`."""
     everywhere = {"backlog": reference.backlog} | {i: w.leases for i, w in reference.members.items()}
     everything = {i: entry for found in everywhere.values() for i, entry in found.items()}
     turns = [(turn, p, name) for p, (name, turn) in reference.standing.items() if name in TURNING]
@@ -221,7 +221,7 @@ def _at_one_moment(
     """Let *queue* write commands for all keys of *crawl*; return the keys, and the replies.
 
     A worker that is at work makes and removes keys between the list of them and the transaction: what was
-    read then is no state that ever was, so the transaction lists them again, and is repeated if they differ.
+    read then is inconsistent, so the transaction lists them again, and is repeated if they differ.
     """
     names = crawl_keys(client, crawl)
     while True:
@@ -235,7 +235,7 @@ def _at_one_moment(
 
 
 def _read(client: redis.Redis, crawl: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return what stands under each plain key, and, by family, under each key that carries an id."""
+    """Return the value of each plain key, and, by family, of each key that contains an id."""
     prefix = keys.prefix(crawl)
     # It is chosen when a crawl begins, before anything is seen.
     kind = client.hget(prefix + "meta", "seen_kind")

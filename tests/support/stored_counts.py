@@ -18,7 +18,7 @@ TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
 
 
 def apart(meta: Mapping[bytes, bytes]) -> dict[str, int]:
-    """Return each of the counts that stand together in *meta*; what is not told is 0."""
+    """Return each of the counts that stand together in *meta*; a missing one is 0."""
     found = dict.fromkeys((*COUNTS, *TOLD, *LIMITING), 0)
     for field, names in TOGETHER.items():
         numbers = meta.get(field.encode(), b"").split()
@@ -32,7 +32,7 @@ def count(client: redis.Redis, crawl: str, name: str) -> int:
 
 
 def change_count(client: redis.Redis, crawl: str, name: str, change: Callable[[int], int]) -> None:
-    """Write another count into a stored crawl: somebody has spoilt it, or time has passed."""
+    """Write another count into a stored crawl: it was corrupted, or time has passed."""
     found = apart(client.hgetall(keys.meta(crawl)))
     found[name] = change(found[name])
     client.hset(keys.meta(crawl), "counts", " ".join(str(found[each]) for each in COUNTS))

@@ -1,4 +1,4 @@
-"""What is written of the partitions of a crawl, held against where its entries are."""
+"""Compares what is stored of the partitions of a crawl with where its entries are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.stored_counts import apart
 TURNING = ("rotation", "suspects")
 """The ZSETs of partitions that may be served, by turn."""
 STANDINGS = (*TURNING, "resting", "saturated")
-"""Those of which a partition with something waiting is in one."""
+"""A partition with something waiting is in one of these."""
 
 
 def check_partitions(
@@ -22,10 +22,10 @@ def check_partitions(
     ahead_ms: int,
     strict: bool,
 ) -> None:
-    """Hold what is written of partitions against where the entries are.
+    """Compare what is stored of partitions with where the entries are.
 
     Args:
-        ordinary: partitions where something waits that is no suspect.
+        ordinary: partitions where something waits that is not a suspect.
         nonempty: those where anything waits.
         leased: the partition of every entry in flight.
     """
@@ -50,7 +50,7 @@ def check_partitions(
         if name == "saturated":
             assert saturated, f"{p!r} is stuck"
         elif strict and (name, score) != ("rotation", 0):
-            # 0: it was saturated when limits were changed, and is looked at next.
+            # 0: it was saturated when limits were changed, and is examined next.
             assert not saturated
         if name == "resting":
             assert score == earliest[p]

@@ -10,7 +10,7 @@ from scrapy_dq.codec import Codec
 
 
 class LookSpider(Spider):
-    """Whose requests wait."""
+    """The spider of the waiting requests."""
 
     name = "look"
 

@@ -79,7 +79,7 @@ class Terminal:
             return True
         try:
             found = os.read(self._ours, 65536)
-        except OSError:  # so ends a terminal that nobody else has open
+        except OSError:  # how a terminal ends that no other process has open
             return False
         self.text += found.decode("utf-8", "replace")
         return bool(found)

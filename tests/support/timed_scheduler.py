@@ -1,4 +1,4 @@
-"""A scheduler that records how long its longest calls took: what Scrapy's loop waited for it."""
+"""A scheduler that records the duration of its longest calls, for which Scrapy's loop waited."""
 
 from __future__ import annotations
 

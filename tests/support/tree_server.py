@@ -1,4 +1,4 @@
-"""The process behind `TreeSite`: `python -m support.tree_server '{"pages": 9}'` says its port and serves."""
+"""The process behind `TreeSite`: `python -m support.tree_server '{"pages": 9}'` prints its port, serves."""
 
 from __future__ import annotations
 

@@ -75,5 +75,5 @@ class TreeSite(SiteProcess):
         return sorted((Hit(*row) for row in json.loads(self.get("/__log"))), key=lambda hit: hit.at_s)
 
     def set_latency(self, seconds: float) -> None:
-        """Let each tree page that is asked for from now on take so long."""
+        """Delay each tree page that is requested from now on."""
         self.get(f"/__latency/{seconds}")

@@ -81,7 +81,7 @@ def page_path(response: Response) -> str:
 
 
 def spider_source(cls: type[TreeSpider]) -> str:
-    """Return the module of a project whose spider is *cls*, a class that an import finds."""
+    """Return the module of a project whose spider is *cls*, a class that can be imported."""
     return (
         f"from {cls.__module__} import {cls.__name__}\n"
         f"from tree_project.settings import SPIDER_NAME\n\n\n"

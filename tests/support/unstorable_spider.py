@@ -1,4 +1,4 @@
-"""A spider four in ten of whose requests cannot be stored: each is crawled by the worker that made it."""
+"""A spider with requests of which four in ten cannot be stored: the worker that made one crawls it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS: dict[int, tuple[Callable[[TreeSpider], dict[str, Any]], str]] = {
     5: (lambda spider: {"meta": {"lock": threading.Lock()}}, "lock' is not stored"),
     7: (lambda spider: {"body": b"x" * BODY_BYTES}, "bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576"),
 }
-"""Number of a page modulo EVERY: what its request is made with, and what the warning says of it."""
+"""Number of a page modulo EVERY: the arguments of its request, and what the warning says about it."""
 SPIDER = """\
 from support.unstorable_spider import UnstorableSpider
 from tree_project.settings import SPIDER_NAME

@@ -1,4 +1,4 @@
-"""Wait for something, never without a deadline."""
+"""Waits for a condition, always with a deadline."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 POLL_S = 0.01
 SLACK = 12
-"""A wait ends as its fact is there: its deadline says how long a failure may take to be told, and is as of a
-machine with nothing else to do. That something was quick a Stopwatch proves."""
+"""A wait ends when its condition is true: its deadline says how late a failure may be reported, for a
+machine with nothing else to do. A Stopwatch proves that something was quick."""
 LONGEST_S = 240.0
 """Below the `faulthandler_timeout` of pyproject.toml."""
 # Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes a
@@ -23,12 +23,12 @@ PORTS = range(20_000, 30_000)
 
 
 def patience(timeout_s: float) -> float:
-    """Return how long to wait really, that a busy machine breaks no test."""
+    """Return how long to wait really, so that a busy machine breaks no test."""
     return max(timeout_s, min(SLACK * timeout_s, LONGEST_S))
 
 
 class Stopwatch:
-    """Measures from its making on, without the time in which somebody waited for a processor or a disk.
+    """Measures from its creation, without the time in which a process waited for a processor or a disk.
 
     So a bound holds as it is written on a machine with little to do, and breaks on no other. Where the kernel
     does not tell (Linux since 4.20 does: /proc/pressure), nothing is measured, and no bound breaks.
@@ -39,12 +39,12 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """How much has passed."""
+        """How much time has passed."""
         return max(0.0, time.monotonic() - self._began - self.stalled_s)
 
     @property
     def stalled_s(self) -> float:
-        """How much is left out: what a bound grows by that is held against another clock."""
+        """How much time is excluded: to be added to a bound that is compared with another clock."""
         return max(now - then for now, then in zip(_stalled_s(), self._stalled, strict=True))
 
 

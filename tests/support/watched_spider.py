@@ -1,4 +1,4 @@
-"""A spider whose process notes what no entry may make it do, and a middleware that keeps it at home."""
+"""A spider whose process records forbidden effects of entries, and a middleware that blocks other sites."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALIVE = "canary-that-the-spider-itself-opens"
 
 # The last two: Scrapy's CookiesMiddleware may fetch the list of public suffixes when it first needs it.
 EXPECTED_HOSTS = ("127.0.0.1", "localhost", "publicsuffix.org", "raw.githubusercontent.com")
-# Each audit event, and what of its arguments tells that an entry was behind it.
+# Each audit event, and which of its arguments show that an entry caused it.
 WATCHED = {
     "import": lambda args: CANARY in str(args[0]),
     "open": lambda args: CANARY in str(args[0]),
@@ -31,7 +31,7 @@ WATCHED = {
 
 
 class WatchedSpider(TreeSpider):
-    """Records `audit` for each event of WATCHED, and proves at its start that it would."""
+    """Records `audit` for each event of WATCHED, and proves at its start that this works."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> WatchedSpider:
@@ -49,7 +49,7 @@ class WatchedSpider(TreeSpider):
             return spider
 
     def parse(self, response: Response, **kwargs: Any) -> Any:
-        """Take whatever cb_kwargs an entry brings."""
+        """Accept any cb_kwargs of an entry."""
         return super().parse(response)
 
 
@@ -68,8 +68,8 @@ class LocalSiteOnly:
         return cls(crawler.settings["START_URLS"][0].removesuffix("p/0"))
 
     def process_request(self, request: Request, spider: Any = None) -> Response | None:
-        """Let requests to the site pass, unless a proxy is to carry them, and those for files."""
-        # No entry for a file should come so far; what the spider watches tells if one did.
+        """Let requests to the site pass, unless they use a proxy, and requests for files."""
+        # No entry for a file should get here; the spider's audit records it if one does.
         if request.url.startswith((self._site, "file:")) and not request.meta.get("proxy"):
             return None
         return Response(request.url, status=404)

@@ -1,4 +1,4 @@
-"""One `scrapy crawl` process and what its log says."""
+"""One `scrapy crawl` process and its log."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Worker:
         if not dumped:
             return {}
         dump = re.split(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[", dump, maxsplit=1, flags=re.MULTILINE)[0]
-        # The log of a worker that this test started holds what pprint made of a dict.
+        # The worker's log contains a dict as pprint has written it.
         stats: dict[str, Any] = eval(dump, {"__builtins__": {}, "datetime": datetime})
         return stats
 

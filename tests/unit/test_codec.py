@@ -527,7 +527,7 @@ def test_a_request_class_that_is_found_by_no_name_is_refused(codec: Codec) -> No
     class Local(Request):
         pass
 
-    with pytest.raises(CannotEncode, match="Local is not a class that another worker finds"):
+    with pytest.raises(CannotEncode, match="Local is not a class that another worker can find"):
         codec.encode(Local(URL))
 
 
@@ -535,7 +535,7 @@ def test_of_two_request_classes_with_one_name_the_newer_is_stored(codec: Codec) 
     """After a module was loaded again; an entry cannot say which it means."""
     older, newer = (type("Twice", (Request,), {"__module__": __name__}) for _ in range(2))
     assert type(codec.decode(codec.encode(newer(URL)))) is newer
-    with pytest.raises(CannotEncode, match=r"Twice is not a class that another worker finds"):
+    with pytest.raises(CannotEncode, match=r"Twice is not a class that another worker can find"):
         codec.encode(older(URL))
 
 
@@ -543,7 +543,7 @@ def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None
     """Its first entry is decoded at once, rather than buried by every worker."""
     with pytest.raises(CannotEncode, match=r"ForgetfulRequest cannot be rebuilt .* 'secret'"):
         codec.encode(ForgetfulRequest(URL, "x"))
-    with pytest.raises(CannotEncode, match=r"ShoutingRequest comes back .* another body"):
+    with pytest.raises(CannotEncode, match=r"ShoutingRequest is rebuilt .* another body"):
         codec.encode(ShoutingRequest(URL))
     assert type(codec.decode(codec.encode(TokenRequest(URL)))) is TokenRequest
 
@@ -552,7 +552,7 @@ def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None
     """As those of scrapy-selenium: it would come back with the default, from the first one or a later one."""
     for _ in range(2):
         assert codec.decode(codec.encode(WaitingRequest(URL))).wait_s == 0  # type: ignore[attr-defined]
-        with pytest.raises(CannotEncode, match=r"WaitingRequest comes back without its wait_s: its `attri"):
+        with pytest.raises(CannotEncode, match=r"WaitingRequest is rebuilt without its wait_s: its `attri"):
             codec.encode(WaitingRequest(URL, wait_s=9))
 
 
@@ -567,11 +567,11 @@ class ExtraRequest(Request):
         self.extra = extra or Extra()
 
 
-def test_an_object_that_a_request_was_given_is_not_taken_for_one_that_it_made(codec: Codec) -> None:
+def test_an_object_passed_to_a_request_is_not_mistaken_for_one_that_it_made(codec: Codec) -> None:
     """Both are others each time; what they have tells them apart."""
     for _ in range(2):
         assert codec.decode(codec.encode(ExtraRequest(URL))).extra.number == 0  # type: ignore[attr-defined]
-        with pytest.raises(CannotEncode, match="comes back without its extra"):
+        with pytest.raises(CannotEncode, match="is rebuilt without its extra"):
             codec.encode(ExtraRequest(URL, extra=Extra(7)))
 
 
@@ -598,7 +598,7 @@ def test_what_a_request_class_makes_by_itself_need_not_come_back(codec: Codec) -
         request = MakingRequest(URL)
         assert request.short
         assert type(codec.decode(codec.encode(request))) is MakingRequest
-        with pytest.raises(CannotEncode, match="comes back without its slotted"):
+        with pytest.raises(CannotEncode, match="is rebuilt without its slotted"):
             codec.encode(MakingRequest(URL, slotted=1))
 
 
@@ -664,7 +664,7 @@ def test_what_nearly_all_have_takes_few_bytes(
 
 @pytest.mark.parametrize("depth", [2**64, -(2**63) - 1])
 def test_a_depth_that_msgpack_has_no_int_for_comes_back(depth: int, codec: Codec) -> None:
-    """It is written as wide ints are, not in the short form: whoever reads it would take it for no int."""
+    """It is written as wide ints are, not in the short form: the reader would not accept it as an int."""
     assert codec.decode(codec.encode(Request(NEAR, meta={"depth": depth}))).meta == {"depth": depth}
 
 

@@ -1,4 +1,4 @@
-"""A stranger's bytes: whatever they are, nothing runs, nothing is imported, and one exception comes out."""
+"""Untrusted bytes: whatever they are, nothing runs, nothing is imported, and one exception is raised."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def unimported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 def test_a_request_class_is_not_imported(unimported: str, codec: Codec) -> None:
     """Of a module that this worker has not imported; once it has, the class is found."""
     payload = pack({0: f"{unimported}.Mine", 1: URL})
-    assert "no imported subclass of Request" in reason(payload, codec)
+    assert "not an imported subclass of Request" in reason(payload, codec)
     assert unimported not in sys.modules
     module = importlib.import_module(unimported)
     assert type(codec.decode(payload)) is module.Mine
@@ -233,7 +233,7 @@ def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
 
 
 def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands in sys.modules, but an attribute would run it; so would a module's __getattr__."""
+    """It is in sys.modules, but an attribute would run it; so would a module's __getattr__."""
     path = tmp_path / "codec_lazy.py"
     path.write_text("raise SystemExit('it was run')\n")
     spec = importlib.util.spec_from_file_location("codec_lazy", path)
@@ -322,7 +322,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
         ("ClosingItem", {"title": 1}),
     ],
 )
-def test_a_class_whose_methods_python_calls_by_itself_has_to_be_named(
+def test_a_class_whose_methods_python_calls_implicitly_has_to_be_listed(
     name: str, state: dict[str, Any], codec: Codec
 ) -> None:
     """Also of an entry that is refused: what was made of it is thrown away, and that calls __del__."""
@@ -330,7 +330,7 @@ def test_a_class_whose_methods_python_calls_by_itself_has_to_be_named(
         {1: URL, META: {"x": extension(SET, [1, extension(OBJECT, [f"{__name__}:{name}", state])])}}
     )
     refused = reason(payload, codec)
-    assert "of its own" in refused
+    assert "has its own __" in refused
     assert "DQ_TYPES" in refused
     assert not touched
     named = Codec(BookSpider(), types=[f"{__name__}.{name}"])
@@ -338,7 +338,7 @@ def test_a_class_whose_methods_python_calls_by_itself_has_to_be_named(
     value = named.decode(payload).meta["x"]
     assert type(value).__name__ == name
     assert named.encode(Request(URL, meta={"x": value}))
-    with pytest.raises(CannotEncode, match="of its own"):
+    with pytest.raises(CannotEncode, match="has its own __"):
         codec.encode(Request(URL, meta={"x": value}))
     del value
     touched.clear()
@@ -418,7 +418,7 @@ class FedSpider(RedisCrawlSpider):
         "setup_redis",
     ],
 )
-def test_a_method_of_a_base_class_is_no_callback(name: str) -> None:
+def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
     """Of Scrapy's spiders and ours, overridden or not: it takes arguments of another kind."""
     codec = Codec(FedSpider())
     for good in ("parse_book", "parse_start_url", "parse"):
@@ -426,7 +426,7 @@ def test_a_method_of_a_base_class_is_no_callback(name: str) -> None:
     assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
 
 
-def test_a_method_that_comes_from_python_itself_is_no_callback() -> None:
+def test_a_method_that_comes_from_python_itself_is_not_a_callback() -> None:
     """Of a mixin such as threading.Thread; a mixin of any other package may define callbacks."""
 
     class Encoding(BookSpider, json.JSONEncoder):
@@ -568,11 +568,11 @@ def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None
         ({1: URL, 15: [1, "text"]}, "a Referer is a length and bytes"),
         ({1: URL, 15: [1]}, "a Referer is a length and bytes"),
         ({15: 5}, "it has no url"),
-        ({1: b"http://a/", 15: 5}, "a Referer goes by a URL that is a str"),
+        ({1: b"http://a/", 15: 5}, "a Referer needs a URL that is a str"),
         ({1: URL, 15: [8, b"a\r\nX: 1"]}, "headers: a header contains CR, LF or NUL"),
         ({1: URL, 15: 5, HEADERS: {b"Referer": [b"x"]}}, "b'Referer' is written twice"),
         ({1: b"http://a/"}, "url: a URL is a str without control characters"),
-        ({1: URL, META: {"x": extension(TUPLE, "abc")}}, "meta: the extension 2 is no list"),
+        ({1: URL, META: {"x": extension(TUPLE, "abc")}}, "meta: the extension 2 is not a list"),
         (
             {1: URL, META: {"x": extension(OBJECT, [f"{__name__}:Color", "X"])}},
             "meta: Color has no member 'X'",
@@ -658,7 +658,7 @@ def test_another_format_is_refused_by_both_numbers(version: int, codec: Codec) -
 
 
 @pytest.mark.parametrize("payload", [b"", bytes((FORMAT,)), None, "text", 1, b"\x01\xc1", [FORMAT, 2]])
-def test_what_is_no_entry_at_all_is_refused(payload: Any, codec: Codec) -> None:
+def test_what_is_not_an_entry_is_refused(payload: Any, codec: Codec) -> None:
     """Empty, cut after the format, or not even bytes."""
     assert reason(payload, codec)
 
@@ -752,7 +752,7 @@ def test_a_claimed_length_takes_no_memory(claim: bytes, codec: Codec) -> None:
 
 
 def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
-    """It goes to logs and terminals; the stranger's text in it is quoted and cut."""
+    """It goes to logs and terminals; the untrusted text in it is quoted and cut."""
     for name in ("\x1b[31m\n" * 50, "x" * 100_000, "\ud800\u202e"):
         reason(pack({1: URL, CALLBACK: name}), codec)
         reason(pack({0: name, 1: URL}), codec)
@@ -790,7 +790,7 @@ def mutated(sample: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def test_no_mutation_raises_anything_else(codec: Codec) -> None:
-    """20,000 spoilt entries: each decodes to a Request or raises CannotDecode."""
+    """20,000 corrupted entries: each decodes to a Request or raises CannotDecode."""
     rng = random.Random(20)
     corpus = samples()
     decoded = 0
@@ -884,7 +884,7 @@ def test_members_of_one_hash_are_refused(what: str, codec: Codec, monkeypatch: p
     for value in (set(few + many[32:33]), dict.fromkeys(many[:33])):
         with pytest.raises(CannotEncode, match="have the same hash"):
             codec.encode(Request(URL, meta={"x": value}))
-    # As whoever writes to Redis would: a list that is said to be a set, pairs that are said to be a dict.
+    # As an attacker would: a list that is said to be a set, pairs that are said to be a dict.
     values = codec._values
     lowered = [values.lower(member) for member in many]
     pairs = b"\xdf" + len(many).to_bytes(4, "big") + b"".join(values.pack(key) + b"\xc0" for key in lowered)
@@ -929,7 +929,7 @@ def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, before: str) ->
     assert codec.build({"url": "http://bücher.example/" + "ü" * 2_000}).url.startswith("http://xn--bcher-kva")
 
 
-def test_a_time_of_msgpack_is_no_key(codec: Codec) -> None:
+def test_a_time_of_msgpack_is_not_a_key(codec: Codec) -> None:
     """Seconds can be chosen for each number of nanoseconds so that all have one hash."""
     for key in (msgpack.Timestamp(1), msgpack.Timestamp(2**60, 5)):
         assert reason(pack({1: URL, META: {"x": {key: 1}}}), codec)
@@ -954,8 +954,8 @@ def test_an_int_that_python_does_not_print_is_refused(codec: Codec) -> None:
 
 
 def test_an_entry_names_no_file_that_scrapy_would_write(codec: Codec) -> None:
-    """With ftp in DQ_URL_SCHEMES, whoever writes to Redis could write any file of the worker's user."""
-    assert "would have Scrapy write a file" in reason(
+    """With ftp in DQ_URL_SCHEMES, anybody who writes to Redis could write any file of the worker's user."""
+    assert "would make Scrapy write a file" in reason(
         pack({1: URL, META: {"ftp_local_filename": b"x"}}), codec
     )
     with pytest.raises(CannotEncode, match="write a file"):

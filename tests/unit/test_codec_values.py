@@ -358,7 +358,7 @@ def test_an_instance_of_the_projects_classes_comes_back(value: Any, codec: Codec
 
 
 def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -> None:
-    """No __init__, no __post_init__, no __setitem__: their arguments would be a stranger's."""
+    """No __init__, no __post_init__, no __setitem__: their arguments would be untrusted."""
     price = Price(Decimal(1))
     price.checked = False
     assert there_and_back(price, codec).checked is False
@@ -371,7 +371,7 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
 
 
 def test_a_cached_property_is_computed_again(codec: Codec) -> None:
-    """It is no field, and nothing is lost without it."""
+    """It is not a field, and nothing is lost without it."""
     value = Cached(2)
     assert value.double == 4
     again = there_and_back(value, codec)
@@ -400,11 +400,11 @@ def point_with_more() -> LoosePoint:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (Plain(), "Plain is no Item, dataclass"),
+        (Plain(), "Plain is not an Item, dataclass"),
         (OrderedDict(a=1), "collections.OrderedDict' is not stored"),
         (defaultdict(list), "collections.defaultdict"),
-        (Text("a"), "Text is no Item"),
-        (TextDict(), "TextDict is no Item"),
+        (Text("a"), "Text is not an Item"),
+        (TextDict(), "TextDict is not an Item"),
         (Fraction(1, 2), "fractions.Fraction"),
         (Permission.READ | Permission.WRITE, "not a single member of Permission"),
         (http.HTTPStatus.OK, "DQ_TYPES"),
@@ -414,11 +414,11 @@ def point_with_more() -> LoosePoint:
         (memoryview(b"a"), "builtins.memoryview"),
         (Renamed(1), "has a class 'AnotherName'"),
         (local_dataclass(), "<locals>.Local'"),
-        (dataclass_with_more(), "'more' is no field"),
-        (item_with_more(), "'_more' is no field"),
-        (point_with_more(), "attributes that are no fields"),
+        (dataclass_with_more(), "'more' is not a field"),
+        (item_with_more(), "'_more' is not a field"),
+        (point_with_more(), "attributes that are not fields"),
         (Guarded(1), "'value' of Guarded is a property"),
-        (Listing(), "built on a type that keeps more than fields"),
+        (Listing(), "derived from a type that has other state than fields"),
         (Unset(), "'a' is not set"),
         (UnsetSlot(), "'a' is not set"),
         (open, "builtin_function_or_method"),
@@ -475,7 +475,7 @@ class Step(Base):
 
 
 def test_a_plain_class_that_is_listed_is_carried_by_its_attributes(codec: Codec) -> None:
-    """Whatever these are, without running a method of it; unlisted it stays local, and is told how."""
+    """Whatever these are, without running a method of it; unlisted it stays local, with a message."""
     Step.made = 0
     step = Step("click", on=("a", 1))
     listing = Codec(BookSpider(), types=[f"{__name__}.Step", f"{__name__}.Step.Inner"])
@@ -501,8 +501,8 @@ class Copied:
         ("no_such_module.Thing", "is not the dotted name of a class"),
         ("http.nothing", "cannot be imported: AttributeError"),
         ("http.client", "is not the dotted name of a class"),
-        (f"{__name__}.Copied", "its __reduce__ says how it is to be copied"),
-        (f"{__name__}.Text", "built on a type that keeps more than fields"),
+        (f"{__name__}.Copied", "its __reduce__ defines how it is copied"),
+        (f"{__name__}.Text", "derived from a type that has other state than fields"),
         (f"{__name__}.Guarded", "is a property"),
         ("fractions.Fraction", "its __reduce__"),
         ("collections.deque", "cannot be stored"),
@@ -583,7 +583,7 @@ def test_the_project_is_the_packages_of_the_spider_modules() -> None:
 
 
 def test_scrapys_classes_do_not_become_the_projects_by_a_plain_spider() -> None:
-    """scrapy.Spider's own module is no project."""
+    """scrapy.Spider's own module is not a project."""
     codec = Codec(Spider("plain"))
     assert "DQ_TYPES" in refused(Item(), codec)
 
@@ -656,7 +656,7 @@ def test_the_bound_is_of_one_entry_not_of_all() -> None:
 def test_a_class_that_its_module_replaced_is_refused(codec: Codec) -> None:
     """It would come back as its successor."""
     stale = dataclass(type("Cached", (), {"__module__": __name__, "__annotations__": {"a": "int"}}))
-    assert "another class" in refused(stale(1), codec)
+    assert "not the class that its module has" in refused(stale(1), codec)
 
 
 @dataclass(eq=False)
@@ -666,7 +666,7 @@ class ByIdentity:
 
 def test_keys_that_would_become_one_are_refused(codec: Codec) -> None:
     """Two objects that are keys by identity have the same state."""
-    assert "stored alike" in refused({ByIdentity(): 1, ByIdentity(): 2}, codec)
+    assert "the same stored form" in refused({ByIdentity(): 1, ByIdentity(): 2}, codec)
 
 
 def test_a_uuid_and_a_path_come_back(codec: Codec) -> None:

@@ -242,7 +242,7 @@ def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
 
 
 def test_close_is_safe_before_open_and_twice() -> None:
-    """A crawl that could not be opened is closed all the same."""
+    """A crawl that could not be opened is closed nevertheless."""
 
     async def close_twice() -> None:
         connection = connection_to("redis://127.0.0.1:9")
@@ -263,7 +263,7 @@ def test_a_redis_older_than_6_2_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["6.2.0", "6.2.14", "7.0.15", "8.0.0", "10.1", "255.255.255"])
-def test_6_2_and_newer_are_accepted_without_a_word(version: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_6_2_and_newer_are_accepted_silently(version: str, caplog: pytest.LogCaptureFixture) -> None:
     """Compared as numbers; Valkey and managed servers say whatever they like."""
     check_info(HEALTHY | {"redis_version": version}, "here")
     assert not caplog.records
@@ -271,7 +271,7 @@ def test_6_2_and_newer_are_accepted_without_a_word(version: str, caplog: pytest.
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
 def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: str) -> None:
-    """A part of a crawl that vanished would be taken for done."""
+    """A part of a crawl that vanished would count as done."""
     with pytest.raises(FrontierRefused, match=policy) as refusal:
         check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
     assert "CONFIG SET maxmemory-policy noeviction" in str(refusal.value)
@@ -291,7 +291,7 @@ def test_a_redis_that_evicts_keys_with_a_ttl_is_warned_about(
 def test_a_redis_without_aof_is_warned_about_unless_it_is_the_embedded_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the command that mends it."""
+    """With the command that fixes it."""
     info = {name: value for name, value in HEALTHY.items() if name != "aof_enabled"}
     check_info(info, "here", embedded=True)
     assert not caplog.records

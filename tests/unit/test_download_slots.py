@@ -96,7 +96,7 @@ def test_a_downloader_with_a_slot_key_of_its_own_is_asked() -> None:
     ["x" * 10_000, LONGEST + "x", "ä" * 257, "a\nb", "a\0b", "\x1b[31m", "a\u2028b", "a\ud800b"],
     ids=ascii,
 )
-def test_a_slot_whose_name_fits_no_partition_is_told(name: str) -> None:
+def test_a_slot_whose_name_fits_no_partition_is_reported(name: str) -> None:
     """In a few words, without the characters that it is refused for."""
     with pytest.raises(BadPartition, match="the name of its download slot") as refusal:
         slots().partition_of(Request("http://a.com/", meta={"download_slot": name}))
@@ -167,7 +167,7 @@ def test_without_partitions_there_is_one_with_room_for_all() -> None:
         ({"DOWNLOAD_DELAY": 1}, Config("c", partition_by="none"), False),
     ],
 )
-def test_a_delay_that_holds_for_each_worker_is_told(
+def test_a_delay_that_holds_for_each_worker_is_reported(
     settings: dict[str, int], config: Config, told: bool
 ) -> None:
     """Scrapy's project template sets one: several workers together ask more often."""

@@ -64,7 +64,7 @@ def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("key", ["dq_delay", "dq_not_before"])
-def test_a_time_that_is_none_is_refused(key: str, bad: Any) -> None:
+def test_an_invalid_time_is_refused(key: str, bad: Any) -> None:
     """The error names key and value, in a few words, and what is expected."""
     with pytest.raises(
         BadDue, match=rf"^meta\['{key}'\] = .* expected seconds as a number from 0 to"
@@ -74,7 +74,7 @@ def test_a_time_that_is_none_is_refused(key: str, bad: Any) -> None:
 
 
 def test_a_long_value_is_cut_and_made_ascii() -> None:
-    """It stands in logs and dead letters."""
+    """It is in logs and dead letters."""
     with pytest.raises(BadDue) as refusal:
         due_of(request(dq_delay="\n\x1b\ud800" * 10_000), None, None)
     assert len(str(refusal.value)) < 200
@@ -104,7 +104,7 @@ def test_a_retry_backs_off_and_a_redirect_does_not(parent: Request | None, backs
 
 
 @pytest.mark.parametrize("meta", [{}, {"retry_times": 0}, {"retry_times": "1"}])
-def test_what_is_no_retry_does_not_back_off(meta: dict[str, Any]) -> None:
+def test_what_is_not_a_retry_does_not_back_off(meta: dict[str, Any]) -> None:
     assert due_of(request(**meta), request(), BACKOFF) == AT_ONCE
 
 

@@ -23,10 +23,10 @@ class Telling(DupeFilter):
 
 
 @pytest.mark.parametrize(("cls", "told"), [(Own, True), (Telling, False), (DupeFilter, False)])
-def test_what_a_subclass_overrides_in_vain_is_named(
+def test_what_a_subclass_overrides_without_effect_is_named(
     cls: type[DupeFilter], told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The crawl's shared `seen` decides: its request_seen() is not asked, and that is no secret."""
+    """The crawl's shared `seen` decides: its request_seen() is not called, and a line says so."""
     crawler = Crawler(Spider, {"DUPEFILTER_CLASS": cls})
     crawler.request_fingerprinter = RequestFingerprinter(crawler)
     with caplog.at_level(logging.INFO):

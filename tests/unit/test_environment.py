@@ -85,7 +85,7 @@ class Rows:
 
 
 @pytest.mark.parametrize("value", [object(), iter([1]), (n for n in [1]), [object()], Rows()])
-def test_arguments_that_say_nothing_of_themselves_are_not_taken_for_the_same(value: object) -> None:
+def test_arguments_without_a_distinct_repr_do_not_count_as_equal(value: object) -> None:
     """Two scripts that hand on iterators look alike: whether they yield the same is not known."""
     assert not environment.told_apart(opened_with(rows=value))
     assert environment.told_apart(opened_with(rows=[1, "a... at 0x1"], text="an object at 0x1..."))

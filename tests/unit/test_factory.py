@@ -30,7 +30,7 @@ def identity(**kwargs: object) -> Identity:
 
 
 @pytest.mark.parametrize(("rows", "own"), [(iter([1]), True), ([1], False)], ids=["iterator", "list"])
-def test_a_start_with_arguments_that_say_nothing_is_this_workers_own(rows: object, own: bool) -> None:
+def test_a_start_with_arguments_without_a_distinct_repr_is_this_workers_own(rows: object, own: bool) -> None:
     """Another one with such arguments makes up for it as little as it is this one, started again."""
     said = identity(rows=rows)
     assert said.starts.startswith("*") is own

@@ -1,4 +1,4 @@
-"""Which worker of a run empties a feed that is to be overwritten: each file once, whoever comes and goes."""
+"""Which worker of a run empties a feed that is to be overwritten: each file once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_first_worker_empties_it_as_it_begins(feed: Feed) -> None:
     assert feed.text == "ab"
 
 
-def test_who_goes_on_appends(feed: Feed) -> None:
+def test_a_worker_that_continues_appends(feed: Feed) -> None:
     """Also if the first one was killed before it had scraped anything."""
     feed.worker("run 1", new=True)
     feed.write(feed.worker("run 1", new=False), "a")
@@ -67,7 +67,7 @@ def test_a_later_worker_empties_a_file_of_its_own(feed: Feed) -> None:
     assert feed.text == "a"
 
 
-def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_goes_on(feed: Feed) -> None:
+def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: Feed) -> None:
     """It may be of this run: what it holds will not be scraped again."""
     (mark,) = feed.path.parent.glob(".*")
     mark.unlink()
@@ -85,7 +85,7 @@ def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
     assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "run 0"}')
 
 
-def test_a_storage_that_scrapy_makes_to_try_it_empties_nothing(feed: Feed) -> None:
+def test_a_storage_that_scrapy_creates_as_a_test_empties_nothing(feed: Feed) -> None:
     """It does so before the run is known."""
     UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options={"overwrite": True})
     assert feed.text == "0"
@@ -129,7 +129,7 @@ def test_a_folder_that_takes_no_mark(feed: Feed, caplog: pytest.LogCaptureFixtur
 
 
 def test_a_file_that_two_crawls_share_is_emptied_by_the_first_worker_of_each_alone(feed: Feed) -> None:
-    """Not by who joins one of them after the other has begun."""
+    """Not by a worker that joins one of them after the other has begun."""
     feed.write(feed.worker("run 1", new=True), "a")
     feed.write(feed.worker("run 7", new=True, crawl="other"), "o")
     feed.write(feed.worker("run 1", new=False), "b")

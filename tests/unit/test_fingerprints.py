@@ -67,13 +67,13 @@ def test_scrapys_is_not_asked_about_ordinary_urls(path: str, monkeypatch: pytest
     assert [quick(Request(url)) for url in urls] == expected
 
 
-def test_somebodys_own_is_asked_about_everything() -> None:
+def test_a_custom_fingerprinter_is_called_for_everything() -> None:
     """A class derived from Scrapy's, too: it may mean something else by the same URL."""
     own = Counted()
     assert quick_fingerprint(own) == own.fingerprint
 
 
-def test_a_scrapy_that_makes_others_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrapy_with_other_fingerprints_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a newer one changes is found out when the crawl begins."""
     scrapys = RequestFingerprinter()
     newer: Callable[[Request], bytes] = lambda request: b"new" + request.url.encode()  # noqa: E731
@@ -91,7 +91,7 @@ def test_a_scrapy_that_makes_others_is_asked(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_a_project_has_patched_is_asked(
+def test_what_a_project_has_patched_is_called(
     place: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as to leave out a parameter, of which no probe tells."""

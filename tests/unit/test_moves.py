@@ -55,14 +55,14 @@ NO_MOVES: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("stored", NO_MOVES)
-def test_what_is_no_move_is_refused(stored: tuple[Any, ...]) -> None:
+def test_what_is_not_a_move_is_refused(stored: tuple[Any, ...]) -> None:
     """An unknown kind or admission, or another number of fields."""
     with pytest.raises((IndexError, ValueError)):
         move_of(stored)
 
 
 def test_a_priority_is_written_within_its_limit() -> None:
-    """A larger integer is none of msgpack's."""
+    """msgpack has no larger integer."""
     move = Put(**{**PUT, "priority": 2**70})
     assert move_of(fields_of(move)) == Put(**{**PUT, "priority": PRIORITY_LIMIT})
     assert move.priority == 2**70

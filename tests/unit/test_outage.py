@@ -11,7 +11,7 @@ from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.worker.outage import Outage
 
 
-def test_a_refusal_after_an_outage_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_after_an_outage_is_reported_too(caplog: pytest.LogCaptureFixture) -> None:
     """Redis is back and wants something: who only knows that it was away would wait for ever."""
     caplog.set_level(logging.INFO)
     outage = Outage("It goes on")

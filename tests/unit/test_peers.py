@@ -29,7 +29,7 @@ def said(order: Order = Order.PRIORITY_LIFO, **settings: Any) -> list[tuple[int,
     return list(peers.remarks(settings, order))
 
 
-def test_nothing_is_said_of_what_means_the_same_here() -> None:
+def test_no_line_is_logged_for_what_means_the_same_here() -> None:
     """Nor of what is not set."""
     assert said() == []
     assert said(

@@ -34,7 +34,7 @@ def opened(pipeline: RedisPipeline) -> RedisPipeline:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "nothing is named 'name' here"),
+        ({"REDIS_ITEMS_KEY": "%(name)s:items"}, "there is no 'name' here"),
         ({"REDIS_ITEMS_KEY": "100%"}, "REDIS_ITEMS_KEY = '100%'"),
         ({"REDIS_ITEMS_SERIALIZER": "no.such.function"}, "cannot be imported"),
         ({"REDIS_ITEMS_SERIALIZER": "json"}, "REDIS_ITEMS_SERIALIZER = 'json'"),

@@ -151,7 +151,7 @@ def test_two_runs_compose_the_same_bytes() -> None:
 
 
 def test_every_kind_of_move_is_counted() -> None:
-    """By the enum: the name of a class is no stat."""
+    """By the enum: the name of a class is not a stat."""
     made = protocol()
     moves: list[Move] = [
         put(1),

@@ -52,7 +52,7 @@ def test_large_records_are_read_a_few_at_once_and_small_ones_by_the_hundred() ->
 
 @pytest.mark.parametrize("what", ["failed", "dead", "one", "one that is not there"])
 def test_what_went_wrong_is_read_within_bounds(what: str) -> None:
-    """Many records of the largest size are read all the same, each once."""
+    """Many records of the largest size are read nevertheless, each once."""
     kept: Any = Kept(60)
     if what in ("failed", "dead"):
         found = (failed if what == "failed" else dead)(kept, "crawl", 50)

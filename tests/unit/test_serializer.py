@@ -109,7 +109,7 @@ def test_a_request_comes_back_from_its_serializer(name: str) -> None:
     assert type(again) is Request
 
 
-def test_bytes_that_are_no_text_survive_json() -> None:
+def test_bytes_that_are_not_text_survive_json() -> None:
     request = Request(URL, body=b"\xff\x00\xe9", headers={"X": b"\xfe"})
     again = codec(json).decode(codec(json).encode(request))
     assert (again.body, again.headers[b"X"]) == (request.body, b"\xfe")
@@ -150,7 +150,7 @@ class Local(Request):
         (Request(URL, NO_CALLBACK), "is not an instance method"),
         (Request("file:///etc/passwd"), "the scheme 'file' is not in DQ_URL_SCHEMES"),
         (Request(URL, body=b"x" * 2000), "more than DQ_MAX_ENTRY_BYTES = 1,500"),
-        (type("Nowhere", (Request,), {"__qualname__": "f.<locals>.Nowhere"})(URL), "finds by its name"),
+        (type("Nowhere", (Request,), {"__qualname__": "f.<locals>.Nowhere"})(URL), "can find by its name"),
     ],
 )
 def test_what_does_not_come_back_is_not_stored(request_: Request, says: str) -> None:
@@ -161,7 +161,7 @@ def test_what_does_not_come_back_is_not_stored(request_: Request, says: str) -> 
         own.encode(request_)
 
 
-def test_a_hook_of_the_spider_is_no_callback() -> None:
+def test_a_hook_of_the_spider_is_not_a_callback() -> None:
     """`to_dict` takes any method; what is stored has to come back as well."""
     spider = BookSpider()
     with pytest.raises(CannotEncode, match="callback"):
@@ -183,12 +183,12 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
         (GOOD | {"callback": "parse_gone"}, "callback: the spider 'books' has no callback 'parse_gone'"),
         (GOOD | {"callback": "__init__"}, "callback: the spider 'books' has no callback '__init__'"),
         (GOOD | {"errback": "settings"}, "errback: the spider 'books' has no callback 'settings'"),
-        (GOOD | {"_class": "os.system"}, "'os.system' is no imported subclass of Request"),
-        (GOOD | {"_class": 5}, "5 is no imported subclass of Request"),
+        (GOOD | {"_class": "os.system"}, "'os.system' is not an imported subclass of Request"),
+        (GOOD | {"_class": 5}, "5 is not an imported subclass of Request"),
         (GOOD | {"_class": []}, "unhashable"),
         (GOOD | {"headers": {"A": 5}}, "headers: headers must map bytes to lists"),
         (GOOD | {"headers": {"A": ["b\r\nC: d"]}}, "headers: a header contains CR"),
-        (GOOD | {"headers": ["A"]}, "headers: headers are a dict"),
+        (GOOD | {"headers": ["A"]}, "headers: headers must be a dict"),
         (GOOD | {"body": 5}, "body: expected bytes"),
         (GOOD | {"body": "\ud800"}, "surrogates not allowed"),
         (GOOD | {"meta": []}, "meta: expected dict"),
@@ -199,7 +199,7 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
         (GOOD | {"copy": 1}, "attribute 'copy'"),
     ],
 )
-def test_what_a_serializer_returns_is_a_strangers(values: Any, says: str) -> None:
+def test_what_a_serializer_returns_is_untrusted(values: Any, says: str) -> None:
     """It goes through the checks of our own entries: nothing is imported, and only attributes are set."""
     with pytest.raises(CannotDecode, match=says):
         codec(json).decode(stored(values))
@@ -240,7 +240,7 @@ def test_an_empty_mapping_is_a_request_of_defaults() -> None:
 )
 def test_a_serializer_that_loses_requests_is_refused(dumps: Any, loads: Any) -> None:
     """When it is set, not when the crawl is lost."""
-    with pytest.raises(BadSerializer, match="a plain request does not come back"):
+    with pytest.raises(BadSerializer, match="it does not restore a plain request"):
         Serializer(serializer(dumps, loads))
 
 
@@ -288,10 +288,10 @@ def test_a_serializer_is_named_by_its_path_or_given() -> None:
         (5, r"it has no dumps\(\)"),
         (SimpleNamespace(dumps=len), r"it has no loads\(\)"),
         (SimpleNamespace(dumps=1, loads=2), r"it has no dumps\(\)"),
-        (serializer(lambda value: 5, json.loads), "a plain request does not come back"),
+        (serializer(lambda value: 5, json.loads), "it does not restore a plain request"),
     ],
 )
-def test_what_is_no_serializer_is_refused(given: Any, says: str | None) -> None:
+def test_what_is_not_a_serializer_is_refused(given: Any, says: str | None) -> None:
     if says is None:
         assert made(SCHEDULER_SERIALIZER=given).serializer is None
         return

@@ -27,10 +27,10 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 KINDS = {
     "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
     "url": "a string", "host": "a string", "hosts": "a list of hosts",
-    "folder": "a folder that is there and can be written to",
+    "folder": "an existing folder that can be written to",
     "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
     "signing_keys": "a list of secret texts",
-    "program": "a program that is there, by its path or its name", "template": "a string",
+    "program": "an existing program, by its path or its name", "template": "a string",
     "loadable": "a function, or its dotted path",
     "serializer": "a module or object with dumps() and loads()",
 }  # fmt: skip
@@ -327,16 +327,16 @@ LONG = "x" * 10_000
 BAD_LIMITS: list[tuple[str, Any, str]] = [
     ("a mistyped option", {"a.com": {"dealy": 2}}, "of 'a.com', not 'dealy' (did you mean 'delay'?)"),
     ("an option of Scrapy's", {"a.com": {"randomize_delay": False}}, "not 'randomize_delay'"),
-    ("an option that is no text", {"a.com": {1: 2}}, "'delay' and 'concurrency' of 'a.com', not 1"),
+    ("an option that is not text", {"a.com": {1: 2}}, "'delay' and 'concurrency' of 'a.com', not 1"),
     ("no options", {"a.com": 2}, "a dict with 'delay' and 'concurrency' of 'a.com'"),
     ("a URL", {"https://user@a.com:8080/path": {"delay": 2}}, "(did you mean 'a.com'?)"),
-    ("a URL without a host", {"http:///path": {"delay": 2}}, "the name of a partition, as a rule a host"),
+    ("a URL without a host", {"http:///path": {"delay": 2}}, "the name of a partition, usually a host"),
     ("a name of 10 kB", {LONG: {"delay": 2}}, "the name of a partition"),
     ("a name of 513 bytes", {"ä" * 256 + "x": {"delay": 2}}, "the name of a partition"),
     ("a line feed", {"a\nb": {"delay": 2}}, "the name of a partition"),
     ("a zero byte", {"a\0b": {"delay": 2}}, "the name of a partition"),
     ("half a character", {"a\ud800b": {"delay": 2}}, "the name of a partition"),
-    ("a name that is no text", {5: {"delay": 2}}, "the name of a partition"),
+    ("a name that is not text", {5: {"delay": 2}}, "the name of a partition"),
     ("a negative delay", {"a.com": {"delay": -1}}, "a number from 0 to 86400 as the delay of 'a.com'"),
     ("a delay in words", {"a.com": {"delay": "2"}}, "as the delay of 'a.com'"),
     ("a delay that is True", {"a.com": {"delay": True}}, "as the delay of 'a.com'"),
@@ -362,7 +362,7 @@ def test_limits_that_cannot_be_kept_are_refused(limits: Any, says: str) -> None:
 
 
 def test_a_partition_that_is_half_a_url_is_refused() -> None:
-    """As everything that is no name of a partition: with one line, not with a traceback."""
+    """Like every invalid name of a partition: with one line, not with a traceback."""
     try:
         read(DQ_DOMAIN_LIMITS={"http://[::1/": {"delay": 2}})
     except ConfigError:
@@ -430,7 +430,7 @@ def test_seen_that_is_not_kept_cannot_be_forgotten() -> None:
 
 def test_what_is_cut_has_no_times() -> None:
     """DQ_SEEN = compact together with DQ_SEEN_TTL is a contradiction; each alone says the kind."""
-    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' keeps no times, but DQ_SEEN_TTL = 60"):
+    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' stores no times, but DQ_SEEN_TTL = 60"):
         read(DQ_SEEN="compact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True)
     assert read(DQ_SEEN="compact").seen_kind is Seen.COMPACT
     assert read(DQ_SEEN="exact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_kind is Seen.EXPIRING
@@ -455,7 +455,7 @@ def test_placeholders_are_filled(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["DQ_CRAWL", "DQ_RUN_NAME"])
 @pytest.mark.parametrize("template", ["%s", "100%", "%(spider)d", "%(spider", "%d", "%(spider)s %", "%%%s"])
-def test_a_template_that_is_none_is_refused(name: str, template: str) -> None:
+def test_an_invalid_template_is_refused(name: str, template: str) -> None:
     """Instead of a name that nobody meant."""
     with pytest.raises(ConfigError, match=f"^{name} = ") as refusal:
         read(**{name: template})
@@ -463,9 +463,9 @@ def test_a_template_that_is_none_is_refused(name: str, template: str) -> None:
     assert "poetry" not in str(refusal.value)
 
 
-def test_an_unknown_placeholder_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_placeholder_is_refused_and_the_allowed_ones_listed() -> None:
     """`%(job)s` outside Scrapyd, or an argument that was not given."""
-    with pytest.raises(ConfigError, match=r"nothing is named 'jobs' here.*%\(category\)s, %\(job\)s"):
+    with pytest.raises(ConfigError, match=r"there is no 'jobs' here.*%\(category\)s, %\(job\)s"):
         read(DQ_CRAWL="%(jobs)s")
 
 
@@ -524,7 +524,7 @@ def test_start_requests_stand_where_scrapys_setting_says(settings: dict[str, Any
         ({"SCHEDULER_START_MEMORY_QUEUE": None}, Order.LIFO, []),
     ],
 )
-def test_queues_that_say_something_else_than_the_order_are_in_vain(
+def test_queues_that_contradict_the_order_have_no_effect(
     settings: dict[str, Any], order: Order, named: list[str]
 ) -> None:
     assert queues_in_vain(settings, order) == named
@@ -625,8 +625,8 @@ def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], ta
 
 
 @pytest.mark.parametrize("port", ["one", -1, 70_000])
-def test_a_port_that_is_none_is_refused(port: Any) -> None:
-    """Also where it stands in REDIS_PARAMS."""
+def test_an_invalid_port_is_refused(port: Any) -> None:
+    """Also where it is in REDIS_PARAMS."""
     with pytest.raises(ConfigError, match=r"port in REDIS_PARAMS.*: expected .*1 to 65535"):
         read(REDIS_PARAMS={"host": "a", "port": port})
 

@@ -68,8 +68,8 @@ def test_what_is_taken_at_once_is_limited(stats: SharedStats) -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, True, Decimal(1), datetime.timedelta(1)])
-def test_what_is_no_number_is_not_shared(stats: SharedStats, value: Any) -> None:
-    """It is counted all the same."""
+def test_what_is_not_a_number_is_not_shared(stats: SharedStats, value: Any) -> None:
+    """It is counted nevertheless."""
     stats.inc_value("a", value, start=type(value)(0))
     stats.max_value("b", value)
     stats.min_value("c", value)
@@ -132,7 +132,7 @@ def test_a_name_that_is_very_long_is_not_shared(stats: SharedStats) -> None:
     assert list(deltas(stats)) == [("sum", "x" * 500)]
 
 
-def test_a_number_that_is_no_count_is_not_shared(stats: SharedStats) -> None:
+def test_a_number_that_is_not_a_count_is_not_shared(stats: SharedStats) -> None:
     """The depth of a request may be anything that its entry says."""
     stats.max_value("deep", 10**5000)
     stats.max_value("deepest", 2**63 - 1)

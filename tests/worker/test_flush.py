@@ -77,7 +77,7 @@ async def beating(frontier: Frontier, worker_id: str) -> AsyncIterator[None]:
 
 
 async def test_a_crawl_without_workers_is_deleted_at_once(crawl: Crawl, dump: Dump) -> None:
-    """What there was is told; and there need not be anything."""
+    """What was deleted is reported; there may be nothing."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)
         await frontier.leave("a", "epoch", 0, False)
@@ -86,7 +86,7 @@ async def test_a_crawl_without_workers_is_deleted_at_once(crawl: Crawl, dump: Du
         assert (await flush(frontier, 30)).deleted == Census()
 
 
-async def test_who_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
+async def test_a_worker_that_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
     """Its leases go with the rest."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)

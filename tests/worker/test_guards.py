@@ -123,7 +123,7 @@ async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk:
     assert await talk.stored_again() == []
 
 
-async def test_a_put_that_was_known_is_stored_again_too(talk: Talk) -> None:
+async def test_a_put_that_was_already_seen_is_stored_again_too(talk: Talk) -> None:
     """Who put it first may be gone when Redis forgets it, and its parent here is not run again."""
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.OK, applied=True, dropped=(0,)))
@@ -183,7 +183,9 @@ async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
     assert talk.held == [0, 1, 0]
 
 
-async def test_who_learns_too_late_that_the_run_was_finished_rejoins_with_its_moves(talk: Talk) -> None:
+async def test_a_worker_that_learns_too_late_that_the_run_was_finished_rejoins_with_its_moves(
+    talk: Talk,
+) -> None:
     """They were not applied: only the rejoin says whether the run is over for them."""
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.FINISHED))
@@ -193,7 +195,7 @@ async def test_who_learns_too_late_that_the_run_was_finished_rejoins_with_its_mo
     assert talk.protocol.outbox.prefix() == [put(1, PARENT)]
 
 
-async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(talk: Talk) -> None:
+async def test_a_put_that_comes_while_the_end_is_reported_has_a_number_of_its_own(talk: Talk) -> None:
     """Redis has noted that of the exchange under way: under the same one the put would be its repeat."""
     talk.meanwhile = lambda: talk.protocol.outbox.append(put(len(talk.numbers)))
     await talk.speak(Receipt(Status.FINISHED))
@@ -202,13 +204,15 @@ async def test_a_put_that_comes_while_the_end_is_told_has_a_number_of_its_own(ta
     assert talk.numbers == [1, 2]
 
 
-async def test_a_finished_run_is_asked_in_vain(talk: Talk) -> None:
+async def test_a_finished_run_serves_nothing(talk: Talk) -> None:
     """The pauses between exchanges grow, as for any that brings nothing."""
     talk._answer, talk._takes_s = Receipt(Status.FINISHED), 0.0
     assert await talk.driver.exchange(5) == (5, 0)
 
 
-async def test_who_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(talk: Talk) -> None:
+async def test_a_worker_that_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(
+    talk: Talk,
+) -> None:
     """It was away meanwhile, or the run would be open: nobody claims in it what is fed."""
     talk.protocol.seeding, talk.protocol.listening = 0, True
     await talk.speak(Receipt(Status.FINISHED))
@@ -229,7 +233,7 @@ SENT = Sent(b"a.com", b"%012d" % 1, 999.0)
 TOLD = [1, b"a.com", b"%012d" % 1]
 
 
-async def test_a_note_is_told_once_and_with_its_age(talk: Talk) -> None:
+async def test_a_note_is_reported_once_and_with_its_age(talk: Talk) -> None:
     """The clocks of two hosts are not compared: Redis learns how long ago it was, or will be."""
     talk.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
     await talk.speak()
@@ -238,7 +242,7 @@ async def test_a_note_is_told_once_and_with_its_age(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("answer", [Receipt(Status.RESYNC), Receipt(Status.FINISHED)])
-async def test_a_note_that_was_not_applied_is_told_again(talk: Talk, answer: Receipt) -> None:
+async def test_a_note_that_was_not_applied_is_reported_again(talk: Talk, answer: Receipt) -> None:
     """After the rejoin; older by then."""
     talk.protocol.outbox.append(put(1, PARENT))
     talk.protocol.notes.append(SENT)
@@ -275,10 +279,10 @@ async def test_what_is_buffered_of_a_blocked_partition_is_given_back(talk: Talk)
     assert talk.protocol.leases.take(talk.now) is None
 
 
-async def test_a_wrong_list_is_told_once_until_it_is_another(
+async def test_a_wrong_list_is_reported_once_until_it_is_another(
     talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And again, if it was mended in between."""
+    """And again, if it was repaired in between."""
     for wrong in ("one", "one", "two", "", "two", "two"):
         await talk.speak(Receipt(Status.OK, applied=True, wrong_key=wrong))
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["one", "two", "two"]

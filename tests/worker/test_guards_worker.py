@@ -153,7 +153,7 @@ async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(
         assert (state()["done"], state()["phase"]) == (1, "open")
 
 
-async def test_who_died_on_this_machine_is_reclaimed_before_the_crawl_goes_on(
+async def test_a_worker_that_died_on_this_machine_is_reclaimed_before_the_crawl_continues(
     crawl: Crawl, state: Callable[[], dict[str, Any]]
 ) -> None:
     """A supervisor starts the next process at once: it finds the leases of the last one in the backlog."""

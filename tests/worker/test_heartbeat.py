@@ -43,7 +43,7 @@ def test_a_counter_that_stands_still_for_the_ttl_is_dead() -> None:
     assert answers[6:] == [(["a"], ["a"])] * 2
 
 
-def test_one_beat_begins_the_span_anew() -> None:
+def test_one_beat_restarts_the_span() -> None:
     """Slow is not dead."""
     watch = Watch()
     for beat in (1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2):
@@ -152,7 +152,9 @@ async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callab
             assert threading.get_ident() not in beats.threads
 
 
-async def test_it_tells_at_each_beat_how_often_something_was_said(crawl: Crawl, client: redis.Redis) -> None:
+async def test_it_reports_at_each_beat_how_often_an_order_was_given(
+    crawl: Crawl, client: redis.Redis
+) -> None:
     """Not once: the answer of an exchange that was under way meanwhile would make the worker forget it."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
@@ -223,7 +225,7 @@ async def test_it_tells_of_others_and_never_of_itself(crawl: Crawl, beats_of: Ca
             assert beats_of("b") > 0
 
 
-async def test_redis_away_gives_grace_and_the_beat_goes_on_after_it(
+async def test_an_outage_of_redis_gives_grace_and_the_beat_continues_after_it(
     crawl: Crawl, proxy: RedisProxy, beats_of: Callable[[str], int]
 ) -> None:
     """A missed look clears what was seen; the thread outlives the outage."""

@@ -85,7 +85,7 @@ def test_nothing_is_certain_about_another_space_of_pids(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["boot", "pid_namespace"])
-def test_nothing_is_certain_where_the_system_does_not_say(field: str) -> None:
+def test_nothing_is_certain_where_the_system_gives_no_information(field: str) -> None:
     """Two systems without boot ids are not the same one."""
     own = own_identity() | {field: ""}
     assert not certainly_dead(own | {"pid": 2**22 + 1, "pid_start": "1"}, own)

@@ -88,7 +88,7 @@ def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience
     run(scenario)
 
 
-def test_what_others_did_meanwhile_counts(run: Any) -> None:
+def test_what_others_did_meanwhile_is_counted(run: Any) -> None:
     """Between two looks a page came and went, on another worker: the wait starts again."""
 
     async def scenario() -> None:

@@ -221,7 +221,7 @@ async def test_a_user_who_may_not_write_there_fails_its_items(
     crawl_name: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """NOPERM is no outage: it would not pass. What it may write is stored, with the ACL of the docs."""
+    """NOPERM is not an outage: it would not end. What it may write is stored, with the ACL of the docs."""
     grants = ("+@connection", "+@read", "+@write", "+@scripting", "+time", "+info")
     client.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", f"~{key}", *grants)
     try:
@@ -242,7 +242,7 @@ async def test_a_user_who_may_not_write_there_fails_its_items(
 async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
     proxy: RedisProxy, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The owner is told first, so that the requests are given back before the items fail."""
+    """The owner is notified first, so that the requests are given back before the items fail."""
     async with writing(proxy.url, grace_s=0.5) as writer:
         await asyncio.gather(*write(writer, key, "a"))
         proxy.black_hole()
@@ -328,7 +328,7 @@ async def test_what_redis_has_forgotten_is_written_again(
     caplog: pytest.LogCaptureFixture,
     ends: str,
 ) -> None:
-    """It came back older, and the page of an item may be done: the item is there all the same, once."""
+    """It was rolled back, and the page of an item may be done: the item is there nevertheless, once."""
     async with writing(proxy.url) as writer:
         await asyncio.gather(*write(writer, key, "a", "b"))
         mark = mark_of(client)
@@ -404,7 +404,7 @@ async def test_a_lost_reply_does_not_hide_what_redis_has_forgotten(
 async def test_a_user_that_may_not_keep_the_mark_stores_items(
     client: redis.Redis, redis_server: RedisServer, key: str, stored: Stored, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told once what is not known then."""
+    """It is reported once what is unknown then."""
     client.acl_setuser("items", enabled=True, passwords=["+pw"], keys=[key], commands=["+@all"])
     try:
         url = redis_server.url.replace("redis://", "redis://items:pw@")

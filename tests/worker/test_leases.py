@@ -121,8 +121,8 @@ def test_what_ended_is_not_at_work_any_more(held: Held) -> None:
     assert held.partitions(2) == [B, A]
 
 
-def test_a_partition_without_room_is_passed_by(held: Held) -> None:
-    """It waits in its buffer, and holds up nobody."""
+def test_a_partition_without_room_is_skipped(held: Held) -> None:
+    """It waits in its buffer, and delays nobody."""
     held.fill(A, A, B)
     held.slots = {A: 0}
     assert held.partitions(2) == [B, None]
@@ -202,7 +202,7 @@ def test_one_that_goes_late_shifts_the_others_of_its_stint(held: Held) -> None:
     assert held.ids(1, NOW + 2.75) == [three]
 
 
-def test_sending_is_told_once_and_of_leases_with_a_time_only(held: Held) -> None:
+def test_sending_is_reported_once_and_of_leases_with_a_time_only(held: Held) -> None:
     [plain], [timed] = held.fill(A), held.stint(B, NOW)
     assert set(held.ids(2)) == {plain, timed}
     assert held.sent(plain, NOW) is None
@@ -211,7 +211,7 @@ def test_sending_is_told_once_and_of_leases_with_a_time_only(held: Held) -> None
     assert held.sent(b"unheard of..", NOW) is None
 
 
-def test_one_that_ends_without_being_sent_holds_up_nobody(held: Held) -> None:
+def test_one_that_ends_without_being_sent_delays_nobody(held: Held) -> None:
     """A middleware answered it from a cache, or dropped it."""
     one, two = held.stint(A, NOW, NOW + 1)
     assert held.ids(1) == [one]

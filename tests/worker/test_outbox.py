@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_the_moves_in_memory(
     assert ["DQ_SPILL_DIR" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_a_disk_that_refuses_is_not_asked_with_every_move(
+def test_a_failing_disk_is_not_tried_with_every_move(
     tight: Outbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Only after another chunk's worth of moves or bytes; and it leaves nothing behind."""

@@ -50,7 +50,7 @@ def test_the_first_exchange_is_due_at_once() -> None:
     assert Pace().due_at(want=8, moves=0, full=False, waiting=0) - time.monotonic() <= IDLE_FIRST_S
 
 
-def test_a_move_lingers_for_company(pace: Pace, clock: Clock) -> None:
+def test_a_move_waits_briefly_for_others(pace: Pace, clock: Clock) -> None:
     """15 ms from the oldest move, however many follow; keeps Redis's cost per request low."""
     clock.now += 0.005
     pace.first_move()
@@ -71,7 +71,7 @@ def test_a_full_outbox_does_not_linger(pace: Pace) -> None:
     assert pace.due_at(0, moves=1000, full=True, waiting=0) == 0
 
 
-def test_a_starving_engine_does_not_linger_unless_it_was_in_vain(pace: Pace, clock: Clock) -> None:
+def test_a_starving_engine_does_not_linger_unless_nothing_was_granted(pace: Pace, clock: Clock) -> None:
     """At once while something waits or was made; after a grant of nothing it backs off."""
     pace.hungry = True
     assert pace.due_at(want=4, moves=0, full=False, waiting=1) == 0
@@ -100,7 +100,7 @@ def test_a_worker_that_wants_nothing_looks_in_twice_a_second(pace: Pace, clock: 
     assert 0.4 - 1e-6 <= pace.due_at(0, 0, False, 50) - clock.now <= 0.5 + 1e-6
 
 
-def test_an_exchange_in_vain_counts_only_if_leases_were_wanted(pace: Pace, clock: Clock) -> None:
+def test_an_exchange_without_leases_counts_only_if_leases_were_wanted(pace: Pace, clock: Clock) -> None:
     pace.granted(wanted=0, leases=0)
     assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_FIRST_S + 1e-6
 
@@ -133,7 +133,7 @@ def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
 
 
 def test_what_there_is_no_room_for_counts_to_a_bound(pace: Pace) -> None:
-    """A buffer full of one slow domain holds up no other; but it is not filled without end."""
+    """A buffer full of one slow domain delays no other; but it is not filled without end."""
     assert pace.want(capacity=8, running=0, buffered=5, usable=0) == 9
     assert pace.want(capacity=8, running=0, buffered=5, usable=3) == 6
     assert pace.want(capacity=8, running=0, buffered=14, usable=0) == 4
@@ -183,7 +183,7 @@ def test_what_is_due_and_does_not_come_is_not_asked_for_at_once(pace: Pace, cloc
         assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(IDLE_FIRST_S)
 
 
-def test_who_wants_nothing_does_not_wait_for_what_falls_due(pace: Pace, clock: Clock) -> None:
+def test_a_worker_that_wants_nothing_does_not_wait_for_what_falls_due(pace: Pace, clock: Clock) -> None:
     pace.expect(0.1, False)
     assert pace.due_at(0, 0, False, 0) - clock.now >= 0.8 * IDLE_LONGEST_S
 

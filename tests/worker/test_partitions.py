@@ -1,4 +1,4 @@
-"""Partitions and times, as workers see them: when what is handed out, what is told, who is woken."""
+"""Partitions and times, as workers see them: what is handed out when, what is reported, who is woken."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_lease_that_is_sent_late_makes_those_after_it_late(crawl: Crawl)
         assert min(crawl.gaps(A)) >= 0.2 - EARLY_S
 
 
-async def test_a_sending_is_told_with_the_next_exchange(crawl: Crawl, client: redis.Redis) -> None:
+async def test_a_sending_is_reported_with_the_next_exchange(crawl: Crawl, client: redis.Redis) -> None:
     """Until then nobody else leases from the partition; then somebody does, while the first is at work."""
     crawl.size = 0
     unsent = in_redis(client, crawl)
@@ -152,7 +152,7 @@ async def test_those_that_wait_for_a_late_sending_are_sent_after_it(crawl: Crawl
 
 
 @pytest.mark.usefixtures("seldom")
-async def test_a_sending_is_told_at_once(crawl: Crawl, client: redis.Redis) -> None:
+async def test_a_sending_is_reported_at_once(crawl: Crawl, client: redis.Redis) -> None:
     """Others wait for it; however seldom this worker has something else to say."""
     crawl.size = 0
     unsent = in_redis(client, crawl)
@@ -171,7 +171,7 @@ async def test_a_sending_is_told_at_once(crawl: Crawl, client: redis.Redis) -> N
         await running
 
 
-async def test_a_lease_that_is_never_sent_holds_up_its_partition_until_it_ends(crawl: Crawl) -> None:
+async def test_a_lease_that_is_never_sent_delays_its_partition_until_it_ends(crawl: Crawl) -> None:
     """Answered from a cache: with its ack the partition goes on, after the delay."""
     crawl.size = 0
     async with Engine(crawl, **limited(0.2)) as engine:
@@ -286,7 +286,7 @@ async def test_workers_keep_one_concurrency_together(crawl: Crawl) -> None:
         assert most == 2
 
 
-async def test_a_redis_that_came_back_older_than_the_run_keeps_its_limits(
+async def test_a_redis_that_was_rolled_back_beyond_the_run_keeps_its_limits(
     crawl: Crawl, client: redis.Redis
 ) -> None:
     """The worker that starts the run again does not forget them."""
@@ -483,7 +483,7 @@ async def test_delayed_entries_come_when_they_are_due_and_not_before(crawl: Craw
 # Something else's keys
 
 
-async def test_a_list_whose_name_is_taken_is_told_once_and_the_others_are_served(
+async def test_a_list_whose_name_is_used_is_reported_once_and_the_others_are_served(
     crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One ERROR line, however many exchanges find it; once it is fixed, the crawl continues to its end."""

@@ -12,7 +12,7 @@ from scrapy_dq.frontier.admin.producer import Producer
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Ctrl-C cancels nothing: it is raised at once")
 async def test_a_ctrl_c_that_comes_as_a_command_was_sent_is_not_forgotten() -> None:
-    """redis-py sends in asyncio.wait_for, which before Python 3.12 returns all the same."""
+    """redis-py sends in asyncio.wait_for, which before Python 3.12 returns nevertheless."""
     main = asyncio.current_task()
     assert main is not None
 

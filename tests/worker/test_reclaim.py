@@ -68,7 +68,7 @@ async def scene_of(crawl: Crawl, url: str = "") -> AsyncIterator[Scene]:
     await connection.close()
 
 
-async def test_who_died_on_this_machine_is_reclaimed_at_once(crawl: Crawl, state: State) -> None:
+async def test_a_worker_that_died_on_this_machine_is_reclaimed_at_once(crawl: Crawl, state: State) -> None:
     """Without a look at heartbeats; workers elsewhere, and those that live, keep what they hold."""
     async with scene_of(crawl) as scene:
         await scene.add("gone", GONE, 1, 2, 3)
@@ -89,7 +89,9 @@ async def test_a_local_reclaim_may_be_limited_to_those_that_were_silent(crawl: C
         assert set(state()["members"]) == {"own", "gone"}
 
 
-async def test_who_is_silent_on_this_machine_is_looked_at_at_once(crawl: Crawl, state: State) -> None:
+async def test_a_worker_that_is_silent_on_this_machine_is_looked_at_at_once(
+    crawl: Crawl, state: State
+) -> None:
     """Two beats missed and its process gone: no need to wait for the TTL. Silent elsewhere: not yet."""
     async with scene_of(crawl) as scene:
         await scene.add("gone", GONE, 1)
@@ -145,7 +147,7 @@ async def test_a_drain_goes_in_steps_behind_the_fence(
     assert "gone is dead (said so): 5 requests reclaimed, 0 buried" in line
 
 
-async def test_a_reclaim_that_breaks_off_is_taken_up_again(
+async def test_an_interrupted_reclaim_is_resumed(
     crawl: Crawl, proxy: RedisProxy, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost reply in the middle: fenced, partly drained; said again, by anyone, the rest goes back."""

@@ -82,7 +82,7 @@ def test_a_put_that_ends_with_its_parents_lease_is_dropped_with_it() -> None:
     assert (outbox.prefix(), len(outbox), outbox.puts) == ([], 0, 0)
 
 
-def test_the_log_knows_what_a_deep_roll_back_has_forgotten() -> None:
+def test_the_log_holds_what_a_deep_roll_back_has_forgotten() -> None:
     """What retired under a later exchange than Redis knows is neither stored nor in the log."""
     log = ReplayLog(10)
     child = put(2)

@@ -40,7 +40,7 @@ async def sharing(
     await shared.end()
 
 
-async def test_all_is_told_in_one_trip_each_interval(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
+async def test_all_is_reported_in_one_trip_each_interval(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
     """However much is counted; nothing is sent while nothing is."""
     async with Engine(crawl, url=proxy.url) as engine, sharing(engine, 0.05) as (stats, _):
         for n in range(1000):
@@ -107,7 +107,7 @@ async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read)
     assert read()["stat/0"] == 2
 
 
-async def test_the_end_does_not_wait_for_a_redis_that_is_away(crawl: Crawl, proxy: RedisProxy) -> None:
+async def test_the_end_does_not_wait_for_a_redis_that_is_unavailable(crawl: Crawl, proxy: RedisProxy) -> None:
     """A second at most; what is counted is lost."""
     async with Engine(crawl, url=proxy.url, timeout_s=100) as engine:
         stats = SharedStats(Crawler(Spider))
@@ -120,7 +120,7 @@ async def test_the_end_does_not_wait_for_a_redis_that_is_away(crawl: Crawl, prox
         proxy.pass_through()
 
 
-async def test_a_redis_that_comes_back_older_costs_what_it_has_forgotten(
+async def test_a_rolled_back_redis_costs_what_it_has_forgotten(
     crawl: Crawl, client: redis.Redis, read: Read
 ) -> None:
     """And no more: later reports are counted."""

@@ -107,7 +107,7 @@ def test_what_the_disk_refuses_stays_in_memory(queue: TieredQueue, monkeypatch: 
     assert emptied(queue) == moves
 
 
-def test_a_chunk_that_cannot_be_read_is_said(queue: TieredQueue, tmp_path: Path) -> None:
+def test_a_chunk_that_cannot_be_read_is_reported(queue: TieredQueue, tmp_path: Path) -> None:
     """Then what came after it must not be handed in; the queue can be used again once it was cleared."""
     fill(queue, [put(n) for n in range(9)])
     for file in tmp_path.glob("*/moves/q*"):

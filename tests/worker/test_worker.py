@@ -594,7 +594,7 @@ async def test_a_lease_count_that_differs_is_found_and_mended(
         assert (state()["done"], engine.counts["rejoin"]) == (7, 1)
 
 
-async def test_a_redis_that_comes_back_older_costs_repeats_and_no_entry(
+async def test_a_rolled_back_redis_costs_repeats_and_no_entry(
     start_redis: Callable[..., RedisServer], crawl_name: str, redis_kind: Kind
 ) -> None:
     """Rolled back by about half a second under two live workers: everything is processed, and it ends."""
@@ -617,7 +617,7 @@ async def test_a_redis_that_comes_back_older_costs_repeats_and_no_entry(
 
 
 @pytest.mark.parametrize("forgotten", ["a seed", "a child"])
-async def test_what_redis_forgets_is_stored_again_by_who_put_it(
+async def test_what_redis_forgets_is_stored_again_by_the_process_that_put_it(
     crawl: Crawl, client: redis.Redis, state: State, forgotten: str
 ) -> None:
     """Confirmed and then rolled back, while its parent, which would yield it again, is not run again."""
@@ -674,7 +674,7 @@ async def test_a_put_after_the_end_that_redis_forgets_is_stored_again(
 async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
     crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FLUSHALL: one CRITICAL line, the owner is told once, `pending` stays True, nothing is written anew."""
+    """FLUSHALL: one CRITICAL line, one notice to the owner, `pending` stays True, nothing is rewritten."""
     async with Engine(crawl) as engine:
         engine.may_end.clear()
         engine.seed()
@@ -719,7 +719,7 @@ async def test_another_frontier_in_the_place_of_ours_is_not_touched(
 # Redis away
 
 
-async def test_an_outage_is_said_once_and_its_end_once(
+async def test_an_outage_is_logged_once_and_its_end_once(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Meanwhile the worker serves its leases and keeps new puts; then exchanges continue."""
@@ -796,7 +796,7 @@ async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
 
 
 @pytest.mark.parametrize("away", ["refuse", "black_hole"])
-async def test_stop_gives_up_when_redis_stays_away(
+async def test_stop_gives_up_when_redis_stays_unavailable(
     crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, away: str
 ) -> None:
     """After the deadline, with one ERROR that says what was not stored; another worker runs it again."""

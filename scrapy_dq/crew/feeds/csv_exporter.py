@@ -1,4 +1,4 @@
-"""Writes a worker's part of a CSV feed: no column is dropped because the first item had none."""
+"""Writes a worker's part of a CSV feed: no column is dropped because the first item lacked it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from scrapy_dq.crew.feeds.csv_format import header_mark
 
 
 class PartCsvItemExporter(CsvItemExporter):
-    """Scrapy's exporter, but in a part an item with a new field begins a wider header.
+    """Scrapy's exporter, but in a part an item with a new field writes a wider header first.
 
-    Scrapy takes the columns from the first item and drops what later ones have beyond them. In a crew that
-    would depend on which worker came upon what first.
+    Scrapy takes the columns from the first item and drops other fields of later items. In a crew, the result
+    would depend on which worker scraped which item first.
     """
 
     def __init__(self, file: BytesIO, *args: Any, **kwargs: Any) -> None:
         super().__init__(file, *args, **kwargs)
-        # Fields that the user has given stay; so does what is no part, which nobody joins.
+        # Fields that the user has given stay; so does a file that is not a part, because it is not joined.
         self._grows = (
             getattr(file, "is_part", False) and self.include_headers_line and not self.fields_to_export
         )
@@ -40,8 +40,8 @@ class PartCsvItemExporter(CsvItemExporter):
             return
         text = StringIO(newline="")
         csv.writer(text, **self._kwargs).writerow(list(self._build_row(columns)))
-        # In one piece: a kill leaves all of it or a torn record; a full disk leaves things as they were.
+        # In one write: a kill leaves all of it or a torn record; a full disk leaves the file unchanged.
         self.stream.write((header_mark(self._kwargs) if self._begun else "") + text.getvalue())
         self._begun, self._columns, self.fields_to_export = True, columns, list(columns)
-        # Scrapy's own would be written before the first item.
+        # Otherwise Scrapy would write its own before the first item.
         self._headers_not_written = False

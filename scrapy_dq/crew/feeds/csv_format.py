@@ -1,4 +1,4 @@
-"""How the parts of a CSV feed become one, though their columns differ and may change within a part."""
+"""Joins the parts of a CSV feed, whose columns differ and may change within a part."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import IO, Any, NamedTuple
 from scrapy_dq.crew.feeds.sources import Sources, lines_of
 
 FIELD_BYTES = (1 << 31) - 1
-"""A page's text may be longer than the 128 KiB at which the csv module stops by itself."""
+"""A page's text may be longer than 128 KiB, the default limit of the csv module."""
 _DIALECT = ("delimiter", "quotechar", "quoting", "skipinitialspace", "lineterminator", "strict")
 
 
 def header_mark(export_kwargs: Mapping[str, Any]) -> str:
-    """Return what stands before a header that takes the place of the one before it, in a part.
+    """Return the mark before a header that replaces the previous one in a part.
 
-    No row that is written by the csv module begins so: it ends a field at its closing quote.
+    No row that the csv module writes begins like this: it ends a field at its closing quote.
     """
     quote = str(export_kwargs.get("quotechar") or '"')
     sign = "+" if export_kwargs.get("delimiter") != "+" else "-"
@@ -40,14 +40,14 @@ def join_csv(out: IO[bytes], sources: Sources) -> int:
     headers = [header for path in paths for header in _headers(sources, path)]
     columns = list(dict.fromkeys(chain.from_iterable(header.columns for header in headers)))
     if columns:
-        # One that has all columns in their order stays as it is, byte for byte.
+        # A header that has all columns in their order is copied byte for byte.
         whole = next((h.raw for h in headers if h.columns == columns), None)
         out.write(whole or _row(sources, [name for name, _ in columns], sources.encoding))
     return sum(_join_rows(out, sources, path, columns) for path in paths)
 
 
 def _join_rows(out: IO[bytes], sources: Sources, path: Path, columns: list[tuple[str, int]]) -> int:
-    """Write the rows of a source with values in *columns*; return how many it had, 0 of what was before."""
+    """Write the rows of a source with values in *columns*; return how many a part had (else 0)."""
     ours, count, header = path is not sources.before, 0, None
     where: list[int] | None = None
     for record in _records(sources, path):
@@ -62,7 +62,7 @@ def _join_rows(out: IO[bytes], sources: Sources, path: Path, columns: list[tuple
         if where is None:
             out.write(record)
             continue
-        # Of the user's own, which may have been written otherwise, one record may be several rows.
+        # In the user's own file, which another program may have written, one record may be several rows.
         for values in _parse(sources, record, strict=not ours):
             row = [values[i] if 0 <= i < len(values) else "" for i in where]
             out.write(_row(sources, row + values[len(header.columns) :], sources.plain_encoding))
@@ -72,11 +72,11 @@ def _join_rows(out: IO[bytes], sources: Sources, path: Path, columns: list[tuple
 class _Header(NamedTuple):
     raw: bytes
     columns: list[tuple[str, int]]
-    """Two of one name are told apart by their order."""
+    """Two columns of one name differ by their number."""
 
 
 def _header_at(sources: Sources, record: bytes, *, ours: bool, first: bool) -> _Header | None:
-    """Return the header that a record is: the first is one, and in a part those with a mark."""
+    """Return a record as a header, if it is one: the first, and in a part those with a mark."""
     mark = header_mark(sources.export_kwargs).encode(sources.plain_encoding)
     marked = ours and record.startswith(mark)
     if not (first or marked):
@@ -104,9 +104,9 @@ def _headers(sources: Sources, path: Path) -> Iterator[_Header]:
 
 
 def _records(sources: Sources, path: Path) -> Iterator[bytes]:
-    """Yield whole records; of what was there before, also the last one that has no end.
+    """Yield complete records; of the earlier feed, also a last one without a line end.
 
-    A line ends one where the number of quotes so far is even.
+    A line ends a record if the number of quotes so far is even.
     """
     quote = str(sources.export_kwargs.get("quotechar") or '"').encode(sources.plain_encoding)
     end = str(sources.export_kwargs.get("lineterminator", "\r\n")).encode()

@@ -1,4 +1,4 @@
-"""How the parts of a feed become one: JSON Lines, CSV, JSON. Streaming; a part may end in a torn record."""
+"""Joins the parts of a feed: JSON Lines, CSV, JSON. Streaming; a part may end in a torn record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_BYTES = 65536
 
 
 def join_lines(out: IO[bytes], sources: Sources) -> int:
-    """Write what was there, then each part's whole lines; return how many lines the parts had."""
+    """Write the earlier feed, then each part's complete lines; return how many lines the parts had."""
     count = 0
     last = b""
     for chunk in sources.chunks(sources.before) if sources.before else ():
@@ -39,7 +39,7 @@ def join_json(out: IO[bytes], sources: Sources) -> int:
     """Write one array of all elements; return how many the parts had.
 
     Raises:
-        CrewError: what was there before is no JSON.
+        CrewError: the earlier feed is not valid JSON.
     """
     count, empty = 0, True
     out.write(b"[\n")
@@ -55,13 +55,13 @@ def join_json(out: IO[bytes], sources: Sources) -> int:
 
 def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
     """Yield the text of each element of the arrays in a file, one after the other."""
-    # What was there before is the user's: it is not mended, but refused.
+    # The earlier feed is the user's: if it is invalid, it is refused, not repaired.
     decode = codecs.getincrementaldecoder(sources.encoding)("replace" if torn_ok else "strict").decode
     decoder, text, at, need, inside = json.JSONDecoder(), "", 0, 0, False
     for chunk in chain(sources.chunks(path), [b""]):
         text, at = text[at:] + decode(chunk, not chunk), 0
         if len(text) < need and chunk:
-            continue  # an element that is longer than a chunk is not tried again at each
+            continue  # an element that is longer than a chunk is not parsed again with each chunk
         while True:
             while at < len(text) and (text[at] in "],\ufeff \r\n\t" or (text[at] == "[" and not inside)):
                 inside = text[at] == "[" or (inside and text[at] != "]")
@@ -71,16 +71,16 @@ def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
             except ValueError:
                 break
             if end == at or (end == len(text) and chunk):
-                break  # a number may go on in the next chunk
+                break  # a number may continue in the next chunk
             yield text[at:end]
             at = end
         need = 2 * (len(text) - at)
     if text[at:] and not torn_ok:
-        raise CrewError(f"{path} is no JSON from here on: {text[at : at + 40]!r}")
+        raise CrewError(f"{path} is not valid JSON from here on: {text[at : at + 40]!r}")
 
 
 def unreadable(path: Path, options: Mapping[str, Any]) -> str:
-    """Return why nothing can be appended to a feed, "" if a short look finds nothing.
+    """Return why nothing can be appended to a feed, or "" if a quick check finds no reason.
 
     Raises:
         OSError: it cannot be read.
@@ -91,15 +91,15 @@ def unreadable(path: Path, options: Mapping[str, Any]) -> str:
         end = file.read(LOOK_BYTES)
     if options["format"] == "json":
         first = begin.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
-        # What a killed crawl has left may lack its end.
+        # The feed of a killed crawl may lack its end.
         if first not in (b"[", b"") or (first and end.rstrip()[-1:] not in (b"]", b"}", b",", b"[")):
-            return "it is no JSON array"
+            return "it is not a JSON array"
     if options["format"] == "csv":
         decode = codecs.getincrementaldecoder(options.get("encoding") or "utf-8")().decode
         try:
             decode(begin.partition(b"\n")[0])
         except UnicodeError as error:
-            return f"its first line is no text: {error}"
+            return f"its first line is not text: {error}"
     return ""
 
 
@@ -109,7 +109,7 @@ JOINERS: dict[str, Callable[[IO[bytes], Sources], int]] = {
 
 
 def unjoinable(options: Mapping[str, Any]) -> str:
-    """Return why parts with these feed options cannot be joined, "" if they can."""
+    """Return why parts with these feed options cannot be joined, or "" if they can."""
     if options["format"] not in JOINERS:
         return f"parts in the format {options['format']!r} cannot be joined (jsonlines, csv and json can)"
     if options.get("postprocessing"):

@@ -1,4 +1,4 @@
-"""Joins the parts of one feed into the feed that was asked for."""
+"""Joins the parts of one feed into that feed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from scrapy_dq.crew.feeds.plan import JoinedFeed
 from scrapy_dq.crew.feeds.sources import Sources
 
 SHOWN_BYTES = 64 << 20
-"""What takes longer than a moment."""
+"""From this size on, progress is shown."""
 
 
 class Bar(Protocol):
-    """Shows how far it is; see commands/output/display.py."""
+    """Shows progress; see commands/output/display.py."""
 
     def begin(self, what: str, total: int) -> None: ...
     def advance(self, count: int) -> None: ...
@@ -29,11 +29,11 @@ class Bar(Protocol):
 
 @dataclass(frozen=True)
 class Joined:
-    """What became of one feed."""
+    """The result for one feed."""
 
     path: Path
     items: int
-    """That were added."""
+    """How many were added."""
     appended: bool
 
 
@@ -41,42 +41,42 @@ class Joining:
     """One feed of a crew: `held` while the crew works, `join` at its end.
 
     Args:
-        notes: the folder in which is noted which run each feed holds.
+        notes: the folder that records which run each feed holds.
     """
 
     def __init__(self, feed: JoinedFeed, notes: Path, say: Callable[[str], None]) -> None:
         self.feed = feed
         self._say = say
         self._folder = PartsFolder(feed.target, notes)
-        self._told_to_wait = False
+        self._wait_reported = False
 
     @property
     def folder(self) -> Path:
         return self._folder.path
 
     def is_owed_by(self, run: Run) -> bool:
-        """Tell whether parts that were written in *run* are not joined: its `scrapy dq crawl` was killed."""
+        """Tell whether parts of *run* are not joined yet: its `scrapy dq crawl` was killed."""
         return self._folder.has_part_of(run)
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep other crews from this feed.
+        """Keep other crews from writing this feed.
 
         Raises:
-            CrewError: one has it.
+            CrewError: another crew writes it.
         """
         return self._folder.held()
 
     def join(
         self, run: Run, bar: Bar, stopped: Callable[[], None], *, took_part: bool = True
     ) -> Joined | None:
-        """Join all parts that are there; None if there are none.
+        """Join all parts; None if there are none.
 
-        CRASH at any line: the next crew that writes this feed joins what this one has not.
+        CRASH at any line: the next crew that writes this feed joins the parts that this one has not.
 
         Args:
-            run: the crew's.
-            stopped: called now and then; raises Interrupted to stop, which leaves all as it was.
-            took_part: False: the run was finished before this crew came. What its -O finds may be all of it.
+            run: that of the crew.
+            stopped: called repeatedly; raises Interrupted to stop, which leaves everything unchanged.
+            took_part: False: the run was finished before this crew joined. With -O, the feed may be complete.
         Raises:
             CrewError: it cannot be read or written; the parts stay where they are.
         """
@@ -92,8 +92,8 @@ class Joining:
         folder = self._folder
 
         def waiting() -> None:
-            if not self._told_to_wait:
-                self._told_to_wait = True
+            if not self._wait_reported:
+                self._wait_reported = True
                 self._say(f"{folder.target}: workers of an earlier crawl still write; waiting for their end")
             stopped()
 
@@ -101,14 +101,12 @@ class Joining:
         others = [part for part in parts if not _of(part, run)]
         resumed = folder.holds == run
         if self.feed.overwrite and others:
-            self._say(f"{folder.target}: left out what {len(others)} workers of earlier runs had written")
+            self._say(f"{folder.target}: discarded the parts of {len(others)} workers of earlier runs")
             parts = [part for part in parts if part not in others]
             for part in others:
                 part.unlink(missing_ok=True)
         elif others:
-            self._say(
-                f"{folder.target}: joined with it what {len(others)} workers of earlier runs had written"
-            )
+            self._say(f"{folder.target}: also joined the parts of {len(others)} workers of earlier runs")
         if not parts:
             return None
         appended = folder.target.exists() and (not self.feed.overwrite or resumed)
@@ -129,13 +127,13 @@ class Joining:
             os.fsync(out.fileno())
         if not (items or took_part) and folder.target.exists():
             folder.drop(parts)
-            self._say(f"{folder.target}: left as it is: the run was finished before")
+            self._say(f"{folder.target}: left unchanged: the run was finished before")
             return None
         folder.replace(parts, run)
         return Joined(folder.target, items, appended)
 
 
 def _of(part: Path, run: Run) -> bool:
-    """Tell whether a part is of the crew's run, or of one that its workers have begun since."""
+    """Tell whether a part is of the crew's run, or of a later one that its workers have begun."""
     found = run_of(part)
     return found.epoch == run.epoch and found.number >= run.number

@@ -1,14 +1,14 @@
 """The folder beside a feed in which each worker of a crew writes a part of it.
 
     crew.lock     exclusive: held by the one `scrapy dq crawl` that writes this feed
-    workers.lock  shared: held by each worker that may still write; whoever joins waits for it
+    workers.lock  shared: held by each worker that may still write; joining waits for it
     *.part        what one worker process has written, in one run
     joined        the new feed, while it is built
-    joined.json   the promise that `joined` takes the feed's place: which parts it holds, up to which run
+    joined.json   the marker that `joined` replaces the feed: which parts it holds, up to which run
 
-Which run a feed holds is noted in a folder of the project's, a file per feed: a finished run may be opened
-again (`scrapy dq retry`), and beside the feed nothing is left meanwhile. The kernel frees both locks as their
-holders die, kill -9 included.
+Which run a feed holds is recorded in a folder of the project, in one file per feed: a finished run may be
+reopened (`scrapy dq retry`), and until then nothing is left beside the feed. The kernel releases both locks
+when their holders die, kill -9 included.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Run(NamedTuple):
 
 
 def part_path(folder: Path, epoch: str, run: int, worker: int) -> Path:
-    """Return a path that no other process takes; parts sort by run, then by the time they were begun."""
+    """Return a path that no other process uses; parts sort by run, then by the time they were begun."""
     return folder / f"{epoch}.{run:09d}.{time.time_ns():020d}.{worker:03d}-{os.getpid()}.part"
 
 
 def run_of(part: Path) -> Run:
-    """Return the run in which a part was written; of what has another name, none that there is."""
+    """Return the run in which a part was written; for any other name, a run that does not exist."""
     with suppress(ValueError):
         epoch, run, _ = part.name.split(".", 2)
         return Run(epoch, int(run))
@@ -56,10 +56,10 @@ def run_of(part: Path) -> Run:
 
 
 class PartsFolder:
-    """The folder of one feed, as the crew sees it that holds its lock.
+    """The folder of one feed, for the crew that holds its lock.
 
     Args:
-        notes: the folder in which is noted what each feed holds.
+        notes: the folder that records what each feed holds.
     """
 
     def __init__(self, target: Path, notes: Path) -> None:
@@ -80,12 +80,12 @@ class PartsFolder:
         lock = self._take_lock()
         try:
             try:
-                # The folder above is the embedded Redis's: its owner's alone, whoever makes it.
+                # The parent folder is the embedded Redis's: private to its owner, whoever creates it.
                 self._note.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._note.parent.mkdir(mode=0o700, exist_ok=True)
                 self._recover()
             except OSError as error:
-                raise CrewError(f"what {self.target} holds cannot be noted: {error}") from error
+                raise CrewError(f"what {self.target} holds cannot be recorded: {error}") from error
             yield
         finally:
             self._tidy()
@@ -107,7 +107,7 @@ class PartsFolder:
                 if os.path.samestat(os.fstat(lock), os.stat(self.path / "crew.lock")):
                     return lock
             os.close(lock)
-        raise CrewError(f"{self.path} cannot be used: it is removed again and again")
+        raise CrewError(f"{self.path} cannot be used: it is removed repeatedly")
 
     @property
     def holds(self) -> Run | None:
@@ -122,27 +122,27 @@ class PartsFolder:
         return any(run_of(part) == run for part in self.path.glob("*.part"))
 
     def finished_parts(self, waiting: Callable[[], None]) -> list[Path]:
-        """Return all parts, in order, once nobody writes one of them; *waiting* is called meanwhile.
+        """Return all parts, in order, once no worker writes to them; *waiting* is called meanwhile.
 
-        After a kill of their `scrapy dq crawl`, workers go on for a moment. A part that is removed under
-        one would take items with it.
+        After a kill of their `scrapy dq crawl`, workers continue for a moment. Removing a part that a worker
+        still writes would lose items.
         """
         lock = _open(self.path / "workers.lock")
         try:
             while not _flock(lock):
                 waiting()
                 time.sleep(POLL_S)
-            # Under the lock: who begins a part after this look has one that is not in it.
+            # Under the lock: a part that is begun after this is not in the list.
             return sorted(self.path.glob("*.part"))
         finally:
             os.close(lock)
 
     def replace(self, parts: list[Path], run: Run) -> None:
-        """Let `joined` take the feed's place, note its *run*, and remove the *parts* that it holds.
+        """Replace the feed with `joined`, record its *run*, and remove the *parts* that it holds.
 
-        CRASH before the marker: joined anew, from the same parts. Between marker and rename: the same.
-        After the rename: the marker is there and `joined` is not: the run is noted and the parts are removed,
-        not joined again.
+        CRASH before the marker: joined again, from the same parts. Between marker and rename: the same.
+        After the rename: the marker exists and `joined` does not: the run is recorded and the parts are
+        removed, not joined again.
         """
         with suppress(OSError):
             before = self.target.stat()
@@ -156,12 +156,12 @@ class PartsFolder:
         self._settle()
 
     def drop(self, parts: list[Path]) -> None:
-        """Remove *parts* without any item, and `joined`; the feed stays."""
+        """Remove *parts* that have no items, and `joined`; the feed stays."""
         for left in (*parts, self.joined):
             left.unlink(missing_ok=True)
 
     def _recover(self) -> None:
-        """Finish, or undo, what a crew that was killed was about to do."""
+        """Finish, or undo, what a killed crew had begun."""
         if self._marker.exists() and not self.joined.exists():
             self._settle()
         for left in (self._marker, self.joined):
@@ -185,7 +185,7 @@ class PartsFolder:
 
 
 def write_lock(folder: Path) -> int:
-    """Become one of those who may write parts in *folder*; as long as the descriptor is open.
+    """Register as a writer of parts in *folder*, as long as the descriptor is open.
 
     Raises:
         CrewError: others could write there.
@@ -193,15 +193,15 @@ def write_lock(folder: Path) -> int:
     """
     make_private(folder)
     lock = _open(folder / "workers.lock")
-    fcntl.flock(lock, fcntl.LOCK_SH)  # exclusive it is held for a moment only
+    fcntl.flock(lock, fcntl.LOCK_SH)  # it is held exclusively only for a moment
     return lock
 
 
 def lock_alone(descriptor: int, longest_s: float) -> None:
-    """Wait until nobody else has a lock on a file, and take it until that is closed; not on Windows.
+    """Wait until no other process locks a file, and lock it until it is closed; not on Windows.
 
     Raises:
-        TimeoutError: somebody else has one for longer than *longest_s*.
+        TimeoutError: another process has locked it for longer than *longest_s*.
     """
     deadline = time.monotonic() + longest_s
     while fcntl is not None and not _flock(descriptor):
@@ -215,7 +215,7 @@ def _open(path: Path) -> int:
 
 
 def _flock(descriptor: int) -> bool:
-    """Take an exclusive lock without waiting; False if somebody else has one."""
+    """Take an exclusive lock without waiting; False if another process has one."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -230,7 +230,7 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, value: Any) -> None:
-    """Replace a small file; after a crash there is the old one or the new one."""
+    """Replace a small file; a crash leaves the old one or the new one."""
     new = path.with_suffix(".new")
     with new.open("w") as file:
         json.dump(value, file)

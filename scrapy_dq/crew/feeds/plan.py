@@ -1,4 +1,4 @@
-"""Which feeds of a crawl are joined from parts, and which its workers cannot share."""
+"""Decides which feeds of a crawl are joined from parts, and which its workers cannot share."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 _STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
 _CSV = "scrapy_dq.crew.feeds.csv_exporter.PartCsvItemExporter"
 _EXPORTERS = (exporters.JsonLinesItemExporter, exporters.CsvItemExporter, exporters.JsonItemExporter)
-# Scrapy's pattern is not there in 2.13, which formats the whole URI.
+# Scrapy 2.13 does not have this pattern: it formats the whole URI.
 _PLACEHOLDER = re.compile(r"%(?!\([^)]+\)[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[diouxXeEfFgGcrsa])")
 
 
 @dataclass(frozen=True)
 class JoinedFeed:
-    """A local feed whose parts the workers write, each its own."""
+    """A local feed of which each worker writes its own part."""
 
     uri: str
-    """As FEEDS has it."""
+    """As in FEEDS."""
     target: Path
     options: Mapping[str, Any]
-    """As Scrapy has completed them."""
+    """As completed by Scrapy."""
 
     @property
     def format(self) -> str:
@@ -50,7 +50,7 @@ class JoinedFeed:
 
 
 def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
-    """Return the feeds that are joined; those of which each worker has its own file are not among them.
+    """Return the feeds that are joined, without those of which each worker has its own file.
 
     Raises:
         CrewError: several workers cannot write one of them.
@@ -66,7 +66,7 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
     feeds = []
     now = datetime.now(tz=timezone.utc).replace(
         microsecond=0
-    )  # once: two seconds would look like two workers
+    )  # once: different times would look like different workers
     for uri, options in exporter.feeds.items():
         one, other = (_resolved(crawler, uri, options, worker, now) for worker in ("a", "b"))
         scheme = urlsplit(uri).scheme
@@ -79,7 +79,7 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
         if sum(other.target == feed.target for other in feeds) > 1:
             raise CrewError(f"two feeds are written to {feed.target}")
         if feed.target.exists() and not feed.target.is_file():
-            raise CrewError(_refusal(feed.uri, "it is no regular file"))
+            raise CrewError(_refusal(feed.uri, "it is not a regular file"))
         if feed.target.exists() and not feed.overwrite:
             try:
                 why = unreadable(feed.target, feed.options)
@@ -91,7 +91,7 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
 
 
 def storages(crawler: Crawler) -> dict[str, str | None]:
-    """Return FEED_STORAGES for the workers: the project's, but for local files."""
+    """Return FEED_STORAGES for the workers: the project's, except for local files."""
     found = _classes(crawler, "FEED_STORAGES")
     for scheme in ("", "file"):
         given = found.get(scheme)
@@ -101,7 +101,7 @@ def storages(crawler: Crawler) -> dict[str, str | None]:
 
 
 def exporter_classes(crawler: Crawler) -> dict[str, str | None]:
-    """Return FEED_EXPORTERS for the workers: the project's, but for Scrapy's own of CSV."""
+    """Return FEED_EXPORTERS for the workers: the project's, except for Scrapy's own CSV exporter."""
     found = _classes(crawler, "FEED_EXPORTERS")
     given = found.get("csv", "")
     if given == "" or (given and load_object(given) is exporters.CsvItemExporter):
@@ -144,18 +144,18 @@ def _why_not(exporter: FeedExporter, uri: str, scheme: str, options: Mapping[str
 
 def _reasons(exporter: FeedExporter, uri: str, scheme: str, options: Mapping[str, Any]) -> Iterator[str]:
     if scheme == "stdout":
-        yield "the workers would mix on standard output"
+        yield "the output of the workers would mix on standard output"
     storage = exporter.storages.get(scheme) or exporter.storages.get("file")
     if scheme not in ("", "file"):
         yield "each worker would overwrite it"
     elif storage not in (FileFeedStorage, UnbufferedFileFeedStorage):
-        yield "FEED_STORAGES has a class of its own for it"
+        yield "FEED_STORAGES sets another class for it"
     if options.get("batch_item_count") or "%(batch_" in uri:
         yield "batches of several workers would overwrite each other"
     yield unjoinable(options)
     exporter_class = exporter.exporters.get(options["format"])
     if not (isinstance(exporter_class, type) and issubclass(exporter_class, _EXPORTERS)):
-        yield "FEED_EXPORTERS has a class of its own for its format"
+        yield "FEED_EXPORTERS sets another class for its format"
 
 
 def _refusal(uri: str, why: str) -> str:

@@ -1,4 +1,4 @@
-"""What is joined into one feed: parts, how they were written, and their lines."""
+"""The input of one joined feed: parts, how they were written, and their lines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ CHUNK = 1 << 20
 
 
 class Sources(NamedTuple):
-    """What is joined, and how it was written."""
+    """The files to join, and how they were written."""
 
     before: Path | None
-    """The feed as it is, if the parts are appended to it. It is the user's: nothing of it is dropped."""
+    """The earlier feed, if the parts are appended to it. It is the user's: nothing of it is dropped."""
     parts: Sequence[Path]
     options: Mapping[str, Any]
-    """Of the feed, as Scrapy has completed them."""
+    """Of the feed, as completed by Scrapy."""
     read: Callable[[int], None]
-    """Called with the number of bytes that have been read since; may raise, to stop."""
+    """Called with the number of bytes read since the last call; may raise, to stop."""
 
     @property
     def encoding(self) -> str:
@@ -59,7 +59,7 @@ def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _split(chunk: bytes) -> list[bytes]:
-    # Not splitlines(), for which a lone \r ends a line, too.
+    # Not splitlines(): for that, a lone \r also ends a line.
     lines = [line + b"\n" for line in chunk.split(b"\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]

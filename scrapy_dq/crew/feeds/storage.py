@@ -1,6 +1,6 @@
-"""A feed storage for local files that a kill -9 cannot empty, and that a crew's workers can share.
+"""A feed storage for local files that loses no items on kill -9, and that a crew's workers can share.
 
-What is written is the system's at once, and on the disk, where a loss of power leaves it, a second later.
+Data is passed to the operating system at once, and is on the disk, safe from power loss, a second later.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ class _Parts(NamedTuple):
 
 
 _runs: WeakKeyDictionary[Crawler, _RunOfFeeds] = WeakKeyDictionary()
-"""Of crawlers that have joined theirs. Scrapy makes storages before that, too, to try them."""
+"""Of crawlers that have joined a run. Scrapy also creates storages before that, to test them."""
 _parts: _Parts | None = None
-"""Of this process, from the time that it joins a run as a crew's worker."""
+"""Of this process, once it has joined a run as a worker of a crew."""
 
 
 def run_begins(crawler: Crawler, crawl: str, run: str, *, new: bool) -> None:
-    """Have each local feed that is to be overwritten emptied once in a run: as the first worker makes it.
+    """Have each local feed with `overwrite` emptied once in a run: when the first worker opens it.
 
-    Later ones append: what it holds was acknowledged, and nobody will scrape it again.
+    Later workers append: what it holds was acknowledged and will not be scraped again.
 
     Args:
-        run: its name; no other run of any crawl has it.
-        new: nobody has scraped anything in it yet.
+        run: its name; no other run of any crawl has the same.
+        new: no worker has scraped anything in it yet.
     """
     _runs[crawler] = _RunOfFeeds(crawl, run, new)
 
 
 def write_parts(folders: Mapping[str, str], run: Run, worker: int) -> None:
-    """Have this process write parts of feeds, by their URI into *folders*, in place of the feeds."""
+    """Have this process write parts of feeds instead of the feeds: *folders* are by URI."""
     global _parts
     _parts = _Parts(folders, run, worker)
 
@@ -76,15 +76,15 @@ def _note_run(sender: Crawler, crawl: str, epoch: str, run: int, new: bool) -> N
 
 
 def _part_of(crawler: Crawler, feed_options: Any) -> Path | None:
-    """Return where this worker's part of a feed belongs, None if the feed is not joined.
+    """Return the path of this worker's part of a feed, or None if the feed is not joined.
 
     Args:
-        feed_options: the very object that Scrapy's exporter has, which is how it tells its feeds apart.
+        feed_options: the same object that Scrapy's exporter has: it identifies the feed.
     """
     if _parts is None:
         return None
     exporter = None
-    # As it is made, the exporter asks for each storage once, to see whether it can be had.
+    # When the exporter is created, it creates each storage once, to test it.
     with suppress(RuntimeError):
         exporter = crawler.get_extension(FeedExporter)
     for uri, options in exporter.feeds.items() if exporter else ():
@@ -108,9 +108,9 @@ _WITH_BEGINNING = ("json", "csv", "xml")
 class UnbufferedFileFeedStorage(FileFeedStorage):
     """Scrapy's local feed storage, but each item is written to the file as soon as it is exported.
 
-    Scrapy's own keeps up to a buffer of items in the process, which a kill -9 takes with it, while
-    their requests are acknowledged. Give each worker a file of its own with `%(dq_worker)s`. A worker of
-    `scrapy dq crawl` writes a part of its own, in place of a feed that is joined at the end.
+    Scrapy's own keeps up to a buffer of items in the process, which a kill -9 loses, although their requests
+    are acknowledged. Give each worker its own file with `%(dq_worker)s`. A worker of `scrapy dq crawl` writes
+    its own part instead of a feed that is joined at the end.
     """
 
     _is_part = False
@@ -119,11 +119,11 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
-        crawler.signals.connect(_note_run, crawl_joined)  # as Scrapy tries it; again changes nothing
+        crawler.signals.connect(_note_run, crawl_joined)  # when Scrapy tests it; repeating it changes nothing
         part = _part_of(crawler, feed_options)
         if part is not None:
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
-            # For the life of this process: it may write until its end, and nobody removes a part before.
+            # For the life of this process: it may write until its end, and its part is not removed before.
             write_lock(part.parent)
         elif storage.write_mode == "wb" and crawler in _runs:
             storage._overwrite(_runs[crawler], str((feed_options or {}).get("format", "")))
@@ -132,16 +132,16 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     @staticmethod
     def writes_at_once(exporter: Any) -> bool:
         """Tell whether an item is in the file as soon as *exporter*, a class, has exported it."""
-        # One of the project's own may keep all items until its end, as spreadsheets are written.
+        # A project's own exporter may keep all items until its end, as for spreadsheets.
         export = getattr(exporter, "export_item", None)
         return getattr(export, "__module__", None) in _EXPORT_AT_ONCE
 
     def _overwrite(self, run: _RunOfFeeds, form: str) -> None:
-        """Empty the file, as `overwrite` asks for, unless somebody may have written to it in this run.
+        """Empty the file, as `overwrite` requires, unless a worker may have written to it in this run.
 
-        Now, and not with the first item: until then others may have written theirs, or, if this worker is
-        killed before, whoever goes on would find the items of an older run. The file beside it says for which
-        run of each crawl it was emptied last; who holds its lock is the only one to look.
+        Now, not with the first item: until then others may have written theirs, or, if this worker is killed
+        before, the next would find the items of an older run. The file beside it records for which run of
+        each crawl it was emptied last; only the holder of its lock reads it.
         """
         path = Path(self.path)
         if path.exists() and not path.is_file():  # a pipe, a terminal
@@ -151,7 +151,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
-                # Not through a link that others have put there; not readable, so that they cannot lock it.
+                # Not through a link that others have created; not readable, so that they cannot lock it.
                 flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
                 file = stack.enter_context(open(os.open(mark, flags, 0o600), "r+"))
                 lock_alone(file.fileno(), LONGEST_LOCK_S)
@@ -159,11 +159,11 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 noted = runs.get(run.crawl, "")
                 file.seek(0)
                 file.truncate(0)
-                # Before the file is emptied: else whoever comes next would empty it once more.
+                # Before the file is emptied: otherwise the next worker would empty it again.
                 file.write(json.dumps(runs | {run.crawl: run.name}))
                 file.flush()
             except OSError as error:
-                logger.warning("%s cannot be written (%s): the run of %s is not noted", mark, error, path)
+                logger.warning("%s cannot be written (%s): the run of %s is not recorded", mark, error, path)
             if noted != run.name and (noted or run.new):
                 with suppress(FileNotFoundError):
                     os.truncate(path, 0)
@@ -171,14 +171,14 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 logger.warning(
                     "%s is appended to: it may hold what this run has scraped before%s",
                     path,
-                    f". Appended, {form} has a beginning in its middle: jsonlines has none, and what "
-                    f"`scrapy dq crawl` writes is whole"
+                    f". Appended {form} has a second beginning in its middle: jsonlines has none, and "
+                    f"`scrapy dq crawl` writes a complete file"
                     if form in _WITH_BEGINNING
                     else "",
                 )
 
     def open(self, spider: Spider) -> IO[bytes]:
-        """Open for appending, without a buffer; what is written is whole."""
+        """Open for appending, without a buffer; each write is complete or has no effect."""
         buffered = super().open(spider)
         path, mode = self.path, self.write_mode
         buffered.close()
@@ -188,7 +188,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
 
 class _Whole(io.FileIO):
-    """A file in which a write that fails leaves nothing behind; a pipe cannot be cut, and is as it is."""
+    """A file that a failed write leaves unchanged; a pipe cannot be truncated, so it may keep a part."""
 
     is_part = False
     """Of a feed that is joined: see csv_exporter.py."""
@@ -197,8 +197,8 @@ class _Whole(io.FileIO):
     def write(self, data: Any) -> int:
         """Write all of *data*, or nothing and raise.
 
-        A disk that is full takes a part of it without a word. Once there is room again, the next record
-        would be written into the middle of that one, and those after it could not be told apart.
+        A full disk may accept a part of it without an error. Once there is room again, the next record would
+        continue the incomplete one, and later records could not be separated.
         """
         if not self.seekable():
             return super().write(data)
@@ -210,11 +210,11 @@ class _Whole(io.FileIO):
             while done < len(whole):
                 done += super().write(whole[done:])
         except OSError:
-            if self.seek(0, io.SEEK_END) == end + done:  # else somebody else writes to it, too
+            if self.seek(0, io.SEEK_END) == end + done:  # otherwise another process also writes to it
                 self.truncate(end)
             raise
         finally:
-            # Not before: an fsync between the two would not bring it to the disk, and nobody would know.
+            # Not earlier: an fsync before the write would clear this, and the data would never be synced.
             self._syncing.written = True
         return done
 
@@ -226,23 +226,23 @@ class _Whole(io.FileIO):
 
 
 class _Syncing:
-    """A thread that brings a file to the disk: once a second while it is written to, and at its end.
+    """A thread that syncs a file to the disk: once a second while it is written to, and at its end.
 
-    On the event loop an fsync would hold up the crawl for as long as the disk takes. No daemon: the process
-    ends when the last one is done.
+    On the event loop, an fsync would block the crawl for as long as the disk takes. Not a daemon thread: the
+    process ends when the last one is done.
     """
 
     def __init__(self, file: _Whole) -> None:
         self.written = False
-        """Something was written that no fsync has seen."""
-        # A number of its own: the file may be closed, and its number another's, while the thread is at work.
+        """Something was written after the last fsync."""
+        # Its own descriptor: the file's may be closed, and its number used again, while the thread works.
         self._descriptor = os.dup(file.fileno())
         self._name = file.name
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="scrapy-dq-feed").start()
 
     def end(self) -> None:
-        """Bring what is left to the disk, without waiting for it."""
+        """Sync the rest to the disk, without waiting for it."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -255,7 +255,7 @@ class _Syncing:
                     self.written = False
                     os.fsync(self._descriptor)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # what has no disk, as /dev/null
-                logger.warning("%s is not brought to the disk any more: %s", self._name, error)
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not on a disk, such as /dev/null
+                logger.warning("%s is not synced to the disk any more: %s", self._name, error)
         finally:
             os.close(self._descriptor)
