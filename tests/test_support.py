@@ -197,8 +197,7 @@ def test_a_project_crawls_every_page_and_tells_it(
     """With plain Scrapy: each page requested, recorded and turned into an item once."""
     site = start_site(pages=30, fan_out=3, flaky_every=7, redirect_every=5)
     project = make_project([site.start_url], settings=PLAIN)
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=30)
     once = dict.fromkeys(site.paths, 1)
     assert project.count("start") == project.count("item") == project.count("done") == once
     assert project.count(pids=[worker.pid]) == once

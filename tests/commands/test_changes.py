@@ -165,8 +165,7 @@ def test_what_failed_is_crawled_again_after_the_cause_is_mended(
     assert (done.returncode, done.stderr) == (0, "")
     assert f"Back in the backlog: {failed} failed requests." in done.stdout
     assert f"Continue with: scrapy crawl {project.name}" in " ".join(done.stdout.split())
-    worker = project.run_worker()
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end()
     assert f"resumed run 0; {failed} waiting" in worker.text
     assert project.count("done") == dict.fromkeys(site.paths, 1)
     assert look(project).census.failed == 0

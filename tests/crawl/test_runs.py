@@ -72,13 +72,11 @@ def test_a_crawl_after_a_finished_one_is_a_new_run(
     site = start_site(pages=20)
     project = make_project([site.start_url], redis_url=redis.url)
 
-    first = project.run_worker()
-    assert first.close_reason == "finished"
+    project.run_to_end()
     assert project.count("done") == dict.fromkeys(site.paths, 1)
     assert key_names(redis, project.name) == {"meta"}
 
-    second = project.run_worker()
-    assert second.close_reason == "finished"
+    second = project.run_to_end()
     assert "new run 1; 0 waiting, 0 in flight, 0 seen" in second.text
     assert project.count("done") == dict.fromkeys(site.paths, 2)
     assert key_names(redis, project.name) == {"meta"}
@@ -195,9 +193,7 @@ def test_dead_letters_outlive_their_run(
     done = project.count("done")
     module.write_text(RENAMED.replace("parse_it", "parse_this"))
 
-    last = project.run_worker()
-
-    assert last.close_reason == "finished"
+    last = project.run_to_end()
     assert "Traceback" not in last.text
     assert project.count("done") == done
     assert key_names(redis, project.name) == {"meta", "dead", "seen", "seeds"}
@@ -217,8 +213,7 @@ def test_crawls_of_different_names_do_not_touch_each_other(
     project = make_project([site.start_url, site.url("/slow?s=3")], redis_url=redis.url)
     slow = project.start_worker(settings={"DQ_CRAWL": long})
     slow.wait_for_log(f"Crawl '{long}'")
-    quick = project.run_worker(settings={"DQ_CRAWL": short, "START_URLS": site.start_url})
-    assert quick.close_reason == "finished"
+    quick = project.run_to_end(settings={"DQ_CRAWL": short, "START_URLS": site.start_url})
     assert set(project.count("done", pids=[quick.pid])) == site.paths
     assert key_names(redis, short) == {"meta"}
     assert "meta" in key_names(redis, long)
@@ -262,9 +257,7 @@ def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
     with connect_url(f"unix://{RedisDirectory(folder).socket()}") as client:
         held = peek(client, project.name).census.in_flight
 
-    last = project.run_worker()
-
-    assert last.close_reason == "finished"
+    last = project.run_to_end()
     assert re.search(rf"Embedded Redis: joined \w+ [\d.]+, pid {server}", last.text)
     done = project.count("done")
     assert set(done) == site.paths

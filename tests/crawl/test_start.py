@@ -217,9 +217,7 @@ def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
     assert overview.phase == "open"
     held = overview.census.in_flight
 
-    last = project.run_worker()
-
-    assert last.close_reason == "finished"
+    last = project.run_to_end()
     assert "resumed run 0" in last.text or "joined run 0" in last.text
     done = project.count("done")
     assert set(done) == set(targets)
@@ -247,7 +245,5 @@ def test_a_start_that_raises_leaves_the_run_open(
         overview = peek(client, project.name)
     assert (overview.phase, overview.members) == ("open", [])
 
-    mended = project.run_worker()
-
-    assert mended.close_reason == "finished"
+    project.run_to_end()
     assert project.count("done") == dict.fromkeys(targets, 1)

@@ -77,8 +77,7 @@ def test_a_stopped_crawl_resumes_without_repeats(
     assert (stopped.phase, stopped.members, stopped.census.in_flight) == ("open", [], 0)
     assert stopped.census.waiting > 0
     assert stopped.census.done == len(project.count("done"))
-    last = project.run_worker()
-    assert last.close_reason == "finished"
+    last = project.run_to_end()
     assert f"resumed run 0; {stopped.census.waiting} waiting, 0 in flight" in last.text
     assert project.count("done") == dict.fromkeys(site.paths, 1)
 
@@ -117,9 +116,7 @@ def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_ove
     assert worker.running
     assert overview_of(redis, project).census.waiting == 12
 
-    last = project.run_worker(settings={"CONCURRENT_REQUESTS": 16})
-
-    assert last.close_reason == "finished"
+    last = project.run_to_end(settings={"CONCURRENT_REQUESTS": 16})
     worker.wait(0)
     assert worker.close_reason == "shutdown"
     done = project.count("done")
@@ -181,8 +178,6 @@ def test_a_close_without_redis_ends_and_loses_nothing(
     held = overview_of(redis, project).census.in_flight
     assert held > 0
 
-    last = project.run_worker()
-
-    assert last.close_reason == "finished"
+    project.run_to_end()
     assert set(project.count("done")) == site.paths
     assert repeats(project) <= held

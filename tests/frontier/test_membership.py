@@ -11,6 +11,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import (
     Admission,
     Census,
+    Flushed,
     Lease,
     Member,
     Parentless,
@@ -544,8 +545,8 @@ def test_flush_refuses_while_a_worker_lives(
     """A member that is not declared dead blocks it, and is named."""
     worker.exchange(put(1), want=1)
     before = live.dump()
-    assert live.call("flush", []) in (("worker", Census()), ("other", Census()))
-    assert live.call("flush", ["other", "nobody"]) == ("worker", Census())
+    assert live.call("flush", []) in (Flushed("worker", Census()), Flushed("other", Census()))
+    assert live.call("flush", ["other", "nobody"]) == Flushed("worker", Census())
     assert live.dump() == before
 
 
@@ -562,11 +563,11 @@ def test_flush_deletes_every_key(live: LiveFrontier, worker: HandWorker) -> None
         "meta", "members", "beats", "seen", "seeds", "admitted", "bands", "returned", "quarantine", "dead",
         f"backlog:0:{partition_of(0).decode()}", "rotation", "worker:worker", "in-flight:worker",
     }  # fmt: skip
-    assert live.call("flush", ["worker"]) == ("", Census(waiting=7, in_flight=1, seen=3))
+    assert live.call("flush", ["worker"]) == Flushed("", Census(waiting=7, in_flight=1, seen=3))
     assert live.dump() == {}
 
 
 def test_flush_of_nothing(live: LiveFrontier) -> None:
     """An absent frontier is flushed without complaint."""
-    assert live.call("flush", []) == ("", Census())
+    assert live.call("flush", []) == Flushed("", Census())
     assert live.dump() == {}

@@ -102,8 +102,7 @@ def test_a_worker_waits_for_a_redis_that_is_just_starting(
 def test_a_new_run_is_announced_and_the_next_one_is_new_again(project: Project, server: RedisServer) -> None:
     """Where, which run, the counts; how to start afresh is not said where there is nothing to flush."""
     for run in (0, 1):
-        worker = project.run_worker(timeout_s=30)
-        assert worker.close_reason == "finished"
+        worker = project.run_to_end(timeout_s=30)
         where = f"127.0.0.1:{server.port}/0"
         assert opening_line(worker, project.name) == f"{where}: new run {run}; 0 waiting, 0 in flight, 0 seen"
         assert not warnings_of(worker)
@@ -141,8 +140,7 @@ def test_a_run_of_the_same_name_that_is_over_is_announced(project: Project, live
     hand = join(live, "finished", GONE, replace(OURS, run_name="nightly-7"))
     hand.exchange()
     hand.leave()
-    worker = project.run_worker(settings={"DQ_RUN_NAME": "nightly-%(job)s"}, environ={"SCRAPY_JOB": "7"})
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(settings={"DQ_RUN_NAME": "nightly-%(job)s"}, environ={"SCRAPY_JOB": "7"})
     line = opening_line(worker, project.name)
     assert "run 'nightly-7' is finished: nothing to do" in line
     assert "DQ_RUN_NAME" in line
@@ -176,8 +174,7 @@ def test_spider_arguments_that_no_worker_wrote_are_warned_about_in_one_line(
 ) -> None:
     join(live, "stopped", GONE, OURS).leave()
     live.redis.hset(live.key("meta"), "spider_args", stored)
-    worker = project.run_worker(args={"category": "prose"}, timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(args={"category": "prose"}, timeout_s=30)
     [warning] = warnings_of(worker)
     assert "DQ_CRAWL" in warning  # its end: nothing has broken the line
     assert "\x1b" not in worker.text

@@ -289,8 +289,7 @@ def test_the_stored_crawl_of_these_tests_is_one_that_opens(tmp_path: Path) -> No
         project = Project(tmp_path / "project", [], redis_url=server.url)
         stack.callback(project.close)
         Stage({server.kind: server}, stack, project.name).store()
-        worker = project.run_worker(timeout_s=30)
-        assert worker.close_reason == "finished"
+        worker = project.run_to_end(timeout_s=30)
         assert "resumed run 0; 2 waiting, 0 in flight, 1 seen" in worker.text
 
 

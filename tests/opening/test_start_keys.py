@@ -43,6 +43,5 @@ def test_keys_in_another_slot_are_refused_and_those_in_the_crawls_own_serve(
         assert not client.exists(keys.meta(project.name))
 
         client.rpush(own, site.start_url)
-        worker = project.run_worker(settings={"REDIS_START_URLS_KEY": own})
-        assert worker.close_reason == "finished"
+        worker = project.run_to_end(settings={"REDIS_START_URLS_KEY": own})
     assert set(site.hits()) == site.paths

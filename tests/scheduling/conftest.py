@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgpack
 import pytest
@@ -13,6 +14,7 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys, peek
 from support.project import Project
 from support.redis_server import RedisServer
+from support.tree_site import TreeSite
 from support.worker import Worker
 
 
@@ -21,6 +23,19 @@ def redis_url() -> Iterator[str]:
     """Yield the URL of one server: what Scrapy sees does not depend on its kind."""
     with RedisServer(appendonly=True) as server:
         yield server.url
+
+
+@pytest.fixture
+def begin(
+    redis_url: str, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
+) -> Callable[..., tuple[TreeSite, Project]]:
+    """Return a function that starts a site, and makes a project with the given spider that crawls it."""
+
+    def make(spider: str, settings: dict[str, Any] | None = None, **tree: Any) -> tuple[TreeSite, Project]:
+        site = start_site(pages=1, **tree)
+        return site, make_project([site.url("")], redis_url=redis_url, spider=spider, settings=settings)
+
+    return make
 
 
 @pytest.fixture

@@ -82,8 +82,7 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
         stranger.exchange(*(put(n, payload=payload) for n, payload in enumerate(payloads)))
         stranger.leave()
 
-        worker = project.run_worker(timeout_s=30)
-        assert worker.close_reason == "finished"
+        worker = project.run_to_end(timeout_s=30)
         assert project.count() == dict.fromkeys(site.paths | {"/good?s=0"}, 1)
         assert errors(worker) == []
         assert "Traceback" not in worker.text
@@ -126,8 +125,7 @@ def test_requests_that_trouble_scrapy_do_not_keep_the_crawl_from_its_end(
         ]
         stranger.exchange(*(put(n, payload=payload) for n, payload in enumerate(payloads)))
         stranger.leave()
-        worker = project.run_worker(timeout_s=30)
-        assert worker.close_reason == "finished"
+        project.run_to_end(timeout_s=30)
         assert site.paths <= project.count().keys()
         assert look(project).census.in_flight == 0
 
@@ -163,8 +161,7 @@ def test_a_renamed_callback_makes_dead_letters_of_what_waits_for_it(
 
     module = project.folder / "tree_project" / "spiders" / "spider.py"
     module.write_text(SPIDER.replace("parse_item", "parse_book"))
-    second = project.run_worker(timeout_s=20)
-    assert second.close_reason == "finished"
+    second = project.run_to_end(timeout_s=20)
     assert project.count() == done
     assert second.stats["dq/buried"] == look(project).census.dead == waiting == 21 - done.total()
     assert set(reasons(project)) == {f"callback: the spider '{project.name}' has no callback 'parse_item'"}

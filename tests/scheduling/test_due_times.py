@@ -14,6 +14,7 @@ from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import Stopwatch, wait_until
 
+Begin = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
@@ -75,24 +76,18 @@ def all_hits(site: TreeSite, target: str) -> list[float]:
     return [hit.at_s for hit in site.log() if hit.target == target]
 
 
-def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, prompt_s: Prompt
-) -> None:
+def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(begin: Begin, prompt_s: Prompt) -> None:
     """By dq_delay, by dq_not_before, or by the later of both; the idle worker asks seldom meanwhile."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(
+    site, project = begin(
+        spider(
             'request("/now?s=0")',
             'request("/past?s=0", dq_not_before=time.time() - 5)',
             'request("/later?s=0", dq_delay=1)',
             'request("/at?s=0", dq_not_before=time.time() + 1.5)',
             'request("/both?s=0", dq_delay=2.5, dq_not_before=time.time() + 0.1)',
-        ),
+        )
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     hits = first_hits(site)
     assert max(hits["/now?s=0"], hits["/past?s=0"]) < prompt_s()
     for target, due_s in (("/later?s=0", 1), ("/at?s=0", 1.5), ("/both?s=0", 2.5)):
@@ -103,14 +98,9 @@ def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(
     assert worker.stats["dq/exchanges"] <= 15 + 4 * worker.stats["elapsed_time_seconds"]
 
 
-def test_a_delay_outlives_a_kill(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, prompt_s: Prompt
-) -> None:
+def test_a_delay_outlives_a_kill(begin: Begin, look: Look, prompt_s: Prompt) -> None:
     """It is stored with its time: not lost, not shorter, and not longer by the restart."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")], redis_url=redis_url, spider=spider('request("/later?s=0", dq_delay=8)')
-    )
+    site, project = begin(spider('request("/later?s=0", dq_delay=8)'))
     first = project.start_worker()
     wait_until(lambda: look(project).census.delayed == 1, "it is stored", 20)
     wait_until(lambda: look(project).census.done == 1, "its parent is done", 5)
@@ -126,18 +116,10 @@ def test_a_delay_outlives_a_kill(
 FOLLOWED = ("/flaky?s=0&flaky=1", "/moved?to=/there%3Fs=0")
 
 
-def test_what_follows_from_a_delayed_request_is_not_delayed_again(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, prompt_s: Prompt
-) -> None:
+def test_what_follows_from_a_delayed_request_is_not_delayed_again(begin: Begin, prompt_s: Prompt) -> None:
     """A retry and a redirect copy its meta."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(*(f'request("{target}", dq_delay=1)' for target in FOLLOWED)),
-    )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    site, project = begin(spider(*(f'request("{target}", dq_delay=1)' for target in FOLLOWED)))
+    project.run_to_end(timeout_s=20)
     hits = first_hits(site)
     for target in FOLLOWED:
         assert hits[target] >= 1 - EARLY_S
@@ -147,40 +129,28 @@ def test_what_follows_from_a_delayed_request_is_not_delayed_again(
 
 
 def test_what_follows_from_a_delayed_local_request_is_not_delayed_again(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, prompt_s: Prompt
+    begin: Begin, prompt_s: Prompt
 ) -> None:
     """As if it had been stored."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(*(f'request("{target}", dq_delay=1, dq_local=True)' for target in FOLLOWED)),
-    )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    site, project = begin(spider(*(f'request("{target}", dq_delay=1, dq_local=True)' for target in FOLLOWED)))
+    project.run_to_end(timeout_s=20)
     tried, tried_again = all_hits(site, FOLLOWED[0])
     assert tried_again - tried < prompt_s()
     hits = first_hits(site)
     assert hits["/there?s=0"] - hits[FOLLOWED[1]] < prompt_s()
 
 
-def test_a_local_request_waits_in_its_worker(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, prompt_s: Prompt
-) -> None:
+def test_a_local_request_waits_in_its_worker(begin: Begin, prompt_s: Prompt) -> None:
     """As long, and while nothing else is left; its parent is not acked before."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(
+    site, project = begin(
+        spider(
             'request("/now?s=0", dq_local=True)',
             'request("/later?s=0", dq_delay=1, dq_local=True)',
             'request("/at?s=0", dq_not_before=time.time() + 1.5, dq_local=True)',
             'request("/past?s=0", dq_not_before=5, dq_local=True)',
-        ),
+        )
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     hits = first_hits(site)
     assert max(hits["/now?s=0"], hits["/past?s=0"]) < prompt_s()
     for target, due_s in (("/later?s=0", 1), ("/at?s=0", 1.5)):
@@ -202,52 +172,37 @@ class ProjectSpider(TreeSpider):
 """
 
 
-def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Begin) -> None:
     """A start request: nothing in Redis tells of it."""
-    site = start_site(pages=1)
-    project = make_project([site.url("")], redis_url=redis_url, spider=LOCAL_START)
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    _, project = begin(LOCAL_START)
+    project.run_to_end(timeout_s=20)
     assert project.count() == {"/later?s=0": 1}
 
 
 def test_a_delayed_local_request_dies_with_its_worker_and_its_parent_brings_it_back(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+    begin: Begin, look: Look
 ) -> None:
     """Its parent is in flight as long as it waits."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")], redis_url=redis_url, spider=spider('request("/later?s=0", dq_delay=1, dq_local=True)')
-    )
+    site, project = begin(spider('request("/later?s=0", dq_delay=1, dq_local=True)'))
     first = project.start_worker()
     wait_until(lambda: site.hits()["/root?s=0"], "the parent is crawled", 20)
     assert look(project).census.done == 0
     first.kill()
     assert not site.hits()["/later?s=0"]
-    second = project.run_worker(timeout_s=20)
-    assert second.close_reason == "finished"
+    project.run_to_end(timeout_s=20)
     assert site.hits() == {"/root?s=0": 2, "/later?s=0": 1}
 
 
 @pytest.mark.parametrize("through", ["command line", "settings"])
-def test_a_backoff_delays_retries_and_not_redirects(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, through: str, prompt_s: Prompt
-) -> None:
+def test_a_backoff_delays_retries_and_not_redirects(begin: Begin, through: str, prompt_s: Prompt) -> None:
     """Twice as long each time, up to its cap, of which a half is jitter; off by default."""
-    site = start_site(pages=1)
     flaky, moved = "/flaky?s=0&flaky=2", "/moved?flaky=1&to=/there%3Fs=0"
     in_settings = {"DQ_RETRY_BACKOFF": {"base": 0.8, "cap": 1.2}} if through == "settings" else {}
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(f'request("{flaky}")', f'request("{moved}")', 'request("/plain?s=0")'),
-        settings=in_settings,
+    site, project = begin(
+        spider(f'request("{flaky}")', f'request("{moved}")', 'request("/plain?s=0")'), settings=in_settings
     )
     option = {} if in_settings else {"DQ_RETRY_BACKOFF": '{"base": 0.8, "cap": 1.2}'}
-    worker = project.run_worker(settings=option, timeout_s=20)
-    assert worker.close_reason == "finished"
+    project.run_to_end(settings=option, timeout_s=20)
     assert first_hits(site)["/plain?s=0"] < prompt_s()
     first, second, third = all_hits(site, flaky)
     assert 0.4 - EARLY_S <= second - first < 0.8 + prompt_s()
@@ -288,8 +243,7 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
         spider=spider(*requests, 'request("/0?s=0")', 'request("/good?s=0", dq_delay=0.1)'),
         settings={"SCHEDULER_DEBUG": debug},
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     assert project.count() == {"/0?s=0": 1, "/good?s=0": 1}
     assert worker.stats["dq/buried"] == look(project).census.dead == len(BAD_TIMES)
     told = reasons(project)
@@ -304,32 +258,21 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     assert "Traceback" not in worker.text
 
 
-def test_a_local_request_with_an_invalid_time_is_crawled_at_once(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
-) -> None:
+def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Begin, look: Look) -> None:
     """It cannot be a dead letter: nobody could read it."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")], redis_url=redis_url, spider=spider('request("/0?s=0", dq_delay=-1, dq_local=True)')
-    )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    _, project = begin(spider('request("/0?s=0", dq_delay=-1, dq_local=True)'))
+    worker = project.run_to_end(timeout_s=20)
     assert project.count() == {"/0?s=0": 1}
     assert "stays in this worker and is crawled at once: meta['dq_delay'] = -1" in worker.text
     assert look(project).census.dead == 0
 
 
 @pytest.mark.parametrize("days", [1, -1])
-def test_the_clock_of_a_host_decides_nothing(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, days: int, prompt_s: Prompt
-) -> None:
+def test_the_clock_of_a_host_decides_nothing(begin: Begin, days: int, prompt_s: Prompt) -> None:
     """A host whose clock is a day fast or slow crawls at the time that Redis has."""
-    site = start_site(pages=1)
     at = time.time() + 4.0
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(f'request("/at?s=0", dq_not_before={at})', 'request("/after?s=0", dq_delay=1)'),
+    site, project = begin(
+        spider(f'request("/at?s=0", dq_not_before={at})', 'request("/after?s=0", dq_delay=1)')
     )
     wrong = (
         "import time\n"
@@ -339,8 +282,7 @@ def test_the_clock_of_a_host_decides_nothing(
         f"time.time_ns = lambda: _right_ns() + {days * 86_400 * 10**9}\n"
     )
     (project.folder / "sitecustomize.py").write_text(wrong)
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=30)
     assert worker.text[:10] != time.strftime("%Y-%m-%d")  # its log uses the wrong clock
     done = project.record.stat().st_mtime  # /at is the last page
     assert at - EARLY_S <= done <= at + prompt_s()

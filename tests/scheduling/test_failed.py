@@ -122,8 +122,7 @@ def project(redis_url: str, start_site: StartSite, make_project: MakeProject) ->
 
 def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, look: Look) -> None:
     """With URL, reason, time, worker and the request itself; what was handled or dropped is not among it."""
-    worker = project.run_worker()
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end()
     census = look(project).census
     # Those of the 15 that did not fail, and a child.
     assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 15 - len(FAILED) + 1)

@@ -29,8 +29,7 @@ def test_a_program_feeds_a_crawl_before_its_spider_starts(
         q.put({"url": site.url("/p/29?once"), "method": "HEAD", "callback": "parse"})
         assert q.qsize() == 2
     assert look(project).phase == "open"
-    worker = project.run_worker()
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end()
     assert set(site.hits()) == {*(f"/p/{k}" for k in range(30)), "/p/29?once"}
     assert "arguments" not in worker.text
     assert look(project).phase == "finished"

@@ -20,6 +20,7 @@ from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import wait_until
 
+Begin = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 
@@ -54,27 +55,20 @@ class ProjectSpider(TreeSpider):
 CHILD_NAMES = [f"child-{number}" for number in (1, 2, 3, 4)]
 
 
-def test_a_parent_that_runs_again_may_yield_its_children_in_another_order(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_parent_that_runs_again_may_yield_its_children_in_another_order(begin: Begin) -> None:
     """They are known by what they are, not by their turn: each is crawled once."""
-    site = start_site(pages=1)
-    project = make_project([site.url("")], redis_url=redis_url, spider=CHILDREN)
+    _, project = begin(CHILDREN)
     first = project.run_worker(settings={"BREAK": 1}, timeout_s=20)
     assert first.close_reason == "enough"
-    second = project.run_worker(timeout_s=20)
-    assert second.close_reason == "finished"
+    second = project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(CHILD_NAMES, 1)
     assert second.stats["dq/duplicates"] == 2 + 1  # the children of the first time; the page, from start()
 
 
-def test_equal_children_of_two_parents_stay_separate(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_equal_children_of_two_parents_stay_separate(begin: Begin) -> None:
     """As under Scrapy's own scheduler, `dont_filter` means that each is crawled."""
-    site = start_site(pages=1)
     settings = {"TWO_PARENTS": 1, "REFERER_ENABLED": False}
-    project = make_project([site.url("")], redis_url=redis_url, spider=CHILDREN, settings=settings)
+    _, project = begin(CHILDREN, settings=settings)
     assert project.run_worker(timeout_s=20).close_reason == "finished"
     assert project.count() == dict.fromkeys(CHILD_NAMES, 2)
 
@@ -174,7 +168,6 @@ def test_a_page_waits_for_a_local_request_that_may_be_its_child(
     first = project.start_worker(settings={"HOLD": 1})
     wait_until(lambda: project.count("later"), "there was an exchange since the page's callback ended", 20)
     first.kill()
-    second = project.run_worker(timeout_s=30)
-    assert second.close_reason == "finished"
+    second = project.run_to_end(timeout_s=30)
     assert "joined run 0 " in second.text  # not a new run: there the page would be crawled anyway
     assert (project.count("page"), project.count("child")) == ({"page": 2}, {"child": 2})

@@ -73,8 +73,7 @@ def test_a_login_that_its_pages_wait_for_is_handed_out(
         spider=LOGIN,
         settings={"DOWNLOADER_MIDDLEWARES": middlewares, "CONCURRENT_REQUESTS_PER_DOMAIN": slots},
     )
-    worker = project.run_worker(timeout_s=60)
-    assert worker.close_reason == "finished"
+    project.run_to_end(timeout_s=60)
     assert project.count() == dict.fromkeys(site.paths, 1)
     assert project.count("login")["-"] == 3
 

@@ -109,8 +109,7 @@ def test_what_cannot_be_stored_is_crawled_here_and_reported_once(
         spider=UNSTORABLE,
         settings={"DQ_MAX_ENTRY_BYTES": 1024},
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     local = {"/lambda", "/open-file", "/large", "/large-meta", "/local-of-local"}
     assert project.count() == {f"{path}?s=0": 1 for path in local | {"/in-time", "/child-of-local"}}
     stats = worker.stats
@@ -216,8 +215,7 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
     wait_until(lambda: look(project).census.done > done + 40, "others are acked meanwhile", 20)
     first.kill()
     assert project.count("page") == dict.fromkeys(KINDS, 1)
-    second = project.run_worker(timeout_s=30)
-    assert second.close_reason == "finished"
+    second = project.run_to_end(timeout_s=30)
     assert second.stats["dq/reclaimed"] >= 5
     assert project.count("page") == dict.fromkeys(KINDS, 2)
     assert project.count("child", pids=[second.pid]) == dict.fromkeys(KINDS, 1)
@@ -234,8 +232,7 @@ def test_a_page_whose_local_child_is_interrupted_runs_again(
     )
     first = project.run_worker(settings={"MODE": "stop"}, timeout_s=20)
     assert first.close_reason == "stopped"
-    second = project.run_worker(timeout_s=20)
-    assert second.close_reason == "finished"
+    project.run_to_end(timeout_s=20)
     leaves = project.count("leaf")
     assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)
 
@@ -280,7 +277,6 @@ def test_what_runs_again_does_not_double_its_unfiltered_children(
         wait_until(lambda: len(project.count("leaf")) == 20, "all children are crawled", 30)
         wait_until(lambda: look(project).census.in_flight == 1, "their ends are stored", 30)
         worker.kill()
-    last = project.run_worker(timeout_s=30)
-    assert last.close_reason == "finished"
+    project.run_to_end(timeout_s=30)
     assert project.count("leaf") == {f"/p/{number}": 1 for number in range(2, 22)}
     assert project.count("listing") == {"-": 1}

@@ -92,8 +92,7 @@ def test_a_host_that_is_longer_than_any_is_dropped(
 ) -> None:
     """Before its fingerprint, which would take seconds of the worker; nobody could send it."""
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=LONG_HOST)
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=30)
     assert project.count() == {"/plain?s=0": 1}
     assert "is dropped: its host has more than 1,000 characters" in worker.text
     assert worker.stats.get("dq/failed", 0) == 0
@@ -104,8 +103,7 @@ def test_a_priority_of_another_type_loses_nothing(
 ) -> None:
     """True counts as 1; None cannot be stored and stays in the worker; what is too large is clamped."""
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=PRIORITIES)
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/true?s=0", "/none?s=0", "/huge?s=0", "/plain?s=0"], 1)
     assert "Redis does not answer" not in worker.text
 
@@ -118,8 +116,7 @@ def test_a_local_request_may_yield_itself_again(
     Also one of a class that Scrapy cannot copy.
     """
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=POLLING)
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=30)
     assert project.count("poll") == {"/poll?s=0": 4, "/poll?s=0&other": 4}
     assert worker.stats["dq/acked"] == 1
 

@@ -15,6 +15,7 @@ from support.tree_site import TreeSite
 from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
 
+Begin = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
@@ -79,8 +80,7 @@ def test_a_slow_domain_does_not_slow_down_the_others(
             "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
         },
     )
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    project.run_to_end(timeout_s=30)
     assert len(project.count()) == 50
     slow, quick = times(site, "127.0.0.1"), times(site, "127.0.0.2")
     done_s = max(quick) - min(slow)
@@ -123,18 +123,10 @@ def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together
     assert all(third - first >= 0.09 for first, third in zip(asked, asked[2:], strict=False))
 
 
-def test_the_limits_of_the_latest_worker_apply_to_all(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_the_limits_of_the_latest_worker_apply_to_all(begin: Begin) -> None:
     """It says so; one that joins with the same limits changes nothing."""
-    site = start_site(pages=1)
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(*lines),
-        settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4},
-    )
+    site, project = begin(spider(*lines), settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4})
     first = project.start_worker()
     wait_until(lambda: len(site.log()) > 5, "the first one is under way", 20)
     same = project.start_worker()
@@ -149,23 +141,17 @@ def test_the_limits_of_the_latest_worker_apply_to_all(
         assert worker.running
 
 
-def test_the_download_slot_of_the_meta_is_the_partition(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_the_download_slot_of_the_meta_is_the_partition(begin: Begin) -> None:
     """Two slots at one host, each with limits of its own."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(
+    site, project = begin(
+        spider(
             'for n in range(4): yield request("127.0.0.1", f"/seldom/{n}?s=0", download_slot="seldom: äöü")',
             'for n in range(20): yield request("127.0.0.1", f"/often/{n}?s=0", download_slot="often")',
             'for n in range(20): yield request("127.0.0.1", f"/host/{n}?s=0")',
         ),
         settings={"DQ_DOMAIN_LIMITS": {"seldom: äöü": {"delay": 0.4}}},
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    project.run_to_end(timeout_s=20)
     assert len(project.count()) == 44
     seldom = times(site, "127.0.0.1", "/seldom/")
     assert min(gaps(seldom)) >= 0.36
@@ -185,20 +171,15 @@ COPYING = """
 """
 
 
-def test_a_redirect_waits_in_the_partition_of_where_it_leads(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_redirect_waits_in_the_partition_of_where_it_leads(begin: Begin) -> None:
     """Also a request that a callback makes with the meta of its page: the limits of each host are kept."""
-    site = start_site(pages=1, hosts=HOSTS)
     limits = {"127.0.0.2": {"delay": 0.3}, "127.0.0.3": {"delay": 0.4}}
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=(SPIDER + COPYING) % "\n".join(f"        {line}" for line in REDIRECTED),
+    site, project = begin(
+        (SPIDER + COPYING) % "\n".join(f"        {line}" for line in REDIRECTED),
         settings={"DQ_DOMAIN_LIMITS": limits},
+        hosts=HOSTS,
     )
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    project.run_to_end(timeout_s=30)
     for host, limit in limits.items():
         between = gaps(times(site, host))
         assert len(between) == 4
@@ -206,19 +187,14 @@ def test_a_redirect_waits_in_the_partition_of_where_it_leads(
 
 
 def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_continues(
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
+    begin: Begin,
     look: Look,
     reasons: Reasons,
     errors: Errors,
 ) -> None:
     """10 kB, control characters: no stuck partition; a slot that is not text is converted."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(
+    _, project = begin(
+        spider(
             'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
             'yield request("127.0.0.1", "/control?s=0", download_slot="a\\n\\x1b[31mb")',
             'yield request("127.0.0.1", "/zero?s=0", download_slot="a\\0b")',
@@ -226,10 +202,9 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_c
             'yield request("127.0.0.1", "/long-local?s=0", download_slot="x" * 10_000, dq_local=True)',
             'yield request("127.0.0.1", "/number?s=0", download_slot=5)',
             'yield request("127.0.0.1", "/good?s=0")',
-        ),
+        )
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(["/long-local?s=0", "/number?s=0", "/good?s=0"], 1)
     told = sorted(reasons(project))
     assert len(told) == look(project).census.dead == worker.stats["dq/buried"] == 4
@@ -241,21 +216,15 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_c
     assert errors(worker) == []
 
 
-def test_without_partitions_any_slot_will_do(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
-    site = start_site(pages=1)
-    project = make_project(
-        [site.url("")],
-        redis_url=redis_url,
-        spider=spider(
+def test_without_partitions_any_slot_will_do(begin: Begin) -> None:
+    _, project = begin(
+        spider(
             'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
             'yield request("127.0.0.1", "/good?s=0")',
         ),
         settings={"DQ_PARTITION_BY": "none"},
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(["/long?s=0", "/good?s=0"], 1)
 
 
@@ -327,8 +296,7 @@ def test_retry_after_is_capped(
     """By DQ_RETRY_AFTER_MAX; 0 ignores it."""
     site, clock = start_site(pages=1, hosts=HOSTS), Stopwatch()
     project = retry_after_project(redis_url, make_project, site, DQ_RETRY_AFTER_MAX=most)
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=30)
     busy, retried = times(site, "127.0.0.1", "/busy")
     assert most - 0.02 <= retried - busy < 1.9 + clock.stalled_s
     assert worker.stats.get("dq/retry_after") == stat
@@ -373,8 +341,7 @@ def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_t
 
     def crawled(**settings: Any) -> dict[str, int]:
         before = site.hits()
-        worker = project.run_worker(settings=settings, timeout_s=20)
-        assert worker.close_reason == "finished"
+        project.run_to_end(settings=settings, timeout_s=20)
         return dict(site.hits() - before)
 
     again = {"/again?s=0": 1}
@@ -405,8 +372,7 @@ def test_seen_that_was_kept_otherwise_is_refused(
     for words in (kinds, "DQ_SEEN_TTL", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START"):
         assert words in refusal
     assert site.hits() == hits
-    afresh = project.run_worker(settings=second | {"SCHEDULER_FLUSH_ON_START": True}, timeout_s=20)
-    assert afresh.close_reason == "finished"
+    project.run_to_end(settings=second | {"SCHEDULER_FLUSH_ON_START": True}, timeout_s=20)
     assert site.hits() - hits == dict.fromkeys(site.paths, 1)
 
 

@@ -44,8 +44,7 @@ def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(
         redis_url=redis_url,
         settings=THEIRS | {"CONCURRENT_REQUESTS": 1, "LOG_LEVEL": "DEBUG"},
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     assert [event.path for event in project.events() if event.event == "done"] == [
         f"/p/{k}" for k in range(20)
     ]
@@ -78,8 +77,7 @@ def test_a_dupefilter_of_scrapy_redis_is_replaced_with_a_warning(
     project = make_project(
         [site.start_url], redis_url=redis_url, spider=spider, settings={"DUPEFILTER_CLASS": named}
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(site.paths, 1)
     [said] = lines(worker, "WARNING")
     assert named in said

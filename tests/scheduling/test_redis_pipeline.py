@@ -73,8 +73,7 @@ def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
     project = make_project(
         [site.start_url], redis_url=redis_url, settings={"ITEM_PIPELINES": PIPELINES} | settings
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     key = "stream of " + project.name if "REDIS_ITEMS_KEY" in settings else project.name + ":items"
     assert stored(client, key) == dict.fromkeys(site.paths, 1)
     assert project.count("item") == dict.fromkeys(site.paths, 1)
@@ -138,8 +137,7 @@ def test_what_a_killed_worker_had_not_stored_is_scraped_again(
     worker.kill()
     proxy.pass_through()
     assert len(stored(client, key)) < 80
-    last = project.run_worker(timeout_s=30)
-    assert last.close_reason == "finished"
+    project.run_to_end(timeout_s=30)
     assert stored(client, key).keys() == site.paths
     client.delete(key)
 
@@ -224,8 +222,7 @@ def test_a_pipeline_of_ones_own_chooses_the_key_and_a_bad_item_fails_alone(
     )
     keys = [f"{project.name}:items:{kind}" for kind in range(3)]
     client.set(keys[2], "mine")
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     assert len(project.count()) == 30
     assert stored(client, keys[0]).keys() == {f"/p/{k}" for k in range(0, 30, 3)}
     assert stored(client, keys[1]).keys() == {f"/p/{k}" for k in range(1, 30, 3) if k != 7}
@@ -256,8 +253,7 @@ def test_a_serializer_of_ones_own_makes_text_or_bytes(
         spider=OWN_ITEMS,
         settings={"ITEM_PIPELINES": PIPELINES, "REDIS_ITEMS_SERIALIZER": path},
     )
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     assert len(stored(client, project.name + ":items")) == 5 - fails
     assert worker.text.count("REDIS_ITEMS_SERIALIZER returned a int") == fails
     client.delete(project.name + ":items")
@@ -290,8 +286,7 @@ def test_items_go_to_the_embedded_redis_if_none_is_named(
     """It is one with the scheduler's, in the same process; the last of both to leave stops it."""
     site = start_site(pages=20)
     project = make_project([site.start_url], settings={"ITEM_PIPELINES": PIPELINES})
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=30)
     assert worker.stats["dq/items/stored"] == 20
     assert worker.text.count("Embedded Redis: started") == 1
     assert worker.text.count("Embedded Redis: stopped") == 1

@@ -79,8 +79,7 @@ def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
         json.dumps({"url": site.url("/p/38"), "query": "x y", "n": 1}),
         json.dumps({"url": site.url("/p/37"), "method": "post", "field": ["1", "2"]}),
     )
-    worker = project.run_worker()
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end()
     hits = site.hits()
     assert set(hits) == {*(f"/p/{k}" for k in range(40)), "/p/38?query=x+y&n=1"}
     assert worker.stats["dq/fed"] == 4
@@ -174,8 +173,7 @@ def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     )
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
-    worker = project.run_worker()
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end()
     assert len(targets(site)) == len(BAD)
     assert worker.stats["dq/buried"] == len(BAD)
     found = reasons(project)
@@ -311,8 +309,7 @@ def test_a_plain_spider_waits_for_the_idle_time(
     site = start_site(pages=3)
     settings = {"SCHEDULER_IDLE_BEFORE_CLOSE": 1}
     project = make_project([site.start_url], redis_url=redis_url, settings=settings)
-    worker = project.run_worker()
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end()
     assert "Nothing was fed for 1 s" in worker.text
     assert worker.stats["elapsed_time_seconds"] >= 1
     assert look(project).phase == "finished"

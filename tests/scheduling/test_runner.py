@@ -159,8 +159,7 @@ def test_a_spider_idle_handler_may_add_requests(
     """A request from spider_idle, and one from a timer during DontCloseSpider, open the run again."""
     site = start_site(pages=5)
     project = make_project([site.start_url], redis_url=redis_url, spider=IDLE)
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     order = [(e.event, e.path) for e in project.events() if e.event in ("idle", "done")]
     assert order[5:] == [
         ("idle", "1"),

@@ -37,8 +37,7 @@ def test_closespider_limits_leave_a_crawl_that_resumes(
         left = look(project)
         assert (left.phase, left.members, left.census.in_flight) == ("open", [], 0)
         assert left.census.waiting > 0
-    last = project.run_worker(timeout_s=20)
-    assert last.close_reason == "finished"
+    last = project.run_to_end(timeout_s=20)
     assert "resumed run 0" in last.text
     assert project.count() == dict.fromkeys(site.paths, 1)
 

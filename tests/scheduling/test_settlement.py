@@ -278,8 +278,7 @@ def test_closespider_in_the_middle_of_a_callback_gives_the_page_back(
     assert (left.phase, left.census.in_flight, left.members) == ("open", 0, [])
     assert left.census.waiting == 51 - left.census.done
 
-    second = project.run_worker(timeout_s=20)
-    assert second.close_reason == "finished"
+    second = project.run_to_end(timeout_s=20)
     assert "resumed run 0" in second.text
     assert project.count() == dict.fromkeys(site.paths, 1)
     assert project.count("start")["/p/0"] == 2
@@ -359,8 +358,7 @@ def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
 
     wait_until(only_the_pages_are_left, "all children are done", 20)
     first.kill()
-    second = project.run_worker(timeout_s=30)
-    assert second.close_reason == "finished"
+    second = project.run_to_end(timeout_s=30)
     kinds = ("generator", "list", "async")
     assert project.count("start") == {f"/{kind}?s=0": 2 for kind in kinds}
     expected = {f"/{kind}/{number}?s=0": 1 + (number == 2) for kind in kinds for number in (1, 2, 3)}
@@ -506,7 +504,6 @@ def test_a_local_request_that_waits_is_not_done_when_it_is_downloaded_meanwhile(
     site = start_site(pages=3)
     busy = {"CONCURRENT_REQUESTS": 1}
     project = make_project([site.start_url], redis_url=redis_url, spider=DOWNLOADS_WHAT_WAITS, settings=busy)
-    worker = project.run_worker(timeout_s=30)
-    assert worker.close_reason == "finished"
+    project.run_to_end(timeout_s=30)
     assert project.count("looked") == {"at it": 1}
     assert set(project.count()) == {"/p/1", "/p/2?delay=0.5"}

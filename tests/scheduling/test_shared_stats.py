@@ -104,8 +104,7 @@ def test_under_scrapys_scheduler_it_is_scrapys_collector(
     """Nothing is shared, no Redis is needed, no warning comes."""
     site = start_site(pages=10)
     project = make_project([site.start_url], redis_url="redis://127.0.0.1:9", settings=SHARED | settings)
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
+    worker = project.run_to_end(timeout_s=20)
     assert worker.stats["item_scraped_count"] == 10
     assert "Deprecat" not in worker.text
     assert "ERROR" not in worker.text

@@ -40,8 +40,7 @@ class ProjectSpider(TreeSpider):
 def sent(project: Project, settings: dict[str, Any]) -> list[str]:
     """Crawl once; return the pages in the order in which they came."""
     before = len(project.events())
-    worker = project.run_worker(settings=settings, timeout_s=60)
-    assert worker.close_reason == "finished"
+    project.run_to_end(settings=settings, timeout_s=60)
     return [event.path for event in project.events()[before:] if event.event == "done"]
 
 

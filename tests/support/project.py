@@ -130,6 +130,12 @@ class Project:
         worker.wait(timeout_s)
         return worker
 
+    def run_to_end(self, **options: Any) -> Worker:
+        """Run a worker, which must close as finished; *options* as for `run_worker`."""
+        worker = self.run_worker(**options)
+        assert worker.close_reason == "finished", worker.text
+        return worker
+
     def wait(self, timeout_s: float = 60.0) -> list[str | None]:
         """Wait for all workers ever started here, within one deadline; return their close reasons."""
         return wait_all(self.workers, timeout_s)
