@@ -135,8 +135,6 @@ class Command(ScrapyCommand):
         except KeyboardInterrupt:
             self.exitcode = FAILED
             _say(subcommand, "interrupted")
-        except BrokenPipeError:
-            self.exitcode = FAILED  # the reader has closed the pipe: no message
 
 
 def _say(subcommand: Subcommand, text: str) -> None:

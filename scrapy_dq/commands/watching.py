@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -87,15 +86,12 @@ def _look(place: Place, progress: Progress) -> dict[str, Any]:
 
 @contextmanager
 def _ended_quietly() -> Iterator[None]:
-    """Treat Ctrl-C, SIGTERM and a closed pipe as the normal end of a command that has no other end."""
+    """Treat Ctrl-C and SIGTERM as the normal end of a command that has no other end."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:
-        # Python would fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from scrapy_dq.frontier.admin.overview import Overview, peek
-from scrapy_dq.frontier.errors import explain, passes
+from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 
 EVERY_S = 0.5
@@ -47,14 +47,11 @@ class Monitor:
         """Read the state once; an error is stored in `problem`."""
         at = time.monotonic()
         try:
-            self.overview, self.problem = peek(self._client, self._crawl), ""
+            with as_unavailable():
+                self.overview, self.problem = peek(self._client, self._crawl), ""
             self.at = at
         except FrontierError as error:
             self.problem = str(error)
-        except Exception as error:
-            if not passes(error):
-                raise
-            self.problem = explain(error)
 
     def _look_on(self) -> None:
         while True:

@@ -13,8 +13,7 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.factory import frontier_of
 from scrapy_dq.frontier.admin.flush import flush
 from scrapy_dq.frontier.admin.overview import peek, run_name
-from scrapy_dq.frontier.errors import explain, passes
-from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.settings import Config
 
 LONGEST_RUN_NAME = 1_000
@@ -47,7 +46,7 @@ async def _prepare(connection: Connection, config: Config) -> None:
 
 
 def run_name_for(client: Any, config: Config) -> str:
-    """Return the DQ_RUN_NAME for the workers.
+    """Return the DQ_RUN_NAME for the workers, if the settings have none.
 
     With a name, a worker that joins late, or is restarted when the run ends, finds the run finished and does
     not start the next one. A run that is continued keeps its name, if it has one.
@@ -55,15 +54,9 @@ def run_name_for(client: Any, config: Config) -> str:
     Raises:
         FrontierUnavailable, FrontierRefused: Redis does not answer, or refuses.
     """
-    if config.run_name:
-        return config.run_name
-    try:
+    with as_unavailable():
         name = run_name(client, config.crawl) if peek(client, config.crawl).phase == "open" else ""
         # It becomes part of a command line, whose length is limited, and it is untrusted.
         if name and name.isprintable() and len(name) <= LONGEST_RUN_NAME:
             return name
-    except Exception as error:
-        if passes(error):
-            raise FrontierUnavailable(explain(error)) from error
-        raise
     return f"crew-{uuid.uuid4().hex[:12]}"

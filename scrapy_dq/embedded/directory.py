@@ -106,10 +106,9 @@ class RedisDirectory:
 
     def use_is_current(self) -> bool:
         """Tell whether others see our use: the directory may have been deleted since."""
-        if self._use is None:
-            return False
-        with suppress(OSError):
-            return os.path.samestat(os.fstat(self._use), os.stat(self.path / USERS_LOCK))
+        if self._use is not None:
+            with suppress(OSError):
+                return os.path.samestat(os.fstat(self._use), os.stat(self.path / USERS_LOCK))
         return False
 
     def is_last_user(self) -> bool:

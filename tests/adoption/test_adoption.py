@@ -8,6 +8,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 
 from adoption.conftest import Case
 from scrapy_dq import scrapy_redis
+from scrapy_dq.adoption import source
 from scrapy_dq.adoption.source import BadSource
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from unit.test_serializer import OWN_JSON
 
@@ -221,6 +224,15 @@ def test_a_trusted_serializer_that_unpickles_is_not_used_to_read(case: Case) -> 
     assert [request.url for request in case.serve(**settings)] == [url(0)]
 
 
+def test_a_trusted_serializer_that_writes_no_pickles_reads_the_queue(case: Case) -> None:
+    """What it is, is not known; that it is trusted is said by DQ_TRUST_PICKLE."""
+    own = SimpleNamespace(dumps=OWN_JSON.dumps, loads=lambda data: json.loads(data))
+    case.theirs("PriorityQueue", own).push(Request(url(1)))
+    settings = {"SCHEDULER_SERIALIZER": own, "DQ_TRUST_PICKLE": True}
+    assert case.adopt(settings, trust_pickle=False).counts.adopted == 1
+    assert [request.url for request in case.serve(**settings)] == [url(1)]
+
+
 @pytest.mark.parametrize("queue_class", [None, "scrapy_redis.queue.PriorityQueue", "mine.Queue"])
 def test_a_list_needs_to_be_told_how_it_was_served(queue_class: str | None, case: Case) -> None:
     """The key itself does not say it; the refusal names both."""
@@ -258,6 +270,46 @@ def test_a_key_of_another_type_is_refused(suffix: str, says: str, case: Case) ->
     with pytest.raises(BadSource, match=rf"{suffix}' is a string.*{says}"):
         case.adopt()
     assert case.look().phase == "absent"
+
+
+def test_a_key_that_the_user_may_not_read_is_named(case: Case) -> None:
+    case.push(pages(1))
+    case.client.execute_command("ACL", "SETUSER", case.name, "on", ">pw", "~other:*", "+@all")
+    url = case.url.replace("redis://", f"redis://{case.name}:pw@")
+    with pytest.raises(FrontierRefused, match=f"denies access to '{case.queue_key}'"):
+        case.adopt({"REDIS_URL": url})
+
+
+@pytest.mark.parametrize("patience_s", [30.0, 0.0])
+def test_a_read_without_an_answer_is_repeated_for_a_while(
+    case: Case, start_proxy: Callable[[str], RedisProxy], monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    monkeypatch.setattr(source, "PATIENCE_S", patience_s)
+    case.push(pages(1))
+    proxy = start_proxy(case.url)
+    proxy.cut_next_reply("TYPE")
+    if patience_s:
+        assert case.adopt({"REDIS_URL": proxy.url}).counts.adopted == 1
+    else:
+        with pytest.raises(FrontierUnavailable):
+            case.adopt({"REDIS_URL": proxy.url})
+        assert case.look().phase == "absent"
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [("%(name)s:urls", ["{}:urls"]), (["%(spider)s:a", "b"], ["{}:a", "b"]), ("%(spyder)s", None), (7, None)],
+)
+def test_a_spider_may_name_its_own_start_keys(
+    case: Case, monkeypatch: pytest.MonkeyPatch, own: Any, expected: list[str] | None
+) -> None:
+    monkeypatch.setattr(type(case.spider()), "redis_key", own, raising=False)
+    if expected:
+        found = [found.key for found in case.adopt().start_urls]
+        assert found == [key.format(case.name) for key in expected]
+    else:
+        with pytest.raises(BadSource, match=r"redis_key = .*: expected the name of a key, or several"):
+            case.adopt()
 
 
 def test_keys_come_from_the_settings_or_the_options(case: Case) -> None:

@@ -19,6 +19,11 @@ from scrapy import Request
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.queue import FifoQueue, PriorityQueue
 
+from adoption.conftest import Case
+from scrapy_dq.adoption.source import Found
+from scrapy_dq.adoption.takeover import Report
+from scrapy_dq.commands.adopt import _advice
+from scrapy_dq.factory import config_of
 from scrapy_dq.frontier import keys, peek
 from support.project import Project
 from support.scrapy_redis_crawl import SCRAPY_REDIS, Ended, run_dq, run_dq_each
@@ -133,6 +138,7 @@ def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> 
         f"{project.name}:requests", {pickle.dumps(os.getcwd): 0, b"junk": 0, pickle.dumps(os.getpid): 0}
     )
     client.rpush(f"{project.name}:start_urls", "x", "y")
+    client.sadd(f"{project.name}:dupefilter", "none")
     done = run_dq(
         project, "adopt", project.name, "--trust-pickle", "-s", f"SCHEDULER={SCRAPY_REDIS['SCHEDULER']}",
         "-s", "SCHEDULER_FLUSH_ON_START=True", "-s", "DQ_ORDER=fifo", "--delete-source",
@@ -140,7 +146,8 @@ def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> 
     assert done.returncode == 0, done.stderr
     assert client.exists(f"{project.name}:requests")  # what cannot be read can only be repaired from there
     for row in (
-        "requests adopted 1,200", "already seen 0", "dead letters 3", "fingerprints 1,200",
+        "requests adopted 1,200", "already seen 0", "dead letters 3", "fingerprints 1,201",
+        "skipped, not fingerprints of scrapy-redis 0.9 1",
         f"start URLs, left in {project.name}:start_urls 2",
     ):  # fmt: skip
         assert row in [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -155,6 +162,28 @@ def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> 
     ):
         assert text in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_what_is_not_as_it_should_be_is_told(redis_url: str) -> None:
+    """With what to do about it."""
+    case = Case(redis_url, "books")
+    crawler = case.crawler()
+    queue = Found("books:requests", "zset", 3)
+    report = Report("here", config_of(crawler), queue, Found("books:dupefilter", "set", 3), [], "priority")
+    report.changed, report.disturbed, report.counts.cut = True, True, 7
+    told = " ".join(_advice(report, crawler, ""))
+    assert "books:requests changed meanwhile: a scrapy-redis worker is running. Stop it" in told
+    assert "Redis lost its newest data meanwhile" in told
+    assert "Of 7 dead letters, only the beginning is kept." in told
+    case.client.close()
+
+
+def test_an_embedded_redis_that_was_searched_is_named(make_project: Callable[..., Project]) -> None:
+    """scrapy-redis would have looked elsewhere."""
+    project = make_project([])
+    done = run_dq(project, "adopt", project.name)
+    assert done.returncode == 1
+    assert "its embedded one was searched" in " ".join(done.stdout.split())
 
 
 def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:

@@ -58,6 +58,12 @@ def test_what_occurs_twice_comes_back_as_one() -> None:
     assert again[0] is again[1]
 
 
+def test_a_mark_is_taken_back_as_pickle_does_it() -> None:
+    """With the instruction that also takes back a value."""
+    assert pickle.loads(b"N(0.") is None
+    assert read(b"N(0.") is None
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_dict_of_a_request_comes_back(protocol: int) -> None:
     request = Request("http://example.com/é?a=b", headers={"A": ["b", "c"]}, body=b"\xff\0", meta={"s": {1}})
@@ -293,6 +299,7 @@ def test_what_only_announces_takes_no_memory(harmless: bytes) -> None:
         b"(1.",
         b"t.",
         b"R.",
+        b"]](a1.",
         b"g9\n.",
         b"{}",
         b"\x80",

@@ -106,6 +106,9 @@ def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker)
     assert sorted(worker.take(9)) == [0, 1, 2]
     finding = dq.found("doctor", "--audit")["findings"][-1]
     assert finding["text"] == "2 requests, or keys, of this run were deleted or evicted"
+    assert "2 requests, or keys, were deleted or evicted" in dq.text("status", "--no-rate")
+    of_none = dq.found("doctor", "--audit", "--crawl", "none")
+    assert "crawl" not in [each["what"] for each in of_none["findings"]]
 
 
 def test_repair_needs_a_crawl(dq: Any) -> None:

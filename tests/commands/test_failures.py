@@ -129,6 +129,8 @@ def test_an_untrusted_record_hides_no_other(
     for name, found in shown.items():
         assert dq.found(name) == found
         assert dq.text(name)
+        with pytest.raises(CommandError, match=r"has no .* 0{24}"):
+            dq.text(name, "0" * 24)
     live.redis.hdel(live.key("dead"), b"\0" * 12)
     live.redis.lpop(live.key("failed"))
 

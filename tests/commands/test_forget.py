@@ -45,6 +45,7 @@ def test_a_file_says_which_requests(dq: Any, tmp_path: Path, worker: HandWorker)
     assert push.file(f"{HOST}/1", slot, f"{HOST}/2")["known"] == 1
     found = dq.found("forget", "pushed", "--file", str(file), "--strict", **SPIDERS)
     assert (found["forgotten"], found["bad"]) == (1, 1)
+    assert "invalid  1" in dq.text("forget", "pushed", "--file", str(file), **SPIDERS)
 
 
 def test_more_than_one_call_takes(dq: Any, tmp_path: Path, worker: HandWorker) -> None:

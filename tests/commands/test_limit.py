@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from scrapy_dq.commands.subcommand import CommandError
-from support.live_frontier import HandWorker, limited, numbers, put, puts, release
+from scrapy_dq.frontier.admin import control
+from scrapy_dq.frontier.admin.control import limit
+from support.live_frontier import HandWorker, LiveFrontier, limited, numbers, put, puts, release
 
 HOST = "a.example"
 A = HOST.encode()
@@ -148,3 +150,19 @@ def test_a_finished_run_has_no_limits_any_more(dq: Any, worker: HandWorker) -> N
             CommandError, match="the run is finished: the next run uses the limits of the settings"
         ):
             dq.text("limit", HOST, *words)
+
+
+def test_a_crawl_that_is_deleted_meanwhile_gets_no_limit(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it begin again by it."""
+    worker.exchange(*puts(A, 1))
+
+    def deleted(*args: Any, **options: Any) -> Any:
+        live.redis.delete(*live.redis.keys(f"{live.key('')}*".replace("{", "[{]")))
+        return limit(*args, **options)
+
+    monkeypatch.setattr(control, "limit", deleted)
+    with pytest.raises(CommandError, match="there is no crawl"):
+        dq.text("limit", HOST, "--delay", "1")
+    assert not live.key_names()

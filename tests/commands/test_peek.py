@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import msgpack
 import pytest
 from msgpack import ExtType
+from scrapy import Request, Spider
 
-from scrapy_dq.codec.formats import REQUEST, SERIALIZED
+from scrapy_dq.codec import Codec
+from scrapy_dq.codec.formats import ITEM, PAYLOAD, REQUEST, SERIALIZED
 from scrapy_dq.codec.shown import shown
 from scrapy_dq.frontier.admin.backlog import upcoming
 from scrapy_dq.frontier.model import Order
@@ -75,6 +78,11 @@ def test_a_partition_that_rests_is_reported_with_its_time(dq: Any, live: LiveFro
     (first, *_) = dq.found("peek")
     assert first["where"] == "resting"
     assert 90 < first["wait_s"] <= 100
+
+
+def test_days_are_told_as_such(dq: Any, worker: HandWorker) -> None:
+    worker.exchange(put(1, payload=stored("http://a/"), due_in=200_030))
+    assert "2 d 7 h" in dq.text("peek")
 
 
 def test_nothing_waits(dq: Any, worker: HandWorker) -> None:
@@ -145,6 +153,21 @@ def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker
     assert {entry["request"]["kind"] for entry in dq.found("peek")} == {"unreadable", "request"}
 
 
+def test_what_is_no_request_is_told_by_its_kind(dq: Any, worker: HandWorker) -> None:
+    """A start URL that was fed, an item of a Queue, and what a serializer has written."""
+    item = msgpack.packb({"a": 1})
+    payloads = (bytes((PAYLOAD,)) + b"http://x/", bytes((ITEM,)) + item, bytes((SERIALIZED,)) + b"{}")
+    worker.exchange(*[put(n, payload=payload) for n, payload in enumerate(payloads)])
+    assert [entry["request"] for entry in reversed(dq.found("peek"))] == [
+        {"kind": "fed", "payload": "http://x/"},
+        {"kind": "item", "item": {"a": 1}},
+        {"kind": "serialized", "payload": "{}"},
+    ]
+    text = dq.text("peek")
+    for part in ("(fed: http://x/)", "(item: {'a': 1})", "(serialized: {})"):
+        assert part in text
+
+
 def entry_of(meta: Any) -> bytes:
     return bytes((REQUEST,)) + msgpack.packb({1: "http://x/", 8: meta})
 
@@ -188,17 +211,23 @@ def test_what_json_has_not_is_shown_in_its_place(name: str) -> None:
         b"",
         b"\x01",
         b"\x01\xc1",
+        b"\x01\x90",
         entry_of(nested(500)),
         entry_of(ExtType(5, b"\x01")),
         entry_of("x" * 10_000),
     ],
-    ids=["empty", "no map", "no msgpack", "deep", "no instance", "large"],
+    ids=["empty", "nothing", "no msgpack", "no map", "deep", "no instance", "large"],
 )
 def test_what_cannot_be_read_is_shown_with_its_reason(payload: bytes) -> None:
     """And never raised."""
     found = shown(payload, 10_000)
     assert found["kind"] == "unreadable"
     assert found["bytes"] == len(payload)
+
+
+def test_other_values_are_shown_as_python_writes_them() -> None:
+    stored = Codec(Spider("s")).encode(Request("http://x/", meta={"x": Decimal("1.50")}))
+    assert shown(stored, 1000)["meta"] == {"x": "1.50"}
 
 
 def test_what_a_serializer_has_written_is_not_read() -> None:

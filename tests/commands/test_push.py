@@ -384,7 +384,21 @@ def test_a_crawl_that_is_typed_must_be_there(push: Push, live: LiveFrontier, wor
 @pytest.fixture
 def unnamed(push: Push, live: LiveFrontier) -> Callable[..., Any]:
     """Return a push to the spider's crawl as its settings name it, without --crawl."""
-    return lambda *words: push.text(*words, "--crawl", "", DQ_CRAWL=live.crawl)
+    return lambda *words, **settings: push.text(*words, "--crawl", "", DQ_CRAWL=live.crawl, **settings)
+
+
+class ByNumber:
+    def fingerprint(self, request: Request) -> bytes:
+        if request.url.endswith("/none"):
+            raise LookupError("it has no number")
+        return request.url.encode()
+
+
+def test_a_fingerprinter_that_fails_makes_a_bad_line(unnamed: Callable[..., str], push: Push) -> None:
+    """It is the project's own."""
+    own = f"{__name__}.ByNumber"
+    assert "invalid          1" in unnamed(f"{HOST}/none", REQUEST_FINGERPRINTER_CLASS=own)
+    assert push.dq.said[0].endswith("LookupError: it has no number")
 
 
 def test_a_crawl_that_is_absent_begins(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
@@ -432,5 +446,7 @@ def test_a_run_that_began_meanwhile_is_reported() -> None:
     seen = Overview("open", "epoch", 0, Census(workers=1), [Member("worker", {}, False, 0)])
     options = argparse.Namespace(spider="pushed", crawl="", spargs=[], json=False)
     assert list(_advice(Pushed(requests=1, run=0), seen, False, options)) == []
+    (told,) = _advice(Pushed(disturbed=True), seen, False, options)
+    assert told.startswith("Redis lost its newest data meanwhile")
     first, *_ = _advice(Pushed(requests=1, run=1), seen, False, options)
     assert first.startswith("Run 1 starts with them")

@@ -124,6 +124,9 @@ def test_a_clear_says_that_some_is_left(
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
     with pytest.raises(CommandError, match=r"is still in Redis: run this again"):
         dq.text("clear", "--yes")
+    monkeypatch.setattr("scrapy_dq.commands.clear.SWEEP_S", 0.05)
+    with pytest.raises(CommandError, match=r"some is left after 0.05 s: run this again"):
+        dq.text("clear")
     assert live.key_names() == {"discarded"}
 
 

@@ -40,6 +40,17 @@ def test_they_say_which_workers_were_notified(dq: Any, worker: HandWorker) -> No
     assert dq.status == DONE
 
 
+@pytest.mark.parametrize("seconds", ["x", "-1", "inf", "nan"])
+def test_seconds_that_are_none_are_typed_wrongly(
+    dq: Any, live: LiveFrontier, worker: HandWorker, capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    """Nobody is told anything."""
+    with pytest.raises(SystemExit):
+        dq.text("pause", f"--wait={seconds}")
+    assert "expected seconds, 0 or more" in capsys.readouterr().err
+    assert dq.found("status", "--no-rate")["hold"] == ""
+
+
 def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
     """After the seconds given: exit status 1, and what is left."""
     worker.exchange(put(1), want=1)

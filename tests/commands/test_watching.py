@@ -26,6 +26,7 @@ from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 from support.project import Project
+from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.terminal import Terminal
 from support.waiting import wait_until
@@ -97,6 +98,13 @@ def test_an_outage_is_reported_and_outlived(
         meanwhile(server.kill, server.start)
         lines = dq_at(server.url).lines("status", "--watch")
     assert [line[8:20] for line in lines] == [" 0 of 1, 0 f", " Redis does ", " 0 of 1, 0 f"]
+
+
+@pytest.mark.parametrize("seconds", ["x", "0", "inf"])
+def test_an_invalid_interval_is_refused(dq: Any, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    with pytest.raises(SystemExit):
+        dq.text("status", "--watch", "--every", seconds)
+    assert f"seconds, not '{seconds}'" in capsys.readouterr().err
 
 
 def test_what_cannot_succeed_from_the_beginning_is_a_failure(dq: Any, worker: HandWorker) -> None:
@@ -238,8 +246,8 @@ def in_terminal(project: Project, live: LiveFrontier) -> Iterator[Callable[..., 
     """Yield a function that watches the crawl in a terminal."""
     opened: list[Terminal] = []
 
-    def watch(**env: str) -> Terminal:
-        command = project.command("dq", "status", "--crawl", live.crawl, "--watch", "--every", "0.1")
+    def watch(*words: str, **env: str) -> Terminal:
+        command = project.command("dq", "status", "--crawl", live.crawl, "--watch", "--every", "0.1", *words)
         opened.append(Terminal(command, cwd=project.folder, env=project.environ() | env))
         return opened[-1]
 
@@ -263,6 +271,19 @@ def test_in_a_terminal_a_view_stays_in_place(
     assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")
     assert "Traceback" not in terminal.text
     assert "interrupted" not in terminal.text
+
+
+def test_the_view_outlives_an_outage(
+    in_terminal: Callable[..., Terminal], server: RedisServer, start_proxy: Callable[[str], RedisProxy]
+) -> None:
+    """Meanwhile it says how old it is."""
+    proxy = start_proxy(server.url)
+    terminal = in_terminal("-s", f"REDIS_URL={proxy.url}")
+    terminal.wait_for("pages/s")
+    proxy.refuse()
+    terminal.wait_for("This status is")
+    proxy.pass_through()
+    terminal.wait_for("pages/s")
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines(in_terminal: Callable[..., Terminal]) -> None:

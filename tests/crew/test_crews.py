@@ -110,9 +110,11 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
     assert crew.wait() == 1
     assert "only one of -o" in crew.err  # as in Scrapy
 
-    crew = here.crew("-w", "2", "-o", "items.jsonl", "-o", "items.csv", "-o", "items.json")
+    feeds = ("-o", "items.jsonl", "-o", "items.csv", "-o", "items.json")
+    crew = here.crew("-w", "2", *feeds, "-s", "DOWNLOAD_DELAY=0.001")
 
     assert crew.wait() == 0
+    assert "Warning: DOWNLOAD_DELAY = 0.001 applies to each worker separately" in crew.err
     assert repeats(here) == 0
     with here.feed.with_suffix(".csv").open(newline="") as rows:
         assert sorted(rows.read().split()) == sorted(["path", *here.site.paths])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -112,6 +113,21 @@ def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest
     assert synced[-1][1] == path.stat().st_size, "the last one is synced"
     assert len(synced) <= quiet + 2, "once"
     assert threading.get_ident() not in {thread for thread, *_ in synced}
+
+
+def test_a_disk_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Items go on to be written; no thread ends with a traceback."""
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    file: Any = UnbufferedFileFeedStorage(str(tmp_path / "feed.jsonl")).open(Spider("any"))
+    file.write(b"an item\n")
+    file.close()
+    wait_until(lambda: "feed.jsonl is not brought to the disk any more: [Errno 5]" in caplog.text, "a word")
 
 
 @pytest.mark.parametrize("closes", [True, False])

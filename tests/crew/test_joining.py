@@ -24,6 +24,17 @@ class NoBar:
     def advance(self, count: int) -> None: ...
 
 
+class Bar(NoBar):
+    left = 0
+
+    def begin(self, what: str, total: int) -> None:
+        assert what == "bytes of items.jsonl"
+        self.left = total
+
+    def advance(self, count: int) -> None:
+        self.left -= count
+
+
 class Feed:
     """A feed of JSON lines in a folder."""
 
@@ -254,6 +265,26 @@ def test_a_feed_with_invalid_json_is_reported_like_others(feed: Feed) -> None:
     with joining.held(), pytest.raises(CrewError, match=says):
         joining.join(THIS, NoBar(), lambda: None)
     assert feed.lines == ["[1, nonsense]"]
+
+
+def test_of_large_feeds_a_bar_is_shown(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scrapy_dq.crew.feeds.joining.SHOWN_BYTES", 6)
+    feed.target.write_text("0\n")
+    feed.write_part("1\n2\n")
+    joining, bar = feed.joining(), Bar()
+    with joining.held():
+        joining.join(THIS, bar, lambda: bar.left or pytest.fail("nothing was shown"))
+    assert bar.left == 0
+    assert feed.lines == ["0", "1", "2"]
+
+
+def test_a_folder_that_is_removed_again_and_again_is_given_up(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a file that is not there any more keeps nobody out."""
+    monkeypatch.setattr(os.path, "samestat", lambda *_: False)
+    with pytest.raises(CrewError, match="is removed again and again"), feed.joining().held():
+        pass
 
 
 def test_one_crew_at_a_time(feed: Feed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import shlex
 import signal
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scrapy import Spider
@@ -22,7 +25,8 @@ from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.stop_signals import SIGNALS, StopSignals
-from scrapy_dq.crew.worker_agent import WorkerAgent
+from scrapy_dq.crew.supervisor import Supervisor
+from scrapy_dq.crew.worker_agent import WorkerAgent, _ErrorRelay
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -103,6 +107,57 @@ def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: t
         with pytest.raises(OSError, match="nowhere"):
             WorkerProcess(1, ["/nowhere/scrapy"], tmp_path / "log", pipes[0], {})
     assert os.listdir("/proc/self/fd") == before
+
+
+class ViewOfOne:
+    """Fails as it shows something."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def show(self, crew: Supervisor) -> None:
+        self.process = crew.slots[0].process
+        if self.process:
+            raise RuntimeError("an unexpected error")
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+def supervised(tmp_path: Path, view: ViewOfOne, *command: str) -> Supervisor:
+    monitor: Any = SimpleNamespace(overview=None, problem="", at=0.0, look=lambda: None)
+    logs = [tmp_path / "log"]
+    return Supervisor(command, logs, {}, restarts=0, grace_s=0.1, monitor=monitor, view=view)
+
+
+def test_an_unexpected_error_leaves_no_worker_behind(tmp_path: Path) -> None:
+    """Nobody would know of them."""
+    view = ViewOfOne()
+    with pytest.raises(RuntimeError, match="an unexpected error"):
+        supervised(tmp_path, view, "sleep", "600").work(StopSignals())
+    assert view.process is not None
+    assert view.process.status == -signal.SIGTERM
+    (tmp_path / "log").unlink()
+    assert view.process.last_words() == []
+
+
+def test_a_worker_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    view = ViewOfOne()
+    supervised(tmp_path, view, "/nowhere/scrapy").work(StopSignals())
+    assert view.said[0].startswith("worker 1 cannot be started: [Errno 2]")
+    assert view.said[-1] == "No worker is left, and the run is not finished."
+
+
+def test_a_flood_of_errors_is_not_relayed(pipes: tuple[int, int]) -> None:
+    """The log has them all."""
+    ours, theirs = os.pipe()
+    relay, reader = _ErrorRelay(theirs), ipc.Reader(ours)
+    for number in range(20):
+        relay.handle(logging.makeLogRecord({"msg": f"error {number}", "levelno": logging.ERROR}))
+    os.close(theirs)
+    relayed = [report["error"] for report in reader.read()]
+    assert relayed[:5] == [f"error {number}" for number in range(5)]
+    reader.close()
 
 
 def test_the_command_line_goes_to_each_worker() -> None:

@@ -9,6 +9,8 @@ from support.project import PLAIN
 from support.scrapy_redis_crawl import run_dq, run_dq_each
 
 PASSWORD = "s3cr3t-w0rd"
+STORAGE = "tree_project.storage.Own"
+EXPORTER = "scrapy.exporters.PprintItemExporter"
 
 
 def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene]) -> None:
@@ -18,6 +20,9 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
     (here.project.folder / "folder.jsonl").mkdir()
     (here.project.folder / "notes.json").write_text("{'not': 'ours'}")
     (here.project.folder / "notes.csv").write_bytes(b"\x1f\x8b, no text\n")
+    (here.project.folder / "tree_project" / "storage.py").write_text(
+        "from scrapy.extensions.feedexport import FileFeedStorage\nclass Own(FileFeedStorage): ...\n"
+    )
     cases = [
         (["-o", "items.xml"], "parts in the format 'xml' cannot be joined"),
         (["-o", f"ftp://me:{PASSWORD}@there/items.csv"], "ftp://...@there/items.csv': each worker would"),
@@ -33,6 +38,13 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
         (["-s", "DQ_WORKER_TTL=x"], "DQ_WORKER_TTL"),
         (["-s", f"SCHEDULER={PLAIN['SCHEDULER']}"], "ADDONS = {"),
         (["-s", "REDIS_URL=", "-s", "DQ_REDIS_SERVER=/nowhere/redis-server"], "/nowhere/redis-server"),
+        (["-s", 'FEEDS={"a.jl": {"format": "none"}}'], "a feed cannot be written, as Scrapy says above"),
+        (["-s", 'FEEDS={"a.jl": {"format": "jl"}, "./a.jl": {"format": "jl"}}'], "two feeds are written to"),
+        (["-o", "%(none)s.csv"], "KeyError: 'none'"),
+        (["-o", "/proc/self/mem:json"], "nothing can be appended to /proc/self/mem: [Errno 5]"),
+        (["-o", "a.jl", "-s", f'FEED_STORAGES={{"": "{STORAGE}"}}'], "FEED_STORAGES has a class of its own"),
+        (["-o", "a.jl", "-s", f'FEED_EXPORTERS={{"jl": "{EXPORTER}"}}'], "FEED_EXPORTERS has a class of its"),
+        (["--log-dir", "notes.json"], "the workers' logs cannot be written"),
         (["-a", "x"], "-a takes NAME=VALUE"),
     ]
     for (words, says), done in zip(
@@ -49,7 +61,8 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
     assert f"did you mean {name!r}?" in near.stderr
     mixed = run_dq(here.project, "crawl", name, "-o", "-:jsonlines")
     assert "the output of the workers would mix on standard output. Either write it to a file" in mixed.stderr
-    assert run_dq(here.project, "crawl", name, "-w", "0").returncode == 2
+    for words in (["-w", "0"], ["--restarts", "-1"], ["--restarts", "x"]):
+        assert run_dq(here.project, "crawl", name, *words).returncode == 2
     assert here.done() == 0
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
+from scrapy_dq.commands.crawl import _join
 from scrapy_dq.commands.output.crawl_summary import Summary
 from scrapy_dq.commands.output.crawl_view import _line
+from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.monitor import Monitor
+from scrapy_dq.crew.redis_access import run_name_for
+from scrapy_dq.crew.stop_signals import StopSignals
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.model import Census, Hold
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold
+from scrapy_dq.settings import Config
+from support.waiting import free_port
 
 
 def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
@@ -77,3 +86,44 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
         summary.print_json()
         found = json.loads(capsys.readouterr().out)
         assert (found["failed"], found["dead"]) == (census.failed, census.dead)
+
+
+def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[str]) -> None:
+    """Why, and how many requests are left, if anybody knows."""
+
+    def interrupted(run: Run, bar: Any, stopped: Callable[[], None], *, took_part: bool) -> None:
+        stops.count += 1
+        stopped()
+
+    def broken(*args: Any, **options: Any) -> None:
+        raise CrewError("items.csv is not joined: no space")
+
+    crew, stops = crew_with(CENSUS), StopSignals()
+    crew.took_part, crew.finished = True, False
+    feeds: Any = [
+        SimpleNamespace(feed=SimpleNamespace(target="items.jsonl"), folder="items.jsonl.parts", join=join)
+        for join in (interrupted, broken)
+    ]
+    joined, unjoined = _join(feeds, crew, stops)
+    assert joined == []
+    options = argparse.Namespace(
+        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
+    )
+    for overview, left in ((crew.monitor.overview, "7 known requests are left. "), (None, "")):
+        crew.monitor.overview = overview
+        Summary(crew, "books", "redis", joined, unjoined, options).print()
+        told = capsys.readouterr().out
+        assert "\nitems.jsonl is not joined: interrupted. Its parts stay in items.jsonl.parts" in told
+        assert "\nitems.csv is not joined: no space\n" in told
+        assert f"\n{left}Continue with: " in told
+
+
+def test_a_redis_that_does_not_answer_is_told(crawl_name: str) -> None:
+    """As the crew begins, by an error; later the last state stays."""
+    with redis.Redis(port=free_port()) as client:
+        monitor = Monitor(client, crawl_name)
+        monitor.look()
+        assert monitor.problem.startswith("Redis does not answer (")
+        assert monitor.overview is None
+        with pytest.raises(FrontierUnavailable, match="Redis does not answer"):
+            run_name_for(client, Config(crawl_name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import importlib.util
 import logging
@@ -27,10 +28,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.embedded import server as embedded
 from scrapy_dq.embedded.binary import Version
 from scrapy_dq.embedded.directory import LINKS, RedisDirectory
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.settings import Config
 from support.redis_server import find_binary
 from support.waiting import Stopwatch, wait_until
 
@@ -688,8 +692,9 @@ def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: py
         ("redis-server", 'echo "KeyDB server v=6.3.4 sha=00000000:0"'),
         ("valkey-server", "exit 3"),
         ("valkey-server", "sleep 60"),
+        ("valkey-server", ""),
     ],
-    ids=["old", "another", "broken", "hanging"],
+    ids=["old", "another", "broken", "hanging", "of another machine"],
 )
 def test_an_unfit_binary_on_the_path_is_skipped(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
@@ -698,6 +703,8 @@ def test_an_unfit_binary_on_the_path_is_skipped(
     monkeypatch.setattr("scrapy_dq.embedded.binary.VERSION_TIMEOUT_S", 0.5)
     place.binary = ""
     unfit = place.script(script, name)
+    if not script:
+        unfit.write_bytes(b"\x7fELF")
     (tools := place.home / "tools").mkdir()
     os.symlink(str(shutil.which("sleep")), tools / "sleep")
     only_path(monkeypatch, unfit.parent, tools)
@@ -727,6 +734,27 @@ def test_an_explicit_binary_must_be_executable(place: Place, monkeypatch: pytest
         place.user().acquire()
 
 
+def test_a_connection_says_why_there_is_no_embedded_server(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it opens, by an error; later, when the server is gone and cannot be started again, in the log."""
+    mine = place.home / "mine"
+    connection = Connection(Config("crawl", redis_server=str(mine)), place.directory.parent)
+
+    async def use() -> None:
+        with pytest.raises(FrontierRefused, match=r"DQ_REDIS_SERVER: .* is not an executable file"):
+            await connection.open()
+        mine.symlink_to(place.binary)
+        info = await (await connection.open()).info("server")
+        mine.unlink()
+        kill(info["process_id"])
+        connection.note_no_answer()
+        await connection.close()
+
+    asyncio.run(use())
+    assert "DQ_REDIS_SERVER: " in caplog.text
+
+
 def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
     """A wrapper that hangs is given up after the time-out, with all that it runs."""
     pid_file = place.home / "sleeper.pid"
@@ -741,6 +769,63 @@ def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
     pid = int(pid_file.read_text())
     wait_until(lambda: not lives(pid), "the wrapper's child to end")
     assert not (place.directory / "redis.pid").exists(), "the pid of a server that has ended"
+
+
+def test_ctrl_c_ends_what_was_to_become_a_daemon(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in a session of its own: the terminal's Ctrl-C does not reach it."""
+    pid_file = place.home / "sleeper.pid"
+    version = '[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit'
+    place.binary = str(place.script(f"{version}\nsleep 60 & echo $! >'{pid_file}'; wait"))
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if self.args[1] == "--version" or timeout is None:  # type: ignore[index]
+                return super().wait(timeout)
+            wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the wrapper's child")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        place.user().acquire()
+    monkeypatch.undo()
+    pid = int(pid_file.read_text())
+    wait_until(lambda: not lives(pid), "the wrapper's child to end")
+
+
+def test_a_server_that_stops_answering_as_it_is_joined_is_an_error(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that could not join is not a user."""
+    user = place.user()
+    with monkeypatch.context() as patch:
+
+        def lose_reply(started: bool) -> None:
+            place.note_server()
+            raise redis.TimeoutError("Timeout reading from socket")
+
+        patch.setattr(user, "_note", lose_reply)
+        with pytest.raises(EmbeddedError, match=r"does not answer \(Timeout"):
+            user.acquire()
+    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
+        user.ensure()
+
+
+def test_a_server_that_does_not_stop_is_left_running_and_reported(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A suspended one reads no command. The next process joins it."""
+    monkeypatch.setattr(embedded, "REPLY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(embedded, "STOP_TIMEOUT_S", 0.3)
+    user = place.user()
+    user.acquire()
+    place.note_server()
+    os.kill(user.pid or 0, signal.SIGSTOP)
+    try:
+        user.release()
+        assert lives(user.pid)
+    finally:
+        os.kill(user.pid or 0, signal.SIGCONT)
+    assert f"pid {user.pid}, in {place.directory}, does not stop (Timeout" in caplog.text
 
 
 def test_what_a_binary_says_before_it_has_a_log_is_reported(place: Place) -> None:
@@ -894,6 +979,11 @@ def test_silence_counts_from_the_last_sign_of_life(place: Place, monkeypatch: py
     monkeypatch.setattr(user, "_state", lambda: next(signs, "ready"))
     user.acquire()
     assert clock[0] > 0.55
+    signs = iter(["loading"] + [None] * 30)
+    other = place.user(start_timeout_s=0.3)
+    monkeypatch.setattr(other, "_state", lambda: next(signs))
+    with pytest.raises(EmbeddedError, match="lives, but gave no answer"):
+        other.acquire()
     monkeypatch.undo()
 
 

@@ -561,6 +561,16 @@ class Extra:
         self.number = number
 
 
+class OtherExtra(Extra):
+    """The same attributes, and another class."""
+
+
+def extra_with_more() -> Extra:
+    extra = Extra()
+    extra.more = 1  # type: ignore[attr-defined]
+    return extra
+
+
 class ExtraRequest(Request):
     def __init__(self, *args: Any, extra: Extra | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -573,6 +583,9 @@ def test_an_object_passed_to_a_request_is_not_mistaken_for_one_that_it_made(code
         assert codec.decode(codec.encode(ExtraRequest(URL))).extra.number == 0  # type: ignore[attr-defined]
         with pytest.raises(CannotEncode, match="is rebuilt without its extra"):
             codec.encode(ExtraRequest(URL, extra=Extra(7)))
+        for extra in (OtherExtra(), extra_with_more()):
+            with pytest.raises(CannotEncode, match="comes back without its extra"):
+                codec.encode(ExtraRequest(URL, extra=extra))
 
 
 class MakingRequest(Request):

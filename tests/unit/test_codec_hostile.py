@@ -313,6 +313,12 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
         assert reason(pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", state])}}), codec)
 
 
+def test_an_attribute_of_a_listed_class_has_a_name() -> None:
+    listing = Codec(BookSpider(), types=[f"{__name__}.Plain"])
+    plain = extension(OBJECT, [f"{__name__}:Plain", {1: 1}])
+    assert "has an attribute that is no name" in reason(pack({1: URL, META: {"x": plain}}), listing)
+
+
 @pytest.mark.parametrize(
     ("name", "state"),
     [

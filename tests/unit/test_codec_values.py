@@ -24,9 +24,10 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgpack import ExtType
 from scrapy import Field, Item, Request, Spider
 
-from scrapy_dq.codec import BadType, CannotDecode, CannotEncode, Codec
+from scrapy_dq.codec import FORMAT, BadType, CannotDecode, CannotEncode, Codec
 
 URL = "https://example.com/"
 
@@ -514,6 +515,15 @@ def test_what_cannot_be_carried_is_not_listed(name: str, reason: str) -> None:
         Codec(BookSpider(), types=[name])
 
 
+def test_a_listed_module_that_cannot_import_another_one_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "incomplete_module.py").write_text("import no_such_module_at_all\nclass Thing: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadType, match=r"cannot be imported: .*No module named 'no_such_module_at_all'"):
+        Codec(BookSpider(), types=["incomplete_module.Thing"])
+
+
 def test_what_is_carried_anyway_may_be_listed() -> None:
     """It changes nothing."""
     listing = Codec(BookSpider(), types=["datetime.datetime", "decimal.Decimal"])
@@ -548,6 +558,32 @@ def test_page_methods_are_carried_without_their_results(page_method: Any, codec:
     assert vars(again) == {
         "method": "wait_for_selector", "args": ("div.quote",), "kwargs": {"timeout": 5000}, "result": None,
     }  # fmt: skip
+
+
+def test_a_page_method_that_has_more_is_refused(page_method: Any, codec: Codec) -> None:
+    method = page_method("click")
+    method.more = 1
+    assert "a PageMethod has a method, args, kwargs and a result" in refused(method, codec)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"method": 1}, {"args": []}, {"kwargs": None}, {"more": 1}],
+    ids=" ".join,
+)
+def test_a_page_method_of_another_shape_is_not_read(
+    changes: dict[str, Any], page_method: Any, codec: Codec
+) -> None:
+    """Whoever can write to Redis can have stored it."""
+    state = {"method": "click", "args": ExtType(2, msgpack.packb([])), "kwargs": {}}
+
+    def read(state: dict[str, Any]) -> Any:
+        stored = ExtType(5, msgpack.packb([f"{page_method.__module__}:PageMethod", state]))
+        return codec.decode(bytes((FORMAT,)) + msgpack.packb({1: URL, 8: {"x": stored}})).meta["x"]
+
+    assert read(state).method == "click"
+    with pytest.raises(CannotDecode, match="PageMethod"):
+        read(state | changes)
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,12 @@ def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
         assert way in str(refusal.value)
 
 
+def test_a_database_that_does_not_exist_is_refused_with_where_it_is_set(redis_server: RedisServer) -> None:
+    url = redis_server.url.rpartition("/")[0] + "/999"
+    with pytest.raises(FrontierRefused, match=r"refuses commands: DB index .*end of REDIS_URL, or REDIS_DB"):
+        open_and_close(connection_to(url))
+
+
 def test_close_is_safe_before_open_and_twice() -> None:
     """A crawl that could not be opened is closed nevertheless."""
 

@@ -142,9 +142,15 @@ class Local(Request):
     extra = object()
 
 
+class Outer:
+    class Local(Request):
+        """By the name that Scrapy writes it is taken for the other Local."""
+
+
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
+        (Outer.Local(URL), "Local is not the name of its class"),
         (Request(URL, meta={"open": object()}), "not JSON serializable"),
         (Request(URL, lambda response: None), "is not an instance method"),
         (Request(URL, NO_CALLBACK), "is not an instance method"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
@@ -23,11 +23,6 @@ class LastingStream:
         except OSError as error:
             self._give_up(error)
             return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write each of *lines*."""
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         """Write what is still buffered."""
