@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 import weakref
@@ -134,12 +133,7 @@ class Queue:
             FrontierUnavailable: Redis gave no answer within *timeout*.
             ShutDown: this object was shut down, and nothing waits, or that does not matter any more.
         """
-        try:
-            entry_id, item = self._await(Get(patient=block and not self._shut), block, timeout)
-        except queue.Empty:
-            if self._shut:
-                raise ShutDown from None
-            raise
+        entry_id, item = self._await(Get(patient=block and not self._shut), block, timeout)
         self._hands.take(entry_id)
         return item
 
@@ -235,8 +229,6 @@ class Queue:
         self._hands = HeldItems()
 
     def _joined(self) -> Member:
-        if self._closed:
-            raise ShutDown
         with self._starting:
             if self._closed:  # by another thread, just now
                 raise ShutDown
