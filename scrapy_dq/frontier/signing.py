@@ -34,9 +34,7 @@ class Signer:
         """Identifiers of the keys, in order, which do not reveal them; or UNSIGNED."""
 
     def signed(self, entry_id: bytes, payload: bytes) -> bytes:
-        """Return the stored form of *payload*."""
-        if not self._keys:
-            return payload
+        """Return the stored form of *payload*; only if this `signs`."""
         return MARK + hmac.digest(self._keys[0], entry_id + payload, "sha256")[:MAC_BYTES] + payload
 
     def verified(self, entry_id: bytes, stored: bytes) -> bytes | None:

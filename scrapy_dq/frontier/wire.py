@@ -185,7 +185,7 @@ def parse_words(packed: bytes) -> Words:
     *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
     count, stops, forgets, limitings = (_number(text.encode()) for text in counts)
     # With an invalid hold nothing is leased either; `scrapy dq resume` removes it.
-    return Words(count, stops, forgets, limitings, Hold(hold) if hold in set(Hold) else Hold.PAUSED)
+    return Words(count, stops, forgets, limitings, Hold(hold))
 
 
 def parse_members(flat: list[Any]) -> list[Member]:

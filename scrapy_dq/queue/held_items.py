@@ -17,10 +17,6 @@ class HeldItems:
         self._local = threading.local()
         self._held: dict[int, deque[tuple[int, bytes]]] = {}
 
-    def __len__(self) -> int:
-        with self._lock:
-            return sum(map(len, self._held.values()))
-
     def take(self, entry_id: bytes) -> None:
         """Note that this thread got an item."""
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 import weakref
@@ -235,8 +234,6 @@ class Queue:
         self._held = HeldItems()
 
     def _joined(self) -> Member:
-        if self._closed:
-            raise ShutDown
         with self._starting:
             if self._closed:  # by another thread, just now
                 raise ShutDown

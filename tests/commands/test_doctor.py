@@ -111,6 +111,14 @@ def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker)
     assert "crawl" not in [each["what"] for each in of_none["findings"]]
 
 
+def test_a_worker_that_is_no_member_any_more(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """It goes on; the others would not know when it dies."""
+    worker.exchange(*puts(b"a", 1), want=1)
+    live.redis.srem(live.key("members"), "worker")
+    finding = dq.found("doctor", "--audit")["findings"][-1]
+    assert "1 workers were missing among the members" in finding["text"]
+
+
 def test_repair_needs_a_crawl(dq: Any) -> None:
     """A whole Redis cannot be repaired."""
     with pytest.raises(WrongUsage, match="name a spider, or a crawl"):

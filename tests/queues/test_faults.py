@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import signal
 import time
 from collections import Counter
@@ -14,16 +15,16 @@ from typing import Any
 import pytest
 
 from queues.conftest import Background, Program, join_crawl
-from scrapy_dq import Queue
+from scrapy_dq import Queue, ShutDown
 from scrapy_dq.backend import connection
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.spill import SpillLost
-from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable
+from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable, member
 from support.live_frontier import HandWorker, LiveFrontier
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
-from support.waiting import Stopwatch, wait_until
+from support.waiting import Stopwatch, free_port, wait_until
 
 Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
@@ -169,6 +170,66 @@ def test_closing_while_redis_is_unavailable(
     assert sorted(other.get(timeout=120) for _ in range(2)) == ["a", "b"]
 
 
+def test_closing_while_a_put_and_a_flush_wait(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer
+) -> None:
+    """Each is told in its own way: the put may have come through."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url, settings=QUICK)
+    q.put("a")
+    proxy.black_hole()
+    putting, flushing = Background(lambda: q.put("b")), Background(q.flush)
+    assert putting.blocked
+    assert flushing.blocked
+    q.close()
+    with pytest.raises(FrontierUnavailable, match="was sent and may be stored"):
+        putting.wait()
+    with pytest.raises((ShutDown, FrontierUnavailable)):
+        flushing.wait()
+
+
+def test_a_redis_that_loses_an_answer_as_a_queue_opens_is_not_waited_for_for_ever(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call tries again."""
+    monkeypatch.setattr(member, "JOIN_PATIENCE_S", 0.0)
+    proxy = start_proxy(redis_server.url)
+    proxy.cut_next_reply("HGET")
+    q = make(url=proxy.url)
+    with pytest.raises(FrontierUnavailable):
+        q.put("a")
+    q.put("b")
+    assert q.get() == "b"
+    q.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "rules", "says"),
+    [
+        ("everysec", ["-info"], "may not ask it (INFO)"),
+        ("no", [], "appendfsync is 'no', so that it is unknown"),
+    ],
+)
+def test_a_flush_that_cannot_be_certain_says_so(
+    start_redis: Callable[..., RedisServer], crawl_name: str, policy: str, rules: list[str], says: str
+) -> None:
+    """What was put is stored all the same."""
+    server = start_redis(appendonly=True, args=["--appendfsync", policy])
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "dq", "on", ">pw", "~*", "&*", "+@all", *rules)
+    with Queue(crawl_name, url=server.url.replace("redis://", "redis://dq:pw@")) as q:
+        q.put("a")
+        with pytest.raises(FrontierUnavailable, match=re.escape(says)):
+            q.flush()
+        assert q.get() == "a"
+
+
+def test_a_look_at_a_redis_that_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "START_PATIENCE_S", 0.1)
+    with pytest.raises(FrontierRefused, match="cannot be reached"):
+        make(url=f"redis://127.0.0.1:{free_port()}").qsize()
+
+
 def test_a_redis_that_is_not_there_yet(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +344,22 @@ def test_a_redis_that_was_emptied(start_redis: Callable[..., RedisServer], crawl
         assert fresh.get() == "b"
 
 
+def test_a_redis_that_was_emptied_while_a_put_waits(
+    start_redis: Callable[..., RedisServer], crawl_name: str
+) -> None:
+    """For room, which there will never be."""
+    server = start_redis(appendonly=True)
+    q = Queue(crawl_name, 1, url=server.url)
+    q.put("a")
+    putting = Background(lambda: q.put("b"))
+    assert putting.blocked
+    with server.client() as client:
+        client.flushall()
+    with pytest.raises(FrontierLost, match="A new Queue object"):
+        putting.wait()
+    q.close()
+
+
 def test_a_redis_that_was_emptied_during_a_flush(
     start_redis: Callable[..., RedisServer], crawl_name: str
 ) -> None:
@@ -359,6 +436,30 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
     proxy.pass_through()
     putting.wait(20)
     assert [following.get() for _ in range(3)] == [0, 1, 2]
+    q.close()
+    live.close()
+
+
+def test_a_next_run_that_cannot_be_joined_is_told(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """What was put into the run before it went nowhere."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url, settings=QUICK)
+    join_crawl(q)
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    (own,) = live.members()
+    proxy.black_hole()
+    putting = Background(lambda: q.put("a"))
+    assert putting.blocked
+    other = HandWorker(live, "other")
+    other.reclaim(own)
+    assert other.exchange().status.value == "FINISHED"
+    other.leave()
+    live.redis.hset(live.key("meta"), "schema", "0")
+    proxy.pass_through()
+    with pytest.raises(FrontierLost, match=r"has begun anew and cannot be joined: .*schema version '0'"):
+        putting.wait(20)
     q.close()
     live.close()
 

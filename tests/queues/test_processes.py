@@ -9,7 +9,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import redis
 from queues.conftest import Background, Program, join_crawl
 from scrapy_dq import Queue, ShutDown
 from scrapy_dq.frontier import keys, peek
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierRefused
 from scrapy_dq.queue.member import Member
 from support.proxy import RedisProxy
 from support.queue_work import double_until_none
@@ -194,6 +194,33 @@ def test_put_all_waits_for_room_in_order(make: Make) -> None:
     putting.wait()
 
 
+@pytest.mark.parametrize(
+    ("item", "at_once"), [(0, MAX_MOVES), ("x" * 1_000_000, MAX_EXCHANGE_BYTES // 1_000_000)]
+)
+def test_put_all_stores_a_part_before_it_asks_for_more(make: Make, item: Any, at_once: int) -> None:
+    """However many there are, and however large."""
+    q = make(durable=False)
+
+    def items() -> Iterator[Any]:
+        for _ in range(at_once + 1):
+            yield item
+        assert make().qsize() == at_once
+        yield item
+
+    q.put_all(items())
+    assert q.qsize() == at_once + 2
+
+
+def test_what_found_no_room_after_all_is_put_later(make: Make) -> None:
+    """Another process was quicker; the order stays."""
+    q, other = make(5), make()
+    join_crawl(q)
+    other.put_all(range(5))
+    putting = Background(lambda: q.put_all("abc"))
+    assert [other.get(timeout=120) for _ in range(8)] == [*range(5), *"abc"]
+    putting.wait()
+
+
 def test_close_gives_back_what_is_not_done(make: Make, crawl_name: str, client: redis.Redis) -> None:
     """It goes to its old place; after that nothing can be asked of the object, and close does no harm."""
     with make() as q:
@@ -307,6 +334,36 @@ def test_an_interrupt_ends_a_call_that_waits(
     program.end()
     assert lines()[-1] == "a"
     q.join()
+
+
+INTERRUPTED_PUT = """
+import sys
+from scrapy_dq import Queue
+record, url, crawl = sys.argv[1:]
+with Queue(crawl, 1, url=url) as q:
+    q.put("a")
+    try:
+        print("waits", file=open(record, "a"))
+        q.put("b")
+    except KeyboardInterrupt:
+        print("interrupted", file=open(record, "a"))
+    q.get(), q.task_done()
+    q.put("c")
+"""
+
+
+def test_an_interrupt_ends_a_put_that_waits(
+    start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines
+) -> None:
+    """Ctrl-C in put(): the item is not stored later."""
+    program = start_program(INTERRUPTED_PUT, redis_server.url, crawl_name)
+    wait_until(lambda: lines() == ["waits"], "the program waits")
+    program.send(signal.SIGINT)
+    program.end()
+    assert lines() == ["waits", "interrupted"]
+    q = make()
+    assert q.get() == "c"
+    assert q.empty()
 
 
 def test_nothing_connects_before_the_first_call(make: Make, start_program: StartProgram) -> None:

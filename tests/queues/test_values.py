@@ -17,6 +17,7 @@ from scrapy import FormRequest, Request, Spider
 from scrapy_dq import Queue
 from scrapy_dq.codec import FORMAT, CannotDecode, Codec, Items, formats
 from scrapy_dq.frontier.model import FrontierRefused, Order
+from scrapy_dq.settings import ConfigError
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Event
 from support.redis_server import RedisServer
@@ -158,6 +159,8 @@ def test_types_of_the_program(make: Make) -> None:
     event = Event("start", 1, "/")
     with pytest.raises(ValueError, match="DQ_TYPES"):
         make().put(event)
+    with pytest.raises(ConfigError, match=r"DQ_TYPES: 'no\.Such' is not the dotted name of a class"):
+        make(settings={"DQ_TYPES": ["no.Such"]})
     q = make(settings={"DQ_TYPES": ["support.project.Event"]})
     q.put(event)
     got = q.get()

@@ -27,11 +27,14 @@ def test_a_program_feeds_a_crawl_before_its_spider_starts(
     with Queue(project.name, url=redis_url) as q:
         q.put(site.start_url)
         q.put({"url": site.url("/p/29?once"), "method": "HEAD", "callback": "parse"})
-        assert q.qsize() == 2
+        q.put(7)
+        assert q.qsize() == 3
     assert look(project).phase == "open"
     worker = project.run_to_end()
     assert set(site.hits()) == {*(f"/p/{k}" for k in range(30)), "/p/29?once"}
     assert "arguments" not in worker.text
+    assert "a int is neither a URL nor a dict of a request's attributes" in worker.text
+    assert look(project).census.dead == 1
     assert look(project).phase == "finished"
 
 

@@ -247,6 +247,21 @@ def test_make_request_from_data_is_the_projects_own(
     assert worker.stats["dq/duplicates"] == 2
 
 
+def test_start_requests_of_the_projects_own_run_too(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+) -> None:
+    """As of older spiders; `start_urls` do not."""
+    site = start_site(pages=9)
+    project = fed(
+        f"start_urls = ['{site.url('/p/7')}']",
+        "def start_requests(self):",
+        f"    yield scrapy.Request('{site.url('/p/8?own')}')",
+    )
+    client.rpush(key(project), site.url("/p/8?fed"))
+    assert project.run_worker().close_reason == "finished"
+    assert targets(site) == ["/p/8?fed", "/p/8?own"]
+
+
 def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
 ) -> None:
@@ -319,6 +334,7 @@ WRONG = {
     "redis_key = ''": "redis_key (REDIS_START_URLS_KEY) = '': expected a name that is not empty",
     "redis_key = []": "redis_key (REDIS_START_URLS_KEY) = []: expected a name that is not empty",
     "redis_key = '%(nmae)s'": "expected a key's name, or several",
+    "redis_start_meta = 'depth'": "redis_start_meta = 'depth': expected a list of strings",
     "max_idle_time = 'soon'": "max_idle_time of ProjectSpider = 'soon': expected seconds",
     "max_idle_time = -1": "max_idle_time of ProjectSpider = -1: expected seconds",
 }

@@ -30,6 +30,9 @@ def test_what_a_subclass_overrides_without_effect_is_named(
     crawler = Crawler(Spider, {"DUPEFILTER_CLASS": cls})
     crawler.request_fingerprinter = RequestFingerprinter(crawler)
     with caplog.at_level(logging.INFO):
-        assert type(dupefilter_of(crawler)) is cls
+        dupefilter = dupefilter_of(crawler)
+    assert type(dupefilter) is cls
+    request = Request("http://a.example/")
+    assert dupefilter.fingerprint(request) == crawler.request_fingerprinter.fingerprint(request)
     assert ("Own: its request_seen() is not called" in caplog.text) is told
     assert bool(caplog.text) is told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_dq import RedisPipeline
+from scrapy_dq.items.pipeline import items_given_up
 from scrapy_dq.settings import ConfigError
 
 REDIS = {"REDIS_URL": "redis://127.0.0.1:9"}
@@ -88,3 +90,13 @@ def test_the_key_is_that_of_the_spider() -> None:
     for spider in (Spider("books"), Spider("toys")):
         assert opened(RedisPipeline(crawler())).item_key({}, spider) == f"{spider.name}:items"
     assert opened(RedisPipeline(crawler(REDIS_ITEMS_KEY="all"))).item_key({}, Spider("a")) == "all"
+
+
+@pytest.mark.parametrize(("heard", "says"), [(False, "They are lost: Scrapy's own"), (True, "run again")])
+def test_what_becomes_of_items_that_are_given_up_is_told(heard: bool, says: str) -> None:
+    """With our scheduler their requests come again."""
+    made = crawler()
+    hear = SimpleNamespace(given_up=lambda: None)
+    if heard:
+        made.signals.connect(hear.given_up, items_given_up)
+    assert says in opened(RedisPipeline(made))._given_up()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_dq.scheduling.retry_after import retry_after_s
+from scrapy_dq.scheduling.partitions import BadPartition
+from scrapy_dq.scheduling.retry_after import RetryAfter, retry_after_s
 
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 
@@ -64,3 +69,16 @@ def test_a_date_without_one_to_count_from_is_not_legible() -> None:
 def test_what_is_not_legible_is_ignored(value: str | bytes) -> None:
     """Whatever a site sends: nothing is raised."""
     assert asked(value, date=DATE) is None
+
+
+def test_a_request_without_a_valid_slot_blocks_nothing() -> None:
+    """It is one that is not stored, and that no other worker sends."""
+
+    def partition_of(request: Request) -> bytes:
+        raise BadPartition("the name of its download slot")
+
+    nobody: Any = SimpleNamespace(partition_of=partition_of)
+    request = Request("http://a.com/")
+    RetryAfter(nobody, nobody, 60.0, nobody).downloaded(
+        Response("http://a.com/", status=429, headers={"Retry-After": "5"}), request
+    )

@@ -274,6 +274,11 @@ def test_what_is_not_known_to_be_safe_is_refused_unless_it_is_trusted(
     assert "DQ_TRUST_PICKLE is set" in caplog.text
 
 
+def test_a_type_that_cannot_be_listed_is_named_with_its_setting() -> None:
+    with pytest.raises(ConfigError, match=r"DQ_TYPES: 'no\.Such' is not the dotted name of a class"):
+        made(DQ_TYPES=["no.Such"])
+
+
 def test_a_serializer_is_named_by_its_path_or_given() -> None:
     """A module as scrapy-redis takes it, or an object in one."""
     for given in ("json", OWN_JSON, "scrapy_dq.settings.setting.json"):

@@ -119,3 +119,9 @@ def test_a_process_that_proc_hides_from_us_is_not_dead(monkeypatch: pytest.Monke
     own = own_identity()
     monkeypatch.setattr(identity_module, "_stat", lambda pid: [])
     assert not certainly_dead(own, own)
+
+    def not_ours(pid: int, signum: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", not_ours)
+    assert not certainly_dead(own, own)

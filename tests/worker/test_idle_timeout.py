@@ -102,6 +102,20 @@ def test_what_others_did_meanwhile_is_counted(run: Any) -> None:
     run(scenario)
 
 
+def test_who_has_something_to_do_at_the_end_of_the_wait_begins_it_again(run: Any) -> None:
+    async def scenario() -> None:
+        worker: Any = Worker()
+        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
+        listening.idle()
+        worker.idle = False
+        assert await after(listening, worker, 3 * PATIENCE_S)
+        worker.idle = True
+        listening.idle()
+        assert not await after(listening, worker, 3 * PATIENCE_S)
+
+    run(scenario)
+
+
 def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """While Redis is away nobody knows what is fed there: the wait begins when it is back."""
     monkeypatch.setattr(module, "SILENT_S", 0.03)

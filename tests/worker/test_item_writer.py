@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
 from scrapy_dq.backend.connection import Connection
+from scrapy_dq.items import replay_log
+from scrapy_dq.items.replay_log import ItemLog
 from scrapy_dq.items.writer import LOOK_S, MAX_BYTES, MAX_ITEMS, ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config
 from support.proxy import RedisProxy
@@ -425,3 +428,18 @@ def mark_of(client: redis.Redis) -> bytes:
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_the_log_of_items_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes, and by DQ_ROLLBACK_HORIZON: what is older is not written again."""
+    monkeypatch.setattr(replay_log, "LOG_LIMIT_BYTES", 10)
+    pipe: Any = SimpleNamespace(eval=lambda *_: None)
+    for horizon_s, kept in ((60.0, [("k", b"4444"), ("k", b"5555")]), (0.0, [])):
+        log = ItemLog(horizon_s)
+        for n in range(6):
+            log.begin(pipe)
+            log.add("k", b"%d" % n * 4)
+        log.begin(pipe)
+        log.found(6)
+        log.begin(pipe)
+        assert log.found(0) == kept

@@ -11,12 +11,10 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from redis.exceptions import RedisError
-
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import explain
+from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Audited, FrontierError, FrontierUnavailable
+from scrapy_dq.frontier.model import Audited, FrontierError
 
 logger = logging.getLogger(__name__)
 SCAN_STEP = 1_000
@@ -43,10 +41,8 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
     prefix = keys.prefix(frontier.crawl)
     cursor, found = -1, Audited()
     while cursor:
-        try:
+        with as_unavailable():
             cursor, names = await frontier.client.scan(max(0, cursor), match=f"{prefix}*", count=SCAN_STEP)
-        except (RedisError, OSError, TimeoutError) as error:
-            raise FrontierUnavailable(explain(error)) from error
         for name in names:
             kind, _, rest = name[len(prefix) :].partition(b":")
             if kind == b"backlog":
@@ -56,8 +52,6 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
                 workers[rest] = None
         while len(lists) >= STEP or len(workers) >= STEP:
             found += await _step(frontier, epoch, run, lists, workers, repair=repair)
-    while len(lists) > STEP or len(workers) > STEP:
-        found += await _step(frontier, epoch, run, lists, workers, repair=repair)
     found += await _step(frontier, epoch, run, lists, workers, last=True, repair=repair)
     # Without repair: entries in lists that are in no index are not gone.
     return replace(found, gone=max(0, found.gone - found.unled), unled=0)
