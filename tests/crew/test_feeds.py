@@ -115,7 +115,7 @@ def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest
     assert threading.get_ident() not in {thread for thread, *_ in synced}
 
 
-def test_a_disk_that_fails_is_told(
+def test_a_disk_that_fails_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Items go on to be written; no thread ends with a traceback."""
@@ -127,7 +127,7 @@ def test_a_disk_that_fails_is_told(
     file: Any = UnbufferedFileFeedStorage(str(tmp_path / "feed.jsonl")).open(Spider("any"))
     file.write(b"an item\n")
     file.close()
-    wait_until(lambda: "feed.jsonl is not brought to the disk any more: [Errno 5]" in caplog.text, "a word")
+    wait_until(lambda: "feed.jsonl is not synced to the disk any more: [Errno 5]" in caplog.text, "a word")
 
 
 @pytest.mark.parametrize("closes", [True, False])

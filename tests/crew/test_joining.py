@@ -283,7 +283,7 @@ def test_a_folder_that_is_removed_again_and_again_is_given_up(
 ) -> None:
     """A lock on a file that is not there any more keeps nobody out."""
     monkeypatch.setattr(os.path, "samestat", lambda *_: False)
-    with pytest.raises(CrewError, match="is removed again and again"), feed.joining().held():
+    with pytest.raises(CrewError, match="is removed repeatedly"), feed.joining().held():
         pass
 
 

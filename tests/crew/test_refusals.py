@@ -42,8 +42,8 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
         (["-s", 'FEEDS={"a.jl": {"format": "jl"}, "./a.jl": {"format": "jl"}}'], "two feeds are written to"),
         (["-o", "%(none)s.csv"], "KeyError: 'none'"),
         (["-o", "/proc/self/mem:json"], "nothing can be appended to /proc/self/mem: [Errno 5]"),
-        (["-o", "a.jl", "-s", f'FEED_STORAGES={{"": "{STORAGE}"}}'], "FEED_STORAGES has a class of its own"),
-        (["-o", "a.jl", "-s", f'FEED_EXPORTERS={{"jl": "{EXPORTER}"}}'], "FEED_EXPORTERS has a class of its"),
+        (["-o", "a.jl", "-s", f'FEED_STORAGES={{"": "{STORAGE}"}}'], "FEED_STORAGES sets another class"),
+        (["-o", "a.jl", "-s", f'FEED_EXPORTERS={{"jl": "{EXPORTER}"}}'], "FEED_EXPORTERS sets another class"),
         (["--log-dir", "notes.json"], "the workers' logs cannot be written"),
         (["-a", "x"], "-a takes NAME=VALUE"),
     ]

@@ -458,7 +458,7 @@ def test_a_next_run_that_cannot_be_joined_is_told(
     other.leave()
     live.redis.hset(live.key("meta"), "schema", "0")
     proxy.pass_through()
-    with pytest.raises(FrontierLost, match=r"has begun anew and cannot be joined: .*schema version '0'"):
+    with pytest.raises(FrontierLost, match=r"has a new run that cannot be joined: .*schema version '0'"):
         putting.wait(20)
     q.close()
     live.close()

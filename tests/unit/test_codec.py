@@ -584,7 +584,7 @@ def test_an_object_passed_to_a_request_is_not_mistaken_for_one_that_it_made(code
         with pytest.raises(CannotEncode, match="is rebuilt without its extra"):
             codec.encode(ExtraRequest(URL, extra=Extra(7)))
         for extra in (OtherExtra(), extra_with_more()):
-            with pytest.raises(CannotEncode, match="comes back without its extra"):
+            with pytest.raises(CannotEncode, match="is rebuilt without its extra"):
                 codec.encode(ExtraRequest(URL, extra=extra))
 
 

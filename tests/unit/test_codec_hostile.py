@@ -316,7 +316,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
 def test_an_attribute_of_a_listed_class_has_a_name() -> None:
     listing = Codec(BookSpider(), types=[f"{__name__}.Plain"])
     plain = extension(OBJECT, [f"{__name__}:Plain", {1: 1}])
-    assert "has an attribute that is no name" in reason(pack({1: URL, META: {"x": plain}}), listing)
+    assert "has an attribute whose name is not a str" in reason(pack({1: URL, META: {"x": plain}}), listing)
 
 
 @pytest.mark.parametrize(
