@@ -15,7 +15,7 @@ from support.redis_server import RedisServer
 from support.stored import crawl_keys
 from support.waiting import wait_until
 
-EVERY_S = 0.1
+EVERY_S = 0.02
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
@@ -58,7 +58,7 @@ def test_after_flushall_no_worker_says_finished(
 
 @contextmanager
 def _script_flush(redis: RedisServer) -> Iterator[list[int]]:
-    """Send SCRIPT FLUSH every 100 ms; yield the list whose length says how often it was done."""
+    """Send SCRIPT FLUSH every EVERY_S; yield the list whose length says how often it was done."""
     stop = threading.Event()
     flushed: list[int] = []
 
@@ -84,7 +84,7 @@ def test_a_redis_that_forgets_its_scripts_gets_them_again(
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
-    """SCRIPT FLUSH every 100 ms from before the first join on: nobody notices."""
+    """SCRIPT FLUSH every 20 ms from before the first join on: nobody notices."""
     crawl = fault_crawl(fault_redis, site={"pages": pages}, spider=GATHERED)
     with _script_flush(fault_redis) as flushed:
         workers = start_together(crawl)
