@@ -79,6 +79,7 @@ LONGEST_METHOD = 100
 """Scrapy keeps a stat for each method name."""
 MOST_JSON_VALUES = 1_000
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
+LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
 _IGNORED_AT_START = "".join(map(chr, range(33)))
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
@@ -186,7 +187,8 @@ def plain_dict(value: Any) -> Any:
 
 
 def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Check:
-    """Return the check of `meta`: none of it makes Scrapy or a plugin import, call or write what it names.
+    """Return the check of `meta`: none of it makes Scrapy or a plugin import, call or write what it names, or
+    harms other requests of the worker.
 
     Args:
         listed: dotted names that DQ_TYPES lists.
@@ -203,12 +205,24 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
                 "referrer_policy names what Scrapy would import and call: it is stored if DQ_TYPES lists it"
             )
 
-    checks = {_WRITES_A_FILE: write_file, "referrer_policy": referrer_policy}
+    def download_timeout(value: Any) -> None:
+        if value is not None and (type(value) not in (int, float) or not 0 <= value <= LONGEST_DOWNLOAD_S):
+            raise Unfit(f"download_timeout is a number of seconds, at most {LONGEST_DOWNLOAD_S:,}")
+
+    checks = {
+        _WRITES_A_FILE: write_file,
+        "referrer_policy": referrer_policy,
+        "download_timeout": download_timeout,
+    }
     checks |= playwright.meta_checks(own_method) if playwright.LISTED not in listed else {}
     watched = frozenset(checks)
 
     def check(value: Any) -> Any:
-        if not watched.isdisjoint(plain_dict(value)):
+        # Scrapy adds 1 and compares it with the deepest of all: after a NaN, no response passes any more.
+        depth = plain_dict(value).get("depth", 0)
+        if type(depth) not in (int, bool):
+            raise Unfit("depth is an int")
+        if not watched.isdisjoint(value):
             for name in watched.intersection(value):
                 checks[name](value[name])
         return value

@@ -96,6 +96,7 @@ class Codec:
         self._plans: dict[type[Request], _Plan] = {}
         self.serializer = serializer
         callbacks = Callbacks(spider)
+        self._check_meta = attributes.meta_check(types, callbacks.method_of)
         flat = {
             "url": attributes.url_check(schemes),
             "method": attributes.method,
@@ -105,7 +106,7 @@ class Codec:
         }
         nested = {
             "cookies": attributes.cookies,
-            "meta": attributes.meta_check(types, callbacks.method_of),
+            "meta": self._check_meta,
             "priority": attributes.priority,
             "dont_filter": attributes.anything,
             "flags": attributes.flags,
@@ -163,7 +164,8 @@ class Codec:
     def build(self, written: Mapping[str, Any]) -> Request:
         """Return a request from a dict of its attributes that a person or a program has written.
 
-        Callbacks are names of the spider's methods. Whatever the dict holds, raises nothing but CannotDecode.
+        Callbacks are names of the spider's methods. The request passes every check of a stored one, although
+        it is not stored yet. Whatever the dict holds, raises nothing but CannotDecode.
         """
         try:
             for name in written:
@@ -175,7 +177,9 @@ class Codec:
             attributes.check_host(str(written["url"]))
             named = {name: self._read[name](written[name]) for name in _CALLBACKS if written.get(name)}
             request = Request(**{**written, **named})
-            self.check_url(request.url)
+            self.encode(request)
+        except CannotEncode as error:
+            raise CannotDecode(str(error)) from error
         except Exception as error:
             raise CannotDecode(_reason(error)) from error
         return request
@@ -194,11 +198,19 @@ class Codec:
                 f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}"
             )
 
-    def check_url(self, url: str) -> None:
-        """Raise CannotDecode if *url* has a scheme that DQ_URL_SCHEMES does not allow."""
+    def check_made(self, request: Request) -> None:
+        """Check what untrusted data may have set in *request*, which the spider's own code made from it.
+
+        Its callbacks and values may be of kinds that cannot be stored.
+
+        Raises:
+            CannotDecode: its URL, method or `meta` may not be in a stored request.
+        """
         try:
-            self._write["url"](url)
-        except Unfit as error:
+            for name in ("url", "method"):
+                self._write[name](getattr(request, name))
+            self._check_meta(request.meta)
+        except Exception as error:
             raise CannotDecode(_reason(error)) from error
 
     def from_dict(self, values: Any) -> Request:

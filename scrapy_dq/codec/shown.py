@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,10 @@ from scrapy_dq.text import printable
 _CLASS = 0
 _NAMES = {_CLASS: "class"} | {key: name for name, key in KEYS.items()}
 _SCALARS = (type(None), bool, int, float, str)
+_SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie"))
+_SECRET_META = frozenset(("http_pass", "ftp_password"))
+_LOGIN = re.compile(r"(?<=//)[^/@]*@")
+_HIDDEN = "..."
 _MOST_BITS = 10_000
 """Of an integer: Python does not convert much wider ones to text."""
 
@@ -43,7 +48,7 @@ class _AnyClass(Classes):
 
 
 def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return what a payload holds, in values that JSON has; never raises.
+    """Return what a payload holds, in values that JSON has, without logins; never raises.
 
     `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict.
     """
@@ -80,7 +85,25 @@ def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
         name = key if type(key) is str else _NAMES.get(key, f"attribute {key!a:.100}")
         if name != "kind":
             found[name] = _plain(values.lift(value))
+    _hide_logins(found)
     return found
+
+
+def _hide_logins(request: dict[str, Any]) -> None:
+    # Scrapy's middlewares write a login into the headers and the meta of a request; its retries keep them.
+    headers, meta = request.get("headers"), request.get("meta")
+    if request.get("cookies"):
+        request["cookies"] = _HIDDEN
+    if isinstance(headers, dict):
+        request["headers"] = {
+            name: _HIDDEN if name.lower() in _SECRET_HEADERS else value for name, value in headers.items()
+        }
+    if isinstance(meta, dict):
+        for name in _SECRET_META.intersection(meta):
+            meta[name] = _HIDDEN
+        for name in {"proxy", "_auth_proxy"}.intersection(meta):
+            if isinstance(meta[name], str):
+                meta[name] = _LOGIN.sub(f"{_HIDDEN}@", meta[name])
 
 
 def _lifted(packed: bytes, max_bytes: int) -> Any:

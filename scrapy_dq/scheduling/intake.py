@@ -7,6 +7,7 @@ import copy
 import logging
 import time
 from collections.abc import Iterable
+from hashlib import sha1
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,6 +91,7 @@ class Intake:
         self._start_queue = config.start_queue
         self._checks_hosts = bool(config.start_hosts)
         self._fed_puts: list[Put] = []
+        self._refused_fed = ""
         self._warned_unencodable = self._warned_dead = self._warned_over = False
 
     def store(self, request: Request) -> bool:
@@ -118,10 +120,11 @@ class Intake:
         parent_id = self._work.parent_of(request, parent)
         partition, due, reason, refused = b"", AT_ONCE, "", False
         try:
-            self._partitions.leave_inherited(request, parent)
-            partition = self._partitions.partition_of(request)
+            # The host first: what stays in this worker is crawled in spite of the other two errors.
             if self._checks_hosts and not self._work.was_fed(request):
                 self._start_hosts.check(request, self._settlement.followed(request))
+            self._partitions.leave_inherited(request, parent)
+            partition = self._partitions.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition, OtherHost) as error:
             reason, refused = str(error), isinstance(error, OtherHost)
@@ -149,10 +152,15 @@ class Intake:
             self.admissions.remember(classified.fingerprint)
         return placed
 
-    def store_fed(self, requests: Iterable[Request], entry_id: bytes) -> None:
-        """Pass the requests made from the start payload of a lease to the engine, which stores them."""
+    def store_fed(self, requests: Iterable[Request], entry_id: bytes) -> str:
+        """Pass the requests made from the start payload of a lease to the engine, which stores them.
+
+        Returns:
+            Why one of them was neither stored nor kept: the payload must become a dead letter; "" if none.
+        """
         assert self._crawler.engine is not None
         self._fed_puts.clear()
+        self._refused_fed = ""
         for request in requests:
             self._work.feed(request, entry_id)
             self._crawler.engine.crawl(request)
@@ -161,6 +169,7 @@ class Intake:
             for put in self._fed_puts:
                 put.once = True
         self._count(stats.FED)
+        return self._refused_fed
 
     def push_local(self, request: Request, parents: set[bytes], due: Due = AT_ONCE) -> None:
         """Keep *request* in this worker; the leases *parents* do not end before it is done."""
@@ -195,6 +204,10 @@ class Intake:
         if classified.refused:
             logger.warning("%s is dropped: %s", request, classified.reason)
             return False
+        if classified.reason and self._work.was_fed(request):
+            # Its meta is untrusted: it must not leave its partition, or its time, in this way.
+            self._refused_fed = classified.reason
+            return False
         if classified.reason:
             logger.warning("%s stays in this worker and is crawled at once: %s", request, classified.reason)
         for key in DUE_KEYS:
@@ -209,12 +222,20 @@ class Intake:
 
     def _put_dead(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         """Store a request that cannot be served as a dead letter, with the reason."""
-        # Not under its fingerprint: a valid request for the same page must not be a duplicate of it.
-        put = self._put_of(request, classified._replace(fingerprint=None), payload)
+        # Not under its fingerprint: a valid request for the same page must not be a duplicate of it. But many
+        # pages may link to it, and one dead letter is enough.
+        fingerprint = classified.fingerprint and sha1(b"dead letter" + classified.fingerprint).digest()
+        if self.admissions.known(fingerprint):
+            self.count_duplicate(request)
+            return False
+        put = self._put_of(request, classified._replace(fingerprint=fingerprint), payload)
         put.reason = classified.reason
         self._count(stats.BURIED)
         self.warn_dead(str(request), put.reason)
-        return self._worker.put(put)
+        placed = self._worker.put(put)
+        if placed and fingerprint is not None:
+            self.admissions.remember(fingerprint)
+        return placed
 
     def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         put = self._put_of(request, classified, payload)

@@ -186,12 +186,14 @@ class Scheduler(BaseScheduler):
         """Store the requests made from the start payload of *lease*, and end the lease."""
         try:
             requests = self._fed.requests(lease.payload)
+            refused = self._storing.store_fed(requests, lease.entry_id)
         except NoRequest as error:
-            self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", str(error))
-            self._session.worker.bury(lease.entry_id, str(error))
-            return
-        self._storing.store_fed(requests, lease.entry_id)
-        self._work.end(lease.entry_id, Ending(Outcome.DONE, "", ""))
+            refused = str(error)
+        if refused:
+            self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", refused)
+            self._session.worker.bury(lease.entry_id, refused)
+        else:
+            self._work.end(lease.entry_id, Ending(Outcome.DONE, "", ""))
 
     def _sent_out(self, request: Request) -> None:
         entry_id = self._work.lease_of(request)

@@ -57,7 +57,7 @@ class Payloads:
                 made = self._make(payload[1:])
             requests = list(_each(made))
             for request in requests:
-                self._codec.check_url(request.url)
+                self._codec.check_made(request)
                 if payload[0] == formats.PAYLOAD:
                     self._hosts.check_fed(request)
         except Exception as error:  # untrusted bytes and the spider's own method may raise anything

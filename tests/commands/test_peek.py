@@ -205,6 +205,18 @@ def test_what_json_has_not_is_shown_in_its_place(name: str) -> None:
     assert shown(entry_of({"x": make()}), 10_000)["meta"] == {"x": expected}
 
 
+def test_no_login_is_shown() -> None:
+    """Scrapy's middlewares write it into headers and meta; a retry of the request is stored with it."""
+    logins = {"Authorization": "Basic s3cret", "Proxy-Authorization": "s3cret", "Cookie": "id=s3cret"}
+    proxy = "http://me:s3cret@proxy:8080"
+    meta = {"http_pass": "s3cret", "ftp_password": "s3cret", "proxy": proxy, "_auth_proxy": proxy, "other": 1}
+    headers = {**logins, "X-Other": "seen"}
+    found = shown(stored("http://x/", headers=headers, cookies={"id": "s3cret"}, meta=meta), 10_000)
+    assert "s3cret" not in str(found)
+    assert found["headers"]["X-Other"] == ["seen"]
+    assert found["meta"] | {"other": 1, "proxy": "http://...@proxy:8080"} == found["meta"]
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -196,6 +196,9 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_c
     _, project = begin(
         spider(
             'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
+            "for n in range(3):  # one dead letter for a page that is filtered",
+            '    more = {"download_slot": "y" * (10_000 + n)}',
+            '    yield scrapy.Request(self.start_urls[0] + "/filtered?s=0", meta=more)',
             'yield request("127.0.0.1", "/control?s=0", download_slot="a\\n\\x1b[31mb")',
             'yield request("127.0.0.1", "/zero?s=0", download_slot="a\\0b")',
             'yield request("127.0.0.1", "/half?s=0", download_slot="a\\ud800b")',
@@ -207,7 +210,7 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_c
     worker = project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(["/long-local?s=0", "/number?s=0", "/good?s=0"], 1)
     told = sorted(reasons(project))
-    assert len(told) == look(project).census.dead == worker.stats["dq/buried"] == 4
+    assert len(told) == look(project).census.dead == worker.stats["dq/buried"] == 5
     for reason in told:
         assert "download slot" in reason
         assert "longer than 512 bytes, or contains control characters" in reason

@@ -196,13 +196,16 @@ def test_hosts_of_others_are_not_asked_nor_those_that_a_redirect_names(
         f"        yield scrapy.Request('{elsewhere}', self.parse, meta=response.meta)",
         f"        yield scrapy.Request('{elsewhere}?to=/p/7', self.parse, meta=response.meta)",
         DQ_START_HOSTS=["127.0.0.1"],
-        DQ_START_META=["dq_local"],
+        DQ_START_META=["dq_local", "download_slot"],
     )
+    no_slot = {"download_slot": "\n"}
     client.rpush(
         key(project),
         f"{elsewhere}?fed",
         site.url(f"/p/1?to={elsewhere}?redirected"),
         json.dumps({"url": site.url(f"/p/1?to={elsewhere}?local"), "meta": {"dq_local": True}}),
+        json.dumps({"url": f"{elsewhere}?slot", "meta": no_slot}),
+        json.dumps({"url": site.url("/p/5"), "meta": {"dq_local": True, **no_slot}}),
         site.url("/p/2?to=/p/3"),
         site.url("/p/4?flaky=1"),
         site.url("/p/8"),
@@ -212,14 +215,39 @@ def test_hosts_of_others_are_not_asked_nor_those_that_a_redirect_names(
     assert set(site.hits()) >= {"/p/3", "/p/8"}
     assert site.hits()["/p/4?flaky=1"] == 2
     why = "'localhost', which is not among DQ_START_HOSTS"
-    assert sorted(reasons(project)) == [why, f"redirected to {why}"]
+    *own, slot = sorted(reasons(project))
+    assert own == [why, why, f"redirected to {why}"]
+    assert "the name of its download slot" in slot
+    assert "/p/5" not in site.hits()
     assert f"is dropped: redirected to {why}" in worker.text
     before = other.hits()
     retry = project.command("dq", "retry", project.name, "--dead", "--all", "--yes")
     subprocess.run(retry, cwd=project.folder, env=project.environ(), check=True, timeout=LONGEST_S)
     project.run_worker()
     assert other.hits() == before
-    assert sorted(reasons(project)) == [why, why]
+    assert sorted(reasons(project)) == [why, why, why, slot]
+
+
+OWN = (
+    "def make_request_from_data(self, data):",
+    "    import json",
+    "    fed = json.loads(data)",
+    "    return scrapy.Request(fed['url'], meta={**fed['meta'], 'lock': object()}, dont_filter=True)",
+)
+
+
+def test_a_method_of_the_spider_may_pass_on_no_meta_that_runs(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+) -> None:
+    """What it makes cannot be stored and is crawled by its worker: after the same checks."""
+    site, project = start_site(pages=9), fed(*OWN)
+    for page, meta in enumerate(({}, {"referrer_policy": "os.abort"}, {"download_slot": "\n"}), 1):
+        client.rpush(key(project), json.dumps({"url": site.url(f"/p/{page}"), "meta": meta}))
+    project.run_to_end()
+    assert {target for target in targets(site) if target in ("/p/1", "/p/2", "/p/3")} == {"/p/1"}
+    slot, policy = sorted(reasons(project), key=lambda reason: "policy" in reason)
+    assert "the name of its download slot" in slot
+    assert "DQ_TYPES lists" in policy
 
 
 def test_make_request_from_data_is_the_projects_own(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import encodings
 import importlib.util
 import json
+import math
 import pickle
 import random
 import re
@@ -989,8 +990,50 @@ def test_no_meta_has_scrapy_or_a_plugin_run_what_it_names(codec: Codec, meta: di
         codec.encode(Request(URL, meta=meta))
 
 
+META_THAT_HARMS_OTHERS: dict[str, dict[str, Any]] = {
+    "a depth that is no number": {"depth": Decimal("NaN")},
+    "a depth that is a float": {"depth": math.nan},
+    "a slot for ever": {"download_timeout": 1e300},
+    "a slot for no time": {"download_timeout": math.nan},
+}
+
+
+@pytest.mark.parametrize("meta", META_THAT_HARMS_OTHERS.values(), ids=list(META_THAT_HARMS_OTHERS))
+def test_no_meta_harms_other_requests(codec: Codec, meta: dict[str, Any]) -> None:
+    """Scrapy keeps the greatest depth: after a NaN, comparing it failed for every response of the worker."""
+    with pytest.raises(CannotEncode, match=r"depth is an int|download_timeout is a number"):
+        codec.encode(Request(URL, meta=meta))
+    value = next(iter(meta.values()))
+    value = extension(DECIMAL, "NaN") if isinstance(value, Decimal) else value
+    assert re.search(
+        "depth is an int|download_timeout is a number",
+        reason(pack({1: URL, META: {next(iter(meta)): value}}), codec),
+    )
+
+
+WRITTEN_AND_REFUSED: dict[str, dict[str, Any]] = {
+    **{f"meta: {name}": {"meta": meta} for name, meta in (META_THAT_RUNS | META_THAT_HARMS_OTHERS).items()},
+    "a header of two lines": {"headers": {"A": "b\r\nC: d"}},
+    "an encoding that would be kept": {"encoding": "x" * 41},
+    "a method of two words": {"method": "GET / HTTP"},
+    "a value that cannot be stored": {"meta": {"x": object()}},
+    "too many bytes": {"body": b"x" * 1_048_576},
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN_AND_REFUSED.values(), ids=list(WRITTEN_AND_REFUSED))
+@pytest.mark.parametrize("local", [False, True])
+def test_what_may_not_be_stored_is_not_built_either(
+    codec: Codec, written: dict[str, Any], local: bool
+) -> None:
+    """A worker would have crawled it without storing it first."""
+    meta = {**written.get("meta", {}), **({"dq_local": True} if local else {})}
+    with pytest.raises(CannotDecode):
+        codec.build({"url": URL, **written, "meta": meta})
+
+
 @pytest.mark.parametrize("meta", [
-    {"referrer_policy": "no-referrer"}, {"referrer_policy": None},
+    {"referrer_policy": "no-referrer"}, {"referrer_policy": None}, {"download_timeout": 20.5, "depth": 7},
     {"playwright_page_event_handlers": {"dialog": "parse"}},
 ])  # fmt: skip
 def test_meta_that_names_what_is_usual_is_stored(codec: Codec, meta: dict[str, Any]) -> None:
