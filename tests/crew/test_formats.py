@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds import sources
-from scrapy_dq.crew.feeds.formats import JOINERS, unjoinable, unreadable
+from scrapy_dq.crew.feeds.formats import AMBIGUOUS, JOINERS, ONE_BYTE, SEVERAL_BYTES, unjoinable, unreadable
 from scrapy_dq.crew.feeds.sources import Sources
 
 JoinText = Callable[..., str]
@@ -175,6 +175,41 @@ def test_json_arrays_become_one(join: JoinText) -> None:
         join("json", "[]", before="nonsense")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        '[\n{"a": 1},\n{"a": "\\x, and more"},\n{"a": 3}\n]',
+        '[\n{"a": 1},\n{"a": "tor\n{"a": 3},\n{"a": 4}\n]',
+        '[\n{"a": 1},\n{"a" 2},\n{"a": 3},\n{"a": 4}\n]',
+    ],
+)
+def test_a_part_that_is_invalid_in_the_middle_is_not_cut_there(join: JoinText, part: str) -> None:
+    """What comes after it would be lost without a word; only the last record of a part can be torn."""
+    with pytest.raises(CrewError, match="is not valid JSON from here on"):
+        join("json", part)
+
+
+@pytest.mark.parametrize("end", ["", "\0" * 4096])
+def test_a_part_may_end_anywhere(join: JoinText, end: str) -> None:
+    """Also in zeros that a power loss left."""
+    record = '{"a": "\\ud83d\\ude00\\n", "b": [true, null, -1.5e10]}'
+    for cut in range(len(record)):
+        assert json.loads(join("json", f"[\n[1],\n{record[:cut]}{end}", count=1)) == [[1]]
+
+
+def test_the_bytes_of_listed_encodings_are_plain() -> None:
+    """No part of a character is the byte of a quote or a line end; and JSON's escapes come back."""
+    text = "".join(map(chr, range(128)))
+    for name in sorted(ONE_BYTE | SEVERAL_BYTES | AMBIGUOUS):
+        assert text.encode(name) == text.encode(), name
+        lowest = 0x80 if name in ONE_BYTE else 0x30
+        for char in map(chr, [*range(128, 0xD800), *range(0xE000, 0x20000)]):
+            code = char.encode(name, "ignore")
+            assert not code or min(code) >= lowest, (name, char)
+            if name not in AMBIGUOUS:
+                assert min(map(ord, code.decode(name)), default=128) >= 128, (name, char)
+
+
 # Python's csv knows no zero byte before 3.11: Scrapy itself cannot write one there.
 ZERO = "" if sys.version_info >= (3, 11) else "\0"
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters=ZERO), max_size=4)
@@ -252,6 +287,18 @@ def test_what_nothing_can_be_appended_to_is_known_before(
         ({"format": "xml"}, "format 'xml'"),
         ({"format": "jsonlines", "postprocessing": ["gzip"]}, "postprocessed"),
         ({"format": "jsonlines", "encoding": "utf-16"}, "encoding 'utf-16'"),
+        ({"format": "json", "encoding": "euc_jp"}, "encoding 'euc_jp'"),
+        ({"format": "json", "encoding": "Shift-JIS"}, "encoding 'Shift-JIS'"),
+        ({"format": "csv", "encoding": "Shift-JIS"}, ""),
+        ({"format": "jsonl", "encoding": "Shift-JIS"}, ""),
+        ({"format": "csv", "encoding": "cp932", "item_export_kwargs": {"quotechar": "|"}}, "'cp932'"),
+        ({"format": "csv", "encoding": "cp1252", "item_export_kwargs": {"quotechar": "|"}}, ""),
+        ({"format": "csv", "encoding": "iso2022_jp"}, "encoding 'iso2022_jp'"),
+        ({"format": "csv", "encoding": "hz"}, "encoding 'hz'"),
+        ({"format": "jsonlines", "encoding": "idna"}, "encoding 'idna'"),
+        ({"format": "json", "encoding": "utf-7"}, "encoding 'utf-7'"),
+        ({"format": "json", "encoding": "GBK"}, ""),
+        ({"format": "json", "encoding": "latin1"}, ""),
         ({"format": "csv", "encoding": "nonsense"}, "encoding 'nonsense'"),
         ({"format": "csv", "item_export_kwargs": {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}}, "dialect"),
         ({"format": "csv", "item_export_kwargs": {"lineterminator": "|"}}, "dialect"),

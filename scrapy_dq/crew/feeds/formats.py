@@ -16,6 +16,20 @@ from scrapy_dq.crew.feeds.csv_format import join_csv
 from scrapy_dq.crew.feeds.sources import Sources, lines_of
 
 LOOK_BYTES = 65536
+_TORN_CHARS = 12
+"""An element that ends too early is refused at its end, or at its last escape or word, which is shorter."""
+ONE_BYTE = frozenset((
+    "ascii", "cp437", "cp850", "cp852", "cp866", "cp874", "koi8-r", "koi8-u", "mac-roman", "tis-620",
+    *(f"cp125{n}" for n in range(9)), *(f"iso8859-{n}" for n in range(1, 17) if n != 12),
+))  # fmt: skip
+"""Encodings, by their names in Python, in which each ASCII character, and no other, is its ASCII byte."""
+SEVERAL_BYTES = frozenset((
+    "big5", "big5hkscs", "cp932", "cp949", "cp950", "gb18030", "gb2312", "gbk",
+))  # fmt: skip
+"""The same, but for bytes from 0x30 within characters."""
+AMBIGUOUS = frozenset(("euc_jp", "euc_kr", "shift_jis"))
+"""The same as SEVERAL_BYTES, but text changes if it is decoded and encoded: in shift_jis, ¥ becomes a
+backslash, which JSON reads as an escape."""
 
 
 def join_lines(out: IO[bytes], sources: Sources) -> int:
@@ -39,7 +53,7 @@ def join_json(out: IO[bytes], sources: Sources) -> int:
     """Write one array of all elements; return how many the parts had.
 
     Raises:
-        CrewError: the earlier feed is not valid JSON.
+        CrewError: the earlier feed is not valid JSON, or a part is not, before its end.
     """
     count, empty = 0, True
     out.write(b"[\n")
@@ -58,6 +72,7 @@ def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
     # The earlier feed is the user's: if it is invalid, it is refused, not repaired.
     decode = codecs.getincrementaldecoder(sources.encoding)("replace" if torn_ok else "strict").decode
     decoder, text, at, need, inside = json.JSONDecoder(), "", 0, 0, False
+    bad_at: int | None = None
     for chunk in chain(sources.chunks(path), [b""]):
         text, at = text[at:] + decode(chunk, not chunk), 0
         if len(text) < need and chunk:
@@ -68,14 +83,19 @@ def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
                 at += 1
             try:
                 end = decoder.raw_decode(text, at)[1] if at < len(text) else at
-            except ValueError:
+            except json.JSONDecodeError as error:
+                # "Unterminated string" is located where the string begins.
+                bad_at = len(text) if error.msg.startswith("Unterminated") else error.pos
                 break
             if end == at or (end == len(text) and chunk):
                 break  # a number may continue in the next chunk
             yield text[at:end]
             at = end
         need = 2 * (len(text) - at)
-    if text[at:] and not torn_ok:
+    # After a power loss, a file may end in zeros that were never written.
+    rest = text[at:].rstrip("\0" if torn_ok else "")
+    torn = torn_ok and (bad_at is None or bad_at >= at + len(rest) - _TORN_CHARS)
+    if rest and not torn:
         raise CrewError(f"{path} is not valid JSON from here on: {text[at : at + 40]!r}")
 
 
@@ -114,13 +134,9 @@ def unjoinable(options: Mapping[str, Any]) -> str:
         return f"parts in the format {options['format']!r} cannot be joined (jsonlines, csv and json can)"
     if options.get("postprocessing"):
         return "parts that are postprocessed cannot be joined"
-    try:
-        plain = 'a\n",'.encode(options.get("encoding") or "utf-8").endswith(b'a\n",')
-    except LookupError:
-        plain = False
-    if not plain:
-        return f"parts in the encoding {options['encoding']!r} cannot be joined"
     kwargs = options.get("item_export_kwargs") or {}
+    if not _is_plain(options.get("encoding") or "utf-8", options["format"], kwargs):
+        return f"parts in the encoding {options['encoding']!r} cannot be joined (in utf-8 they can)"
     if options["format"] == "csv" and (
         kwargs.get("quoting") == csv.QUOTE_NONE
         or kwargs.get("escapechar")
@@ -130,3 +146,18 @@ def unjoinable(options: Mapping[str, Any]) -> str:
     ):
         return "parts in this dialect of CSV cannot be joined"
     return ""
+
+
+def _is_plain(encoding: str, format: str, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the line ends, quotes and escapes of a feed are found in its bytes."""
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        return False
+    if name in ONE_BYTE or name in ("utf-8", "utf-8-sig"):
+        return True
+    if format == "json":
+        return name in SEVERAL_BYTES
+    if format == "csv" and (kwargs.get("quotechar") or '"') >= "0":
+        return False
+    return name in SEVERAL_BYTES | AMBIGUOUS
