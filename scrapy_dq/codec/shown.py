@@ -92,8 +92,8 @@ def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
 def _hide_logins(request: dict[str, Any]) -> None:
     # Scrapy's middlewares write a login into the headers and the meta of a request; its retries keep them.
     headers, meta = request.get("headers"), request.get("meta")
-    if request.get("cookies"):
-        request["cookies"] = _HIDDEN
+    if cookies := request.get("cookies"):
+        request["cookies"] = dict.fromkeys(cookies, _HIDDEN) if isinstance(cookies, dict) else _HIDDEN
     if isinstance(headers, dict):
         request["headers"] = {
             name: _HIDDEN if name.lower() in _SECRET_HEADERS else value for name, value in headers.items()

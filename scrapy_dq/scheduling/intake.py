@@ -24,6 +24,7 @@ from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, as_st
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.in_progress import InProgress
+from scrapy_dq.scheduling.logins import Logins
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
 from scrapy_dq.settings import Config
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
@@ -90,6 +91,7 @@ class Intake:
         self._retry_backoff = config.retry_backoff
         self._start_queue = config.start_queue
         self._checks_hosts = bool(config.start_hosts)
+        self._logins = Logins(crawler)
         self._fed_puts: list[Put] = []
         self._refused_fed = ""
         self._warned_unencodable = self._warned_dead = self._warned_over = False
@@ -135,7 +137,7 @@ class Intake:
         if request.meta.get("dq_local"):
             return None
         try:
-            return self._codec.encode(as_stored(request))
+            return self._codec.encode(self._logins.without(as_stored(request)))
         except CannotEncode as error:
             self._warn_unencodable(request, error)
             return None

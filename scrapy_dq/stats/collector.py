@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from itertools import islice
@@ -13,17 +14,20 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
+logger = logging.getLogger(__name__)
 LONGEST_NAME = 500
 """Characters of a stat that is shared."""
+MOST_NAMES = 10_000
+"""How many stats one worker shares."""
 
 
 class SharedStats(MemoryStatsCollector):
     """`STATS_CLASS`: with `scrapy_dq.Scheduler`, the crawl stores the stats of all its workers together.
 
     What `inc_value` counts is summed; of `max_value` and `min_value` the largest and the smallest number of
-    all workers is kept. What is set (`set_value`, `set_stats`), and what is not a number, is not shared. In
-    the process, and in its log, the stats are this worker's own; `scrapy_dq.frontier.shared_stats(client,
-    crawl)` reads those of all.
+    all workers is kept. What is set (`set_value`, `set_stats`), what is not a number, and stats beyond the
+    first 10,000 of a worker, are not shared. In the process, and in its log, the stats are this worker's own;
+    `scrapy_dq.frontier.shared_stats(client, crawl)` reads those of all.
 
     They are sent every DQ_STATS_INTERVAL, and when the scheduler closes: what is counted after that, in
     handlers of `spider_closed`, is not shared. Under another scheduler nothing is shared.
@@ -34,13 +38,15 @@ class SharedStats(MemoryStatsCollector):
         # Log records are counted, too: in threads, and in signal handlers that run while this lock is held.
         self._lock = threading.RLock()
         self._deltas: dict[tuple[str, str], int | float] = {}
+        self._names: set[object] = set()
+        self._warned = False
 
     def inc_value(self, key: str, count: int = 1, start: int = 0, spider: Spider | None = None) -> None:
         """As Scrapy's."""
         with self._lock:
             amount = count if key in self._stats else start + count
             super().inc_value(key, count, start)
-            if _shareable(key, amount):
+            if self._is_shared(key, amount):
                 deltas = self._deltas
                 deltas["sum", key] = deltas.get(("sum", key), 0) + amount
 
@@ -48,15 +54,33 @@ class SharedStats(MemoryStatsCollector):
         """As Scrapy's."""
         with self._lock:
             super().max_value(key, value)
-            if _shareable(key, value):
+            if self._is_shared(key, value):
                 self._deltas["max", key] = max(self._deltas.get(("max", key), value), value)
 
     def min_value(self, key: str, value: Any, spider: Spider | None = None) -> None:
         """As Scrapy's."""
         with self._lock:
             super().min_value(key, value)
-            if _shareable(key, value):
+            if self._is_shared(key, value):
                 self._deltas["min", key] = min(self._deltas.get(("min", key), value), value)
+
+    def _is_shared(self, key: object, number: object) -> bool:
+        if not _shareable(key, number):
+            return False
+        if key not in self._names:
+            # One for each URL, say, would fill the memory of Redis, and be read by whoever reads the stats.
+            if len(self._names) >= MOST_NAMES:
+                if not self._warned:
+                    self._warned = True
+                    logger.warning(
+                        "%d stats have been counted: further ones (such as %.100r) are not shared with other "
+                        "workers",
+                        MOST_NAMES,
+                        key,
+                    )
+                return False
+            self._names.add(key)
+        return True
 
     def take_deltas(self, limit: int) -> list[tuple[str, str, int | float]]:
         """Return up to *limit* of what has changed, as (kind, stat, number), and forget it."""

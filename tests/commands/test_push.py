@@ -138,7 +138,7 @@ def test_a_line_may_set_every_attribute_of_a_request(push: Push, worker: HandWor
     assert found.pop("callback") is None
     assert found == {
         key: value for key, value in whole.items() if key != "encoding"
-    } | {"headers": {"X-A": ["1", "2"]}}  # fmt: skip
+    } | {"headers": {"X-A": ["1", "2"]}, "cookies": {"c": "..."}}  # fmt: skip
 
 
 def test_a_request_may_be_due_later(push: Push, worker: HandWorker, live: LiveFrontier) -> None:

@@ -14,6 +14,7 @@ from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
 
 from scrapy_dq import SharedStats
+from scrapy_dq.stats import collector
 
 
 @pytest.fixture
@@ -137,3 +138,16 @@ def test_a_number_that_is_not_a_count_is_not_shared(stats: SharedStats) -> None:
     stats.max_value("deep", 10**5000)
     stats.max_value("deepest", 2**63 - 1)
     assert list(deltas(stats)) == [("max", "deepest")]
+
+
+def test_so_many_names_are_shared(
+    stats: SharedStats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stat for each URL fills no Redis; what is shared already goes on to be counted; one warning."""
+    monkeypatch.setattr(collector, "MOST_NAMES", 2)
+    for name in ("a", "b", "c", "d", "a"):
+        stats.inc_value(name)
+    stats.max_value("e", 1)
+    assert deltas(stats) == {("sum", "a"): 2, ("sum", "b"): 1}
+    assert stats.get_value("d") == 1
+    assert caplog.text.count("are not shared with other workers") == 1

@@ -1,0 +1,56 @@
+"""Logins that Scrapy's middlewares write into requests: each worker has them, so Redis need not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
+from scrapy.utils.url import url_is_from_any_domain
+from w3lib.http import basic_auth_header
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+_FROM_ENVIRONMENT = "_scheme_proxy"
+# Source: scrapy/downloadermiddlewares/httpproxy.py::HttpProxyMiddleware._set_proxy_and_creds
+_OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
+
+
+class Logins:
+    """The login of HTTPAUTH_USER, and that of a proxy of the environment.
+
+    A retry or a redirect is a copy of a request that has been through the downloader middlewares.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        settings, spider = crawler.settings, crawler.spider
+        login = (settings.get("HTTPAUTH_USER"), settings.get("HTTPAUTH_PASS"))
+        self._domain = settings.get("HTTPAUTH_DOMAIN")
+        own = (getattr(spider, "http_user", ""), getattr(spider, "http_pass", ""))
+        if any(own):
+            login, self._domain = own, getattr(spider, "http_auth_domain", None)
+        self._header: bytes | None = None
+        if any(login) and crawler.get_downloader_middleware(HttpAuthMiddleware) is not None:
+            self._header = basic_auth_header(*(text or "" for text in login))
+
+    def without(self, request: Request) -> Request:
+        """Return *request* without what the middlewares will write into it again; never modifies it."""
+        proxied = _FROM_ENVIRONMENT in request.meta
+        if not (proxied or self._is_ours(request)):
+            return request
+        bare = request.copy()
+        if self._is_ours(request):
+            del bare.headers[b"Authorization"]
+        if proxied:
+            for key in _OF_PROXY:
+                bare.meta.pop(key, None)
+            bare.headers.pop(b"Proxy-Authorization", None)
+        return bare
+
+    def _is_ours(self, request: Request) -> bool:
+        return (
+            self._header is not None
+            and request.headers.get(b"Authorization") == self._header
+            and (not self._domain or url_is_from_any_domain(request.url, [self._domain]))
+        )

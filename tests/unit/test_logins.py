@@ -1,0 +1,97 @@
+"""Which logins a stored request goes without: those that each worker's middlewares write into it again."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import Request, Spider, signals
+from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
+from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
+from scrapy.utils.test import get_crawler
+
+from scrapy_dq.scheduling.logins import Logins
+
+SETTINGS = {"HTTPAUTH_USER": "me", "HTTPAUTH_PASS": "s3cret", "HTTPAUTH_DOMAIN": "example.com"}
+HERE, ELSEWHERE = "http://www.example.com/", "http://example.org/"
+
+
+class OwnSpider(Spider):
+    name = "own"
+
+
+class LoggedIn(Spider):
+    name = "own"
+    http_user, http_pass, http_auth_domain = "me", "s3cret", "example.com"
+
+
+def crawler_of(cls: type[Spider], settings: dict[str, Any]) -> Crawler:
+    crawler = get_crawler(cls, settings)
+    crawler.spider = crawler._create_spider()
+    manager = DownloaderMiddlewareManager.from_crawler(crawler)
+    crawler.engine = SimpleNamespace(downloader=SimpleNamespace(middleware=manager))  # type: ignore[assignment]
+    crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
+    return crawler
+
+
+def sent(crawler: Crawler, request: Request) -> Request:
+    """Return *request* after Scrapy's two middlewares, as a retry copies it."""
+    for cls in (HttpAuthMiddleware, HttpProxyMiddleware):
+        middleware = crawler.get_downloader_middleware(cls)
+        if middleware is not None:
+            result = middleware.process_request(request, **_spider_of(middleware.process_request, crawler))
+            assert result is None
+    return request.copy()
+
+
+def _spider_of(method: Any, crawler: Crawler) -> dict[str, Any]:
+    parameter = inspect.signature(method).parameters.get("spider")
+    required = parameter is not None and parameter.default is inspect.Parameter.empty
+    return {"spider": crawler.spider} if required else {}
+
+
+@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
+@pytest.mark.parametrize(("cls", "settings"), [(LoggedIn, {}), (OwnSpider, SETTINGS)])
+def test_the_login_of_the_project_is_not_stored(cls: type[Spider], settings: dict[str, Any]) -> None:
+    """The worker that fetches the retry writes it again; what the request has of its own stays."""
+    crawler = crawler_of(cls, settings)
+    logins, request = Logins(crawler), sent(crawler, Request(HERE, headers={"X": "y"}))
+    if b"Authorization" not in request.headers:
+        pytest.skip("this Scrapy has no such settings")
+    bare = logins.without(request)
+    assert b"Authorization" not in bare.headers
+    assert bare.headers[b"X"] == b"y"
+    assert b"Authorization" in request.headers
+    assert sent(crawler, bare).headers == request.headers
+    for kept in (
+        Request(HERE, headers={"Authorization": "Bearer own"}),
+        Request(ELSEWHERE, headers=request.headers),
+        Request(HERE),
+    ):
+        assert logins.without(kept) is kept
+
+
+def test_without_the_middleware_a_header_is_the_spiders_own() -> None:
+    off = {"DOWNLOADER_MIDDLEWARES": {HttpAuthMiddleware: None}}
+    request = sent(crawler_of(OwnSpider, SETTINGS), Request(HERE))
+    assert Logins(crawler_of(OwnSpider, SETTINGS | off)).without(request) is request
+
+
+def test_a_proxy_of_the_environment_is_each_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the spider has chosen stays, with its login: Scrapy has moved that out of the URL."""
+    monkeypatch.setenv("http_proxy", "http://me:s3cret@proxy:8080")
+    crawler = crawler_of(OwnSpider, {})
+    logins = Logins(crawler)
+    request = sent(crawler, Request(HERE, meta={"x": 1}))
+    assert request.meta["proxy"] == "http://proxy:8080"
+    bare = logins.without(request)
+    assert bare.meta == {"x": 1}
+    assert not bare.headers
+    assert sent(crawler, bare).headers == request.headers
+    chosen = sent(crawler, Request(HERE, meta={"proxy": "http://you:other@own:1"}))
+    assert b"Proxy-Authorization" in chosen.headers
+    assert logins.without(chosen) is chosen
