@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from scrapy import Request, Spider, signals
-from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
 from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
-from scrapy.utils.test import get_crawler
 
 from scrapy_dq.scheduling.logins import Logins
 
@@ -29,10 +27,13 @@ class LoggedIn(Spider):
     http_user, http_pass, http_auth_domain = "me", "s3cret", "example.com"
 
 
-def crawler_of(cls: type[Spider], settings: dict[str, Any]) -> Crawler:
-    crawler = get_crawler(cls, settings)
-    crawler.spider = crawler._create_spider()
-    manager = DownloaderMiddlewareManager.from_crawler(crawler)
+BOTH = (HttpAuthMiddleware, HttpProxyMiddleware)
+
+
+def crawler_of(cls: type[Spider], settings: dict[str, Any], enabled: tuple[Any, ...] = BOTH) -> Crawler:
+    crawler = Crawler(cls, settings)
+    crawler.spider = cls()
+    manager = SimpleNamespace(middlewares=[each.from_crawler(crawler) for each in enabled])
     crawler.engine = SimpleNamespace(downloader=SimpleNamespace(middleware=manager))  # type: ignore[assignment]
     crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
     return crawler
@@ -40,7 +41,7 @@ def crawler_of(cls: type[Spider], settings: dict[str, Any]) -> Crawler:
 
 def sent(crawler: Crawler, request: Request) -> Request:
     """Return *request* after Scrapy's two middlewares, as a retry copies it."""
-    for cls in (HttpAuthMiddleware, HttpProxyMiddleware):
+    for cls in BOTH:
         middleware = crawler.get_downloader_middleware(cls)
         if middleware is not None:
             result = middleware.process_request(request, **_spider_of(middleware.process_request, crawler))
@@ -76,9 +77,9 @@ def test_the_login_of_the_project_is_not_stored(cls: type[Spider], settings: dic
 
 
 def test_without_the_middleware_a_header_is_the_spiders_own() -> None:
-    off = {"DOWNLOADER_MIDDLEWARES": {HttpAuthMiddleware: None}}
     request = sent(crawler_of(OwnSpider, SETTINGS), Request(HERE))
-    assert Logins(crawler_of(OwnSpider, SETTINGS | off)).without(request) is request
+    bare = crawler_of(OwnSpider, SETTINGS, enabled=())
+    assert Logins(bare).without(request) is request
 
 
 def test_a_proxy_of_the_environment_is_each_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
