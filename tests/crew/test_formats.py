@@ -171,6 +171,8 @@ def test_json_arrays_become_one(join: JoinText) -> None:
     assert json.loads(found) == [{"b": 1}, {"b": 2}, {"a": '][,"'}, {"a": [1, {"b": 2}]}, {"a": "é"}]
     assert join("json", "[\n\n]") == "[\n]"
     assert json.loads(join("json", '[\n    {\n        "a": 1\n    }\n]', "[", count=1)) == [{"a": 1}]
+    digits = f"[{'9' * 5_000}, 1e999]"
+    assert join("json", "[1]", before=digits) == "[\n" + digits[1:-1].replace(", ", ",\n") + ",\n1\n]"
     with pytest.raises(CrewError, match="is not valid JSON from here on: 'nonsense'"):
         join("json", "[]", before="nonsense")
 
@@ -192,9 +194,10 @@ def test_a_part_that_is_invalid_in_the_middle_is_not_cut_there(join: JoinText, p
 @pytest.mark.parametrize("end", ["", "\0" * 4096])
 def test_a_part_may_end_anywhere(join: JoinText, end: str) -> None:
     """Also in zeros that a power loss left."""
-    record = '{"a": "\\ud83d\\ude00\\n", "b": [true, null, -1.5e10]}'
-    for cut in range(len(record)):
-        assert json.loads(join("json", f"[\n[1],\n{record[:cut]}{end}", count=1)) == [[1]]
+    record = {"a": "\U0001f600\n", "b": [True, None, -1.5e10]}
+    for text in (json.dumps(record), json.dumps(record, indent=20)):
+        for cut in range(len(text)):
+            assert json.loads(join("json", f"[\n[1],\n{text[:cut]}{end}", count=1)) == [[1]]
 
 
 def test_the_bytes_of_listed_encodings_are_plain() -> None:

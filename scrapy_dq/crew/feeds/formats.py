@@ -71,7 +71,9 @@ def _elements(sources: Sources, path: Path, *, torn_ok: bool) -> Iterator[str]:
     """Yield the text of each element of the arrays in a file, one after the other."""
     # The earlier feed is the user's: if it is invalid, it is refused, not repaired.
     decode = codecs.getincrementaldecoder(sources.encoding)("replace" if torn_ok else "strict").decode
-    decoder, text, at, need, inside = json.JSONDecoder(), "", 0, 0, False
+    # Only the text is needed; and Python converts no number of more than 4,300 digits.
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str)
+    text, at, need, inside = "", 0, 0, False
     bad_at: int | None = None
     for chunk in chain(sources.chunks(path), [b""]):
         text, at = text[at:] + decode(chunk, not chunk), 0
