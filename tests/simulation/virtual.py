@@ -1,0 +1,181 @@
+"""Virtual time: one queue of events for a schedule, and an event loop for each simulated process.
+
+Nothing here knows Redis or crawls. `install` must run before scrapy_dq is imported: some of its classes bind
+`time.monotonic` and `random.uniform` as defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+BEGIN_S = 1_000_000.0
+"""The time at which each schedule begins."""
+
+
+class Endless(AssertionError):
+    """A schedule has not come to its end within its time."""
+
+
+class Thread:
+    """A thread of a simulated process: its events wait while it is frozen."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.frozen_until = 0.0
+
+    def freeze(self, seconds: float) -> None:
+        """Delay all of its events."""
+        self.frozen_until = max(self.frozen_until, self.process.world.now + seconds)
+
+
+class Process:
+    """A simulated process: its event loop, its heartbeat, its clock; nothing happens in it after a kill."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.alive = True
+        self.wall_offset_s = 0.0
+        """How far its wall clock is ahead."""
+        self.main = Thread(self)
+        self.heartbeat = Thread(self)
+        self.loop = Loop(self)
+
+    def kill(self) -> None:
+        """End it between two events: nothing of it runs any more, not even a `finally`."""
+        self.alive = False
+
+    def freeze(self, seconds: float) -> None:
+        """Delay all of its events, as SIGSTOP does."""
+        self.main.freeze(seconds)
+        self.heartbeat.freeze(seconds)
+
+
+class World:
+    """The events of one schedule in the order of their times; equal times in the order of their making."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = BEGIN_S
+        self.running: Process | None = None
+        self._events: list[tuple[float, int, Thread | None, Callable[[], Any]]] = []
+        self._numbers = count()
+
+    def at(self, when: float, do: Callable[[], Any], thread: Thread | None = None) -> None:
+        """Call *do* at *when*, as an event of *thread*; None: an event of no process."""
+        heappush(self._events, (max(when, self.now), next(self._numbers), thread, do))
+
+    def run(self, ended: Callable[[], bool], until: float) -> None:
+        """Let events happen until *ended*; raise Endless if it is not so at *until*."""
+        while not ended():
+            if not self._events or self._events[0][0] > until:
+                raise Endless(f"not at its end after {self.now - BEGIN_S:,.1f} s")
+            when, number, thread, do = heappop(self._events)
+            if thread is None:
+                self.now = when
+                do()
+            elif not thread.process.alive:
+                continue
+            elif when < thread.frozen_until:
+                heappush(self._events, (thread.frozen_until, number, thread, do))
+            else:
+                self.now = when
+                self._happen(thread.process, do)
+
+    def _happen(self, process: Process, do: Callable[[], Any]) -> None:
+        self.running = process
+        events._set_running_loop(process.loop)
+        try:
+            do()
+        finally:
+            events._set_running_loop(None)
+            self.running = None
+
+    def wall_s(self) -> float:
+        """Return what the wall clock of the running process shows."""
+        return self.now + (self.running.wall_offset_s if self.running else 0.0)
+
+
+class Loop(asyncio.AbstractEventLoop):
+    """What asyncio needs of an event loop, on the events of a World."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._tasks: list[asyncio.Future[Any]] = []  # a task of a killed process is never destroyed
+
+    def time(self) -> float:
+        return self._process.world.now
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._process.world.at(0.0, handle._run, self._process.main)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._process.world.at(
+            when, lambda: None if handle.cancelled() else handle._run(), self._process.main
+        )
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], **more: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **more)
+        self._tasks.append(task)
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if "exception" in context:
+            raise context["exception"]
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
+
+
+_world: World | None = None
+
+
+def begin(seed: int) -> World:
+    """Begin a schedule: from now on, time and randomness of this whole process are those of its world."""
+    global _world
+    random.seed(seed)
+    _world = World(seed)
+    return _world
+
+
+def install() -> None:
+    """Replace the clocks and the randomness of this process; before `begin` they are the real ones."""
+    real_time, real_monotonic, urandom = time.time, time.monotonic, os.urandom
+    time.time = lambda: real_time() if _world is None else _world.wall_s()
+    time.monotonic = lambda: real_monotonic() if _world is None else _world.now
+    os.urandom = lambda size: urandom(size) if _world is None else _world.random.randbytes(size)
