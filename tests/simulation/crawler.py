@@ -50,6 +50,8 @@ class Crawler(Listener):
         self._terminated = False
         self.process = Process(network.world, name)
         self.ending = ""
+        self.runs: set[tuple[str, int]] = set()
+        """The runs that it has joined, by epoch and number."""
         self._running: dict[bytes, asyncio.Task[None]] = {}
         self._ids = entry_ids()
         loop = self.process.loop
@@ -84,12 +86,21 @@ class Crawler(Listener):
         except Exception as error:
             self.ending = f"not started: {error}"
             return
+        self.runs.add((joined.epoch, joined.run))
         if joined.status is not Status.FINISHED:
             self._put(0, None)
             worker.seeded()
             await self._crawl()
         await worker.stop(GRACE_S)
-        self.ending = "terminated" if self._terminated else worker.ending
+        self.ending = self._reason()
+
+    def _reason(self) -> str:
+        """Return the reason with which the scheduler would close the spider."""
+        if self.worker.lost:
+            return "frontier_lost"
+        if self._terminated:
+            return "terminated"
+        return "run_over" if self.worker.over and self.worker.left_over else self.worker.ending
 
     async def _crawl(self) -> None:
         worker = self.worker

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Order
 from simulation import faults, virtual
 from simulation.crawler import Crawler, Site
@@ -90,6 +91,8 @@ class Schedule:
 
     def _start(self) -> None:
         self._starting -= 1
+        if "finished" in self._endings() and not self._gone_on():
+            return  # it would begin the next run
         self.crawlers.append(Crawler(self.network, self.site, f"worker{len(self.crawlers)}"))
         self._note(f"{self.crawlers[-1].process.name} starts")
 
@@ -112,8 +115,7 @@ class Schedule:
 
     def _gone_on(self) -> bool:
         """Tell whether something of the crawl is left that the next command would take up."""
-        phase = self.store.redis.hget(b"scrapy-dq:{" + CRAWL.encode() + b"}:meta", "phase")
-        return phase == b"open"
+        return bool(self.store.redis.hget(keys.meta(CRAWL), "phase") == b"open")
 
     def _check_store(self) -> None:
         try:
@@ -122,17 +124,25 @@ class Schedule:
             raise Violation(f"the stored state is wrong: {error!r}") from error
 
     def _check_end(self) -> None:
-        lost = [page for page in range(len(self.site.links)) if not self.site.crawled[page]]
-        if lost:
-            raise Violation(f"pages {lost} were never crawled; endings: {self._endings()}")
+        missing = [page for page in range(len(self.site.links)) if not self.site.crawled[page]]
+        if missing:
+            raise Violation(f"pages {missing} were never crawled; endings: {self._endings()}")
         harmful = sum(n for name, n in self.report.faults.items() if name not in HARMLESS)
-        again = {page: times for page, times in self.site.crawled.items() if times > 1 + harmful}
+        # A worker that starts at the very end begins the next run.
+        runs = max(1, len(set().union(*(each.runs for each in self.crawlers))))
+        again = {page: times for page, times in self.site.crawled.items() if times > runs + harmful}
         if again:
             raise Violation(
                 f"after {harmful} faults that may cost repeats, pages were crawled again: {again}"
             )
         # A worker that dies when nothing is left stays a member until the next run begins.
-        killed = {each.worker.id.encode() for each in self.crawlers if not each.process.alive}
+        # So does one that has given up, and whose join arrives later, or whose leave was rolled back.
+        rolled_back = self.report.faults["roll-back"] + self.report.faults["fail-over"] > 0
+        killed = {
+            each.worker.id.encode()
+            for each in self.crawlers
+            if rolled_back or not each.process.alive or each.ending.startswith("not started")
+        }
         left = {key.rpartition(b"}:")[2] for key in self.store.names()} - KEPT
         left -= {b"members", *(b"worker:" + each for each in killed)} if killed else set()
         if left:
