@@ -52,6 +52,8 @@ class Crawler(Listener):
         self.ending = ""
         self.runs: set[tuple[str, int]] = set()
         """The runs that it has joined, by epoch and number."""
+        self.ids: set[str] = set()
+        """The ids under which it was registered; a rejoin adds one."""
         self._running: dict[bytes, asyncio.Task[None]] = {}
         self._ids = entry_ids()
         loop = self.process.loop
@@ -81,6 +83,7 @@ class Crawler(Listener):
 
     async def _main(self) -> None:
         worker = self.worker
+        self.ids.add(worker.id)
         try:
             joined = await worker.start(UUID(bytes=self._world.random.randbytes(16), version=4).hex)
         except Exception as error:
@@ -92,6 +95,7 @@ class Crawler(Listener):
             worker.seeded()
             await self._crawl()
         await worker.stop(GRACE_S)
+        self.ids.add(worker.id)
         self.ending = self._reason()
 
     def _reason(self) -> str:
@@ -108,6 +112,7 @@ class Crawler(Listener):
             while len(self._running) < CAPACITY and (lease := worker.take()) is not None:
                 self._running[lease.entry_id] = asyncio.create_task(self._page(lease))
             await asyncio.sleep(LOOK_S)
+            self.ids.add(worker.id)
         for entry_id, task in self._running.items():
             task.cancel()
             worker.release(entry_id)

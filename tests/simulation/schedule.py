@@ -139,8 +139,9 @@ class Schedule:
         # So does one that has given up, and whose join arrives later, or whose leave was rolled back.
         rolled_back = self.report.faults["roll-back"] + self.report.faults["fail-over"] > 0
         killed = {
-            each.worker.id.encode()
+            worker_id.encode()
             for each in self.crawlers
+            for worker_id in each.ids
             if rolled_back or not each.process.alive or each.ending.startswith("not started")
         }
         left = {key.rpartition(b"}:")[2] for key in self.store.names()} - KEPT
