@@ -16,7 +16,7 @@ from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.store import CRAWL, BlockingClient, Client, Network
-from simulation.virtual import Process, World
+from simulation.virtual import Process, World, world
 
 TTL_S = 3.0
 STALL_S = 4.0
@@ -153,7 +153,6 @@ def install() -> None:
         process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
 
     Heartbeat.start = start  # type: ignore[method-assign]
-    hosts = iter(range(10**9))
     worker_module.own_identity = lambda: {  # type: ignore[attr-defined]
-        "host": f"host{next(hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
+        "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
     }  # fmt: skip

@@ -69,6 +69,8 @@ class World:
         self.running: Process | None = None
         self._events: list[tuple[float, int, Thread | None, Callable[[], Any]]] = []
         self._numbers = count()
+        self.hosts = count()
+        """Numbers for the hosts of workers."""
 
     def at(self, when: float, do: Callable[[], Any], thread: Thread | None = None) -> None:
         """Call *do* at *when*, as an event of *thread*; None: an event of no process."""
@@ -163,6 +165,12 @@ class Loop(asyncio.AbstractEventLoop):
 
 
 _world: World | None = None
+
+
+def world() -> World:
+    """Return the world of the schedule that runs."""
+    assert _world is not None
+    return _world
 
 
 def begin(seed: int) -> World:
