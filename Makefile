@@ -10,7 +10,7 @@ INSTALLED_PLUGINS := $(PLUGINS)/.installed
 DOCS := .venv-docs
 INSTALLED_DOCS := $(DOCS)/.installed
 
-.PHONY: demo check test coverage load soak plugins compare-faults bench bench-domains docs lint wheel clean
+.PHONY: demo check test coverage load soak simulate plugins compare-faults bench bench-domains docs lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -36,6 +36,11 @@ load:
 # The long forms of the fault tests; and all that needs a Redis on the other versions of it that are here.
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak --durations=50
+
+# Whole workers and the Lua scripts under virtual time, with faults drawn from seeds: docs/reliability.md.
+# ARGS="--help" tells how to run more of them, and how to repeat one.
+simulate: $(INSTALLED)
+	PYTHONPATH=tests $(RUN) -m simulation $(ARGS)
 
 # Plugins of others, in a virtual environment of their own: docs/plugins.md.
 plugins: $(INSTALLED_PLUGINS)

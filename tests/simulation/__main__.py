@@ -3,64 +3,178 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import json
+import os
+import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from typing import Any
 
 from simulation import virtual
 
 virtual.install()  # before scrapy_dq is imported
-REAL_S = time.perf_counter
 
-from scrapy_dq.frontier import scripts  # noqa: E402
-from simulation import crawler, schedule  # noqa: E402
-from simulation.store import under_virtual_time  # noqa: E402
-from support.redis_server import RedisServer  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from simulation import faults, plan  # noqa: E402
+from simulation.network import Rates  # noqa: E402
+from simulation.runner import Totals, runner  # noqa: E402
+from simulation.shrink import shrink  # noqa: E402
+from support.redis_server import KINDS  # noqa: E402
+
+BATCH = 50
+SHOWN = 10
+"""Most failures that are shown."""
+TRANSITIONS = ("join", "rejoin", "exchange", "fence", "drain", "leave", "overview", "beat")
 
 
 def main() -> int:
-    """Run schedules; return 1 after the first that fails, with the command that repeats it."""
+    """Run the crawl of each seed under virtual time, with its faults; return 1 if a promise was broken.
+
+    A failing seed prints the command that repeats it.
+    """
     parser = argparse.ArgumentParser(prog="python -m simulation", description=main.__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="how many schedules (default: 200)")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many schedules (default: 2000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="run one schedule and print its faults")
+    jobs = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"how many processes (default: {jobs})")
+    parser.add_argument("--redis", choices=KINDS, help="which redis-server (default: the first that is here)")
+    parser.add_argument("--json", action="store_true", help="print the figures of each batch as JSON")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one schedule, and print what happens")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="find the fewest faults that break it")
+    smaller = parser.add_argument_group("with --replay: a smaller schedule, as --shrink prints it")
+    smaller.add_argument("--keep", type=_numbers, help="only these of the seed's faults: 0,2; none: -")
+    smaller.add_argument("--workers", type=int, help="how many workers")
+    smaller.add_argument("--pages", type=int, help="only the first pages of the site")
+    smaller.add_argument("--quiet", action="store_true", help="no calls are lost or delayed")
+    smaller.add_argument("--uncommanded", action="store_true", help="no commands are given")
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL if options.replay is None else logging.DEBUG)
-    plain = scripts.source
-    scripts.source = lambda *args: under_virtual_time(plain(*args))  # type: ignore[assignment]
-    crawler.install()
-    seeds = range(options.first, options.first + options.seeds)
     if options.replay is not None:
-        seeds = range(options.replay, options.replay + 1)
-    server = RedisServer(unix=True)
-    server.start()
-    try:
-        return _run(seeds, str(server.socket), trace=options.replay is not None)
-    finally:
-        server.kill()
+        return _replay(options)
+    if options.shrink is not None:
+        return _shrink(options)
+    seeds = range(options.first, options.first + options.seeds)
+    return _batches(seeds, options.redis) if options.json else _all(seeds, options)
 
 
-def _run(seeds: range, socket: str, *, trace: bool) -> int:
-    faults: Counter[str] = Counter()
-    calls, began_s = 0, REAL_S()
-    for seed in seeds:
-        one = schedule.Schedule(seed, socket)
+def _numbers(text: str) -> list[int]:
+    return [] if text == "-" else [int(number) for number in text.split(",")]
+
+
+def _replay(options: argparse.Namespace) -> int:
+    of = plan.altered(plan.drawn(options.replay), vars(options))
+    with runner(options.redis, log=True) as run:
+        report, failure = run.run(of, trace=True)
+    print(of.setup, of.rates, *of.strikes, *of.commands, *report.trace, sep="\n")
+    print(failure or f"No promise is broken; digest {report.digest}")
+    return int(bool(failure))
+
+
+def _shrink(options: argparse.Namespace) -> int:
+    of = plan.drawn(options.shrink)
+    with runner(options.redis) as run:
+        fails = lambda each: run.run(each)[1]  # noqa: E731
+        failure = fails(of)
+        print(failure or "No promise is broken")
+        if failure:
+            print("Smallest: " + _command(options.shrink, shrink(of, fails)))
+    return int(bool(failure))
+
+
+def _command(seed: int, options: dict[str, Any] | None = None) -> str:
+    words = [f"make simulate ARGS='--replay {seed}"]
+    for name, value in (options or {}).items():
+        text = ",".join(map(str, value)) or "-" if isinstance(value, list) else str(value)
+        words.append(f"--{name}" if value is True else f"--{name} {text}")
+    return " ".join(words) + "'"
+
+
+def _batches(seeds: range, kind: Any) -> int:
+    failed = False
+    with runner(kind) as run:
+        for first in range(seeds.start, seeds.stop, BATCH):
+            totals = run.totals(range(first, min(first + BATCH, seeds.stop)))
+            failed |= bool(totals.failures)
+            print(json.dumps(totals.as_dict()), flush=True)
+    return int(failed)
+
+
+def _all(seeds: range, options: argparse.Namespace) -> int:
+    totals, lock = Totals(), threading.Lock()
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    began = time.monotonic()
+    jobs = max(1, min(options.jobs, len(seeds)))
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=console, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        bar = progress.add_task("schedules", total=len(seeds))
+
+        def read(job: subprocess.Popen[str]) -> None:
+            assert job.stdout is not None
+            for line in job.stdout:
+                with lock:
+                    before = totals.schedules
+                    totals.add(json.loads(line))
+                    rate, failed = totals.schedules / (time.monotonic() - began), len(totals.failures)
+                    text = f"{rate:.0f} schedules/s, {failed} failed"
+                    progress.update(bar, advance=totals.schedules - before, description=text)
+
+        children = [
+            _child(seeds[i * len(seeds) // jobs : (i + 1) * len(seeds) // jobs], options) for i in range(jobs)
+        ]
         try:
-            report = one.run()
-        except (schedule.Violation, virtual.Endless) as error:
-            print("\n".join(one.report.trace))
-            print(f"seed {seed}: {error}\nRepeat: PYTHONPATH=tests python -m simulation --replay {seed}")
-            return 1
-        if trace:
-            print("\n".join(report.trace))
-            print(schedule.digest(report))
-        faults += report.faults
-        calls += report.calls
-    took_s = REAL_S() - began_s
-    print(f"{len(seeds):,} schedules, {calls:,} calls, {len(seeds) / took_s:.1f} schedules per second")
-    print(", ".join(f"{count:,} {name}" for name, count in sorted(faults.items())))
-    return 0
+            readers = [threading.Thread(target=read, args=(child,)) for child in children]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+        finally:
+            for child in children:
+                child.terminate()
+        for child in children:
+            child.wait()
+    _report(totals, time.monotonic() - began, jobs, console)
+    if totals.schedules < len(seeds):
+        console.print(f"{len(seeds) - totals.schedules:,} schedules did not run: see the errors above")
+        return 2
+    return int(bool(totals.failures))
+
+
+def _child(seeds: range, options: argparse.Namespace) -> subprocess.Popen[str]:
+    words = ["--json", "--first", str(seeds.start), "--seeds", str(len(seeds))]
+    words += ["--redis", options.redis] if options.redis else []
+    return subprocess.Popen([sys.executable, "-m", "simulation", *words], stdout=subprocess.PIPE, text=True)
+
+
+def _report(totals: Totals, took_s: float, jobs: int, console: Console) -> None:
+    number = max(1, totals.schedules)
+    console.print(
+        f"{totals.schedules:,} schedules in {took_s:,.0f} s: {totals.schedules / took_s:.1f} per second in "
+        f"{jobs} processes; each {totals.exchanges / number:.0f} exchanges, {totals.calls / number:.0f} "
+        f"calls, {totals.simulated_s / number:.1f} s of virtual time. {totals.repeats:,} pages were "
+        "processed again."
+    )
+    table = Table("fault", "struck", *TRANSITIONS, "others", title="Faults, and what was under way")
+    for fault in (*sorted(faults.BY_NAME), *Rates.__dataclass_fields__):
+        met = Counter({name: totals.met[f"{fault}/{name}"] for name in TRANSITIONS})
+        everything = sum(n for name, n in totals.met.items() if name.startswith(fault + "/"))
+        struck = totals.faults[fault] or everything
+        cells = (struck, *(met[name] for name in TRANSITIONS), everything - met.total())
+        table.add_row(fault, *(f"{cell:,}" for cell in cells))
+    console.print(table)
+    for seed, failure in sorted(totals.failures.items())[:SHOWN]:
+        console.print(f"Seed {seed}: {failure}\n  {_command(seed)}", markup=False, highlight=False)
+    if totals.failures:
+        console.print(
+            f"{len(totals.failures):,} schedules failed; --shrink SEED finds the fewest faults that do it"
+        )
+    else:
+        console.print("No promise was broken.")
 
 
 if __name__ == "__main__":

@@ -3,69 +3,133 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from hashlib import sha1
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b, sha1
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Admission, Lease, Order, Put, Status
+from scrapy_dq.frontier.model import (
+    ENTRY_ID_BYTES,
+    Admission,
+    Lease,
+    Limits,
+    Put,
+    StartKeys,
+    Status,
+    Words,
+)
+from scrapy_dq.frontier.worker import outbox
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
-from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 from scrapy_dq.scheduling.admission import entry_ids
-from simulation.store import CRAWL, BlockingClient, Client, Network
-from simulation.virtual import Process, World, world
+from simulation.network import BlockingClient, Client, Network
+from simulation.site import Page
+from simulation.store import CRAWL
+from simulation.virtual import BEGIN_S, Process, world
 
-TTL_S = 3.0
-STALL_S = 4.0
+if TYPE_CHECKING:
+    from simulation.plan import Setup
+
 GRACE_S = 10.0
-CAPACITY = 4
-LOOK_S = 0.02
-"""How often the crawler looks for work; the engine of Scrapy is called for each event."""
+ENGINE_S = 5.0
+"""How often Scrapy's engine looks for work without a cause."""
+FEED = "feed"
+FED_MARK = b"\x00fed"
 
 
-class Site:
-    """A tree or a mesh of pages; page 0 is the start."""
+@dataclass
+class Visit:
+    """One run of a page's callback, or of its error."""
 
-    def __init__(self, world: World, pages: int) -> None:
-        random = world.random
-        self.links: list[list[int]] = [[] for _ in range(pages)]
-        for page in range(1, pages):
-            self.links[random.randrange(page)].append(page)
-        for _ in range(random.choice((0, 0, pages // 2))):
-            self.links[random.randrange(pages)].append(random.randrange(pages))
-        self.crawled: Counter[int] = Counter()
-        """How often the callback of each page has come to its end."""
+    page: int
+    attempt: int
+    crawler: Crawler
+    run: tuple[str, int]
+    worker_id: str
+    granted_at: float
+    ended_at: float
+    number: int
+    """The exchanges that were composed before its lease was settled."""
+    entry_id: bytes
+    origin: str
+    """Where it was found, if it is not filtered."""
+    last: bool
+    """It was not answered by an error."""
+    confirmed_at: float = float("inf")
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        return self.page, self.origin
+
+    def __str__(self) -> str:
+        return (
+            f"page {self.page}.{self.attempt}.{self.origin} by {self.worker_id} in run {self.run[1]}, "
+            f"{self.granted_at - BEGIN_S:.3f} to {self.ended_at - BEGIN_S:.3f} s, "
+            f"stored at {self.confirmed_at - BEGIN_S:.3f} s"
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Redis has stored the end of its lease."""
+        return self.confirmed_at < float("inf")
 
 
 class Crawler(Listener):
     """One process; `ending` is "" while it runs, and stays so if it is killed."""
 
-    def __init__(self, network: Network, site: Site, name: str) -> None:
+    def __init__(
+        self, network: Network, setup: Setup, site: list[Page], name: str, watch: Callable[[str, str], None]
+    ) -> None:
         self._network = network
         self._world = network.world
+        self._setup = setup
         self._site = site
-        self._terminated = False
+        self._watch = watch
+        self._stopping = ""
         self.process = Process(network.world, name)
         self.ending = ""
+        self.ended_at = float("inf")
         self.runs: set[tuple[str, int]] = set()
         """The runs that it has joined, by epoch and number."""
-        self.ids: set[str] = set()
+        self.ids: list[str] = []
         """The ids under which it was registered; a rejoin adds one."""
-        self._running: dict[bytes, asyncio.Task[None]] = {}
-        self._ids = entry_ids()
-        loop = self.process.loop
-        frontier = Frontier(Client(network, self.process), CRAWL, Order.FIFO)
+        self.rejoined_at: list[float] = []
+        self.visits: list[Visit] = []
+        self._unconfirmed: list[Visit] = []
+        self.running: dict[bytes, Lease] = {}
+        """What is downloaded now."""
+        self.sends: list[tuple[float, bytes]] = []
+        """When a request was sent, to which partition."""
+        self._taken_at: dict[bytes, float] = {}
+        self._taken_by: dict[bytes, str] = {}
+        self._entry_ids = entry_ids()
+        self._look_due = False
+        self._done = asyncio.Event()
+        self._start: asyncio.Task[None] | None = None
+        frontier = Frontier(
+            Client(network, self.process), CRAWL, setup.order, seen=setup.seen,
+            start_keys=StartKeys("list", (FEED,), FED_MARK) if setup.fed else None,
+        )  # fmt: skip
         self.worker = Worker(
             frontier,
-            Identity(fingerprinter="f", spider="s", spider_args="{}", starts="start"),
-            WorkerOptions(ttl_s=TTL_S, stall_timeout_s=STALL_S),
+            Identity(
+                fingerprinter="f", spider="s", spider_args="{}", starts="start",
+                partition_by="host" if setup.hosts > 1 else "none",
+                limits=Limits(setup.delay_s, setup.concurrency),
+            ),
+            WorkerOptions(
+                ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
+                max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
+            ),
             self,
-            connect=lambda: BlockingClient(network),
-            capacity=lambda: 0 if self._terminated else CAPACITY,
-        )
+            connect=lambda: BlockingClient(network, self.process),
+            capacity=lambda: 0 if self._stopping else setup.capacity,
+        )  # fmt: skip
+        loop = self.process.loop
         self._world.at(self._world.now, lambda: loop.create_task(self._main()), self.process.main)
 
     @property
@@ -75,61 +139,219 @@ class Crawler(Listener):
 
     @property
     def _over(self) -> bool:
-        return self._terminated or self.worker.lost or self.worker.over
+        return bool(self._stopping) or self.worker.lost or self.worker.over
 
-    def terminate(self) -> None:
+    def stop(self, reason: str) -> None:
         """Ask it to end, as SIGTERM does: it gives back what it has not finished."""
-        self._terminated = True
+        self._stopping = self._stopping or reason
+        if self._start is not None:
+            self._start.cancel()
+        self._wake()
+
+    def close(self) -> None:
+        """Remove its files, at the end of its schedule."""
+        self.worker._protocol.outbox.clear()
+
+    def later(self, do: Callable[[], None]) -> None:
+        """Do something at the next moment at which its process runs."""
+        self._world.at(self._world.now, do, self.process.main)
 
     async def _main(self) -> None:
         worker = self.worker
-        self.ids.add(worker.id)
+        self.ids.append(worker.id)
         try:
             joined = await worker.start(UUID(bytes=self._world.random.randbytes(16), version=4).hex)
         except Exception as error:
-            self.ending = f"not started: {error}"
+            self._end(f"not started: {error}")
             return
-        self.runs.add((joined.epoch, joined.run))
+        self._entered()
         if joined.status is not Status.FINISHED:
-            self._put(0, None)
-            worker.seeded()
-            await self._crawl()
+            if self._setup.fed:
+                worker.listen(True)
+                wait_s = max(0.0, self._setup.fed_until_s - self._world.now)
+                self.process.loop.call_later(wait_s, worker.listen, False)
+            self._start = asyncio.create_task(self._yield_start())
+            self._wake()
+            self.process.loop.call_later(ENGINE_S, self._beat)
+            await self._done.wait()
+            self._start.cancel()
+            for entry_id in list(self.running):
+                del self.running[entry_id]
+                worker.release(entry_id)
         await worker.stop(GRACE_S)
-        self.ids.add(worker.id)
-        self.ending = self._reason()
+        self._note_id()
+        self._end(self._reason())
+
+    def _end(self, ending: str) -> None:
+        self.ending = ending
+        self.ended_at = self._world.now
+        self._watch(self.process.name, f"ends: {ending}")
 
     def _reason(self) -> str:
         """Return the reason with which the scheduler would close the spider."""
         if self.worker.lost:
             return "frontier_lost"
-        if self._terminated:
-            return "terminated"
+        if self._stopping:
+            return self._stopping
         return "run_over" if self.worker.over and self.worker.left_over else self.worker.ending
 
-    async def _crawl(self) -> None:
+    async def _yield_start(self) -> None:
+        for page in self._setup.starts:
+            await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.1)))
+            self._put_start(page)
+        self.worker.seeded()
+        self._wake()
+
+    def _put_start(self, page: int) -> None:
+        filtered = self._setup.filtered_start
+        payload = b"%d.0.%s" % (page, b"" if filtered else b"start")
+        admission = Admission.SEEN if filtered else Admission.SEED
+        self.put(page, payload, admission, sha1(payload).digest(), next(self._entry_ids))
+
+    # The engine.
+
+    def _beat(self) -> None:
+        if not (self.ending or self._done.is_set()):
+            self._wake()
+            self.process.loop.call_later(ENGINE_S, self._beat)
+
+    def _wake(self) -> None:
+        if not self._look_due:
+            self._look_due = True
+            self.process.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_due = False
         worker = self.worker
-        while not self._over and (worker.pending or self._running):
-            while len(self._running) < CAPACITY and (lease := worker.take()) is not None:
-                self._running[lease.entry_id] = asyncio.create_task(self._page(lease))
-            await asyncio.sleep(LOOK_S)
-            self.ids.add(worker.id)
-        for entry_id, task in self._running.items():
-            task.cancel()
-            worker.release(entry_id)
+        if self._over or not (worker.pending or self.running):
+            self._done.set()
+            return
+        while len(self.running) < self._setup.capacity and (lease := worker.take()) is not None:
+            self._watch(self.process.name, f"takes {lease.payload!r}")
+            self.running[lease.entry_id] = lease
+            self._taken_at[lease.entry_id] = self._world.now
+            self._taken_by[lease.entry_id] = worker.id
+            self.sends.append((self._world.now, lease.partition))
+            worker.sent(lease.entry_id)
+            seconds = self._site[_parts(lease)[0]].seconds
+            self.process.loop.call_later(seconds, self._downloaded, lease)
 
-    async def _page(self, lease: Lease) -> None:
-        page = int(lease.payload)
-        await asyncio.sleep(self._world.random.uniform(0.0, 0.3))
-        self._site.crawled[page] += 1
-        for child in self._site.links[page]:
-            self._put(child, lease.entry_id)
-        self.worker.ack(lease.entry_id)
-        del self._running[lease.entry_id]
+    def _downloaded(self, lease: Lease) -> None:
+        if self.running.pop(lease.entry_id, None) is None:
+            return  # it was given back
+        if self._done.is_set():
+            self.worker.release(lease.entry_id)
+            return
+        number, attempt, origin = _parts(lease)
+        page = self._site[number]
+        self.worker.downloaded(lease.entry_id)
+        if lease.payload.startswith(FED_MARK):
+            self._put_child(lease, number, 0, filtered=True, delay_s=0.0, ordinal=0)
+            self.worker.ack(lease.entry_id)
+        elif page.kills:
+            self._watch(self.process.name, f"is killed by page {number}")
+            self.process.kill()
+            return
+        else:
+            self._crawled(lease, number, attempt, origin, page)
+        self._wake()
 
-    def _put(self, page: int, parent: bytes | None) -> None:
-        payload = b"%d" % page
-        fingerprint = sha1(payload).digest()
-        self.worker.put(Put(next(self._ids), Admission.SEEN, fingerprint, 0, 0, payload, parent))
+    def _crawled(self, lease: Lease, number: int, attempt: int, origin: str, page: Page) -> None:
+        worker = self.worker
+        visit = Visit(
+            number, attempt, self, (worker.epoch, worker.run), worker.id, self._taken_at.pop(lease.entry_id),
+            self._world.now, worker.composed, lease.entry_id, origin, attempt >= page.retries + page.busy,
+        )  # fmt: skip
+        self.visits.append(visit)
+        if worker.id == self._taken_by.pop(lease.entry_id):
+            self._unconfirmed.append(visit)  # else a rejoin may have cost the lease
+        if attempt < page.retries + page.busy:
+            if attempt >= page.retries:
+                worker.block(lease.partition, self._setup.retry_after_s)
+            self._put_child(lease, number, attempt + 1, filtered=False, delay_s=0.0, ordinal=0)
+            worker.ack(lease.entry_id)
+            return
+        for ordinal, link in enumerate(page.links):
+            self._put_child(lease, link.page, 0, link.filtered, link.delay_s, ordinal)
+        if page.fails:
+            worker.fail(lease.entry_id, "it raised", "label")
+        else:
+            worker.ack(lease.entry_id)
+
+    def _put_child(
+        self, parent: Lease, page: int, attempt: int, filtered: bool, delay_s: float, ordinal: int
+    ) -> None:
+        if filtered:
+            payload = b"%d.%d." % (page, attempt)
+            fingerprint = sha1(payload).digest()
+            self.put(
+                page, payload, Admission.SEEN, fingerprint, next(self._entry_ids), parent.entry_id, delay_s
+            )
+        else:
+            of_page, _, origin = _parts(parent)
+            origin = origin if attempt else f"{of_page}-{ordinal}"
+            payload = b"%d.%d.%s" % (page, attempt, origin.encode())
+            entry_id = blake2b(parent.entry_id + b"%d" % ordinal, digest_size=ENTRY_ID_BYTES).digest()
+            self.put(page, payload, Admission.ID, entry_id, entry_id, parent.entry_id, delay_s)
+
+    def put(
+        self, page: int, payload: bytes, admission: Admission, token: bytes, entry_id: bytes,
+        parent: bytes | None = None, delay_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Add a request to the outbox."""
+        due_at = self._world.now + delay_s if delay_s else 0.0
+        of = self._site[page]
+        self.worker.put(
+            Put(entry_id, admission, token, of.priority, 0, payload, parent, partition=of.host, due_at=due_at)
+        )
+
+    # Called by the worker.
+
+    def leases_arrived(self) -> None:
+        self._wake()
+
+    def run_finished(self) -> None:
+        self._wake()
+
+    def frontier_lost(self) -> None:
+        self._wake()
+
+    def outbox_lost(self, parentless: bool) -> None:
+        if parentless:
+            self.stop("outbox_lost")
+
+    def rolled_back(self, parentless: bool) -> None:
+        if parentless:
+            self.stop("frontier_rolled_back")
+
+    def told(self, before: Words, words: Words) -> None:
+        if words.stops > before.stops:
+            self.stop("stopped")
+        self._wake()
+
+    def counted(self, what: Count, amount: float) -> None:
+        if what is Count.EXCHANGE:
+            self._note_id()
+            applied = self.worker.applied
+            while self._unconfirmed and self._unconfirmed[0].number < applied:
+                self._unconfirmed.pop(0).confirmed_at = self._world.now
+        elif what is Count.REJOIN:
+            self.rejoined_at.append(self._world.now)
+            self._unconfirmed.clear()
+
+    def _note_id(self) -> None:
+        if self.ids[-1] != self.worker.id:
+            self.ids.append(self.worker.id)
+        self._entered()
+
+    def _entered(self) -> None:
+        self.runs.add((self.worker.epoch, self.worker.run))
+
+
+def _parts(lease: Lease) -> tuple[int, int, str]:
+    """Return the page of a lease, how often it was tried, and where it was found."""
+    page, attempt, origin = lease.payload.removeprefix(FED_MARK).decode().split(".")
+    return int(page), int(attempt), origin
 
 
 def install() -> None:
@@ -156,3 +378,8 @@ def install() -> None:
     worker_module.own_identity = lambda: {  # type: ignore[attr-defined]
         "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
     }  # fmt: skip
+
+
+def hold_in_memory(moves: int) -> None:
+    """Set how many moves an outbox holds in memory; the others go to disk."""
+    outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = moves, min(moves, 1000)

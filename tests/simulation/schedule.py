@@ -1,29 +1,30 @@
-"""One schedule: everything in it follows from its seed."""
+"""One schedule: everything in it follows from its plan."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from random import Random
 from typing import Any
 
-from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Order
-from simulation import faults, virtual
-from simulation.crawler import Crawler, Site
-from simulation.store import CRAWL, Network, Rates, Store
-from support.stored import stored_state
+from scrapy_dq.frontier.model import FrontierError
+from simulation import checks, commands, faults, virtual
+from simulation.checks import Identity, Violation
+from simulation.crawler import FEED, Crawler, Visit, hold_in_memory
+from simulation.disk import Disk
+from simulation.network import NONE, Network
+from simulation.plan import FAULTS_END_S, Plan, Strike
+from simulation.store import Server, Store
+from simulation.virtual import BEGIN_S, Process
+from support.stored import _dead_letter as dead_letter
 
-FAULTS_END_S = 20.0
-"""No fault strikes later, so that the crawl must come to its end."""
-MOST_S = 600.0
-KEPT = {b"meta", b"seen", b"absent", b"limits", b"beats"}
-"""Keys of a crawl that may be left when its run is finished."""
-HARMLESS = {"scripts", "cut", "worker-clock", "redis-clock", "away", "redis-frozen", "full"}
-"""Faults that cost no page, and have none processed twice."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
+MOST_S = 300.0
+"""How long a schedule may take; the faults end after four seconds."""
+LOOK_S = 0.5
+MOST_STARTS = 40
+"""More processes than this, and the crawl never ends."""
 
 
 @dataclass
@@ -31,133 +32,196 @@ class Report:
     """What happened in a schedule."""
 
     seed: int
-    pages: int = 0
     calls: int = 0
+    exchanges: int = 0
     simulated_s: float = 0.0
     repeats: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    met: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each fault met each transition under way."""
     trace: list[str] = field(default_factory=list)
+    digest: str = ""
+    """Equal, if a seed is run again."""
 
 
 class Schedule:
     """Two to five workers on one site, and the faults that strike them."""
 
-    def __init__(self, seed: int, socket: str) -> None:
-        self.report = Report(seed)
-        self.world = virtual.begin(seed)
-        random = self.world.random
-        self.store = Store(socket, self.world)
-        # Rates are drawn, too: so there are quiet schedules with a single fault.
-        rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(3)))
-        self.network = Network(self.world, self.store, rates)
-        self.site = Site(self.world, random.randint(5, 60))
+    def __init__(self, plan: Plan, server: Server, trace: bool = False) -> None:
+        self.plan = plan
+        self.report = Report(plan.seed)
+        self.world = virtual.begin(plan.seed)
+        self.disk = Disk(self.world)
+        self.setup = replace(plan.setup, spill_dir=self.disk.folder)
+        hold_in_memory(plan.setup.memory_moves)
+        self.store = Store(server, self.world)
+        self.network = Network(self.world, self.store, plan.rates, plan.setup.timeout_s)
+        self.network.watch = self._ran
+        self._tracing = trace
+        if trace:
+            self.network.trace = self._note
+        origin = "" if plan.setup.filtered_start else "start"
+        self._from_start = checks.expected(plan.pages, plan.setup.starts, origin)
+        self._fed: list[tuple[float, int]] = []
+        self.dead: set[Identity] = set()
+        self.losses: list[tuple[float, float]] = []
+        """Redis was set back: to when, and when."""
+        self.commands: Counter[str] = Counter()
         self.crawlers: list[Crawler] = []
         self._starting = 0
-        for _ in range(random.randint(2, 5)):
+        self._broken: Violation | None = None
+        random = self.world.random
+        for _ in range(plan.setup.workers):
             self.start_later(1.0)
-        kinds = random.sample(faults.EACH, random.choice((0, 1, 1, 2, 4)))
-        for fault in kinds:
-            for _ in range(random.choice((1, 1, 3))):
-                when = random.uniform(0.0, random.choice((1.0, 3.0, FAULTS_END_S / 2)))
-                self.world.at(self.world.now + when, lambda fault=fault: fault(self))
-        for _ in range(3):
-            self.world.at(self.world.now + random.uniform(0.0, 5.0), self._check_store)
-        self.world.at(virtual.BEGIN_S + FAULTS_END_S, self._end_faults)
+        for strike in plan.strikes:
+            self._prepare(strike)
+        for at_s, command in plan.commands:
+            self.world.at(BEGIN_S + at_s, lambda command=command: commands.run(self, command))
+        for number in range(plan.setup.fed):
+            page = random.randrange(len(plan.pages))
+            self.world.at(BEGIN_S + number * 0.8, lambda page=page: self._feed(page))
+        self.world.at(BEGIN_S + random.uniform(0.0, FAULTS_END_S), lambda: checks.stored(self))
+        self.world.at(BEGIN_S + FAULTS_END_S, self._end_faults)
+        self.world.at(BEGIN_S + LOOK_S, self._look)
 
     def run(self) -> Report:
         """Run it to its end; raise Violation or Endless."""
-        try:
-            self.world.run(self._ended, virtual.BEGIN_S + MOST_S)
-            self._check_end()
-        finally:
-            self.store.close()
         report = self.report
-        report.pages, report.calls = len(self.site.links), self.network.calls
-        report.simulated_s = self.world.now - virtual.BEGIN_S
-        report.repeats = sum(self.site.crawled.values()) - len(self.site.crawled)
+        try:
+            self.world.run(BEGIN_S + MOST_S)
+            if self._broken:
+                raise self._broken
+            checks.stored(self)
+            checks.dead_letters(self)
+            checks.repeats(self)
+            checks.politeness(self)
+            checks.keys_left(self)
+        finally:
+            for each in self.crawlers:
+                each.close()
+            self.disk.close()
+            virtual.end()
+        report.calls, report.met = self.network.calls, self.network.met
+        report.simulated_s = self.world.now - BEGIN_S
+        seen = Counter(visit.entry_id for visit in self.visits())
+        report.repeats = sum(seen.values()) - len(seen)
+        state = (self.world.random.getstate(), report.calls, self.world.now, sorted(seen))
+        report.digest = sha256(repr(state).encode()).hexdigest()[:16]
         return report
 
-    # For faults.
+    def expected(self) -> set[Identity]:
+        """Return what has to be processed before a worker may say `finished`."""
+        waiting = [int(payload.partition(b".")[0]) for payload in self.store.redis.lrange(FEED, 0, -1)]
+        fed = [page for _, page in self._fed]
+        for page in waiting:
+            if page in fed:
+                fed.remove(page)
+        return self._from_start | checks.expected(self.plan.pages, tuple(fed), "")
+
+    def visits(self) -> Iterator[Visit]:
+        """Return all pages that were processed."""
+        return (visit for crawler in self.crawlers for visit in crawler.visits)
+
+    # For faults and commands.
 
     def struck(self, fault: str, details: str = "") -> None:
         """Note that a fault strikes now."""
         self.report.faults[fault] += 1
+        for transition, count in self.network.under_way.items():
+            if count > 0:
+                self.network.met[fault, transition] += 1
         self._note(f"{fault} {details}")
+
+    def lost(self, taken_at: float) -> None:
+        """Note that Redis has only what it had at *taken_at*."""
+        self.losses.append((taken_at, self.world.now))
+        self._fed = [each for each in self._fed if each[0] <= taken_at]
+
+    def noted(self, who: str, what: str) -> None:
+        """Add to the trace."""
+        if self._tracing:
+            self._note(f"{who} {what}")
 
     def start_later(self, within_s: float = 5.0) -> None:
         """Start a worker after a while."""
         self._starting += 1
         self.world.at(self.world.now + self.world.random.uniform(0.0, within_s), self._start)
 
+    def _prepare(self, strike: Strike) -> None:
+        strike_now = faults.BY_NAME[strike.fault]
+
+        def at_call(process: Process) -> None:
+            # After the event of the call itself: a process is killed between two events.
+            found = [each for each in self.crawlers if each.process is process and each.there]
+            self.world.at(self.world.now, lambda: happen(found[0] if found else None))
+
+        def happen(victim: Crawler | None) -> None:
+            strike_now(self, random, victim if victim and victim.there else self._any(random))
+
+        random = Random(strike.seed)
+        if not strike.stage:
+            self.world.at(BEGIN_S + strike.at_s, lambda: happen(None))
+            return
+        at, strikes = (strike.transition, strike.call, strike.stage), self.network.strikes
+        before = strikes.get(at, lambda process: None)
+        strikes[at] = lambda process: (before(process), at_call(process))  # type: ignore[func-returns-value]
+
+    def _any(self, random: Random) -> Crawler | None:
+        there = [each for each in self.crawlers if each.there]
+        return random.choice(there) if there else None
+
     def _start(self) -> None:
         self._starting -= 1
-        if "finished" in self._endings() and not self._gone_on():
+        if "finished" in self._endings() and not checks.gone_on(self):
             return  # it would begin the next run
-        self.crawlers.append(Crawler(self.network, self.site, f"worker{len(self.crawlers)}"))
-        self._note(f"{self.crawlers[-1].process.name} starts")
+        name = f"worker{len(self.crawlers)}"
+        if len(self.crawlers) >= MOST_STARTS:
+            raise Violation(f"the crawl does not end, although faults have: {self._endings()}")
+        self.noted(name, "starts")
+        self.crawlers.append(Crawler(self.network, self.setup, self.plan.pages, name, self._happened))
+
+    def _happened(self, who: str, what: str) -> None:
+        self.noted(who, what)
+        try:
+            if what == "ends: finished":
+                checks.nothing_lost(self)
+            elif what.startswith("takes"):
+                checks.concurrency(self)
+        except Violation as error:
+            self._broken = self._broken or error  # raised here, it would end a task of the worker
+            self.world.over = True
+
+    def _ran(self, process: Process, transition: str, args: tuple[Any, ...], outcome: Any) -> None:
+        if transition == "exchange":
+            self.report.exchanges += 1
+        elif transition == "drain" and isinstance(outcome, list) and len(outcome) > 2 and outcome[2]:
+            key = b"dq:{simulated}:dead"
+            for record in self.store.redis.hvals(key):
+                page, _, origin = dead_letter(record)[2].split(b".")
+                self.dead.add((int(page), origin.decode()))
+
+    def _feed(self, page: int) -> None:
+        self.store.redis.rpush(FEED, b"%d.0." % page)
+        self._fed.append((self.world.now, page))
 
     def _note(self, what: str) -> None:
-        self.report.trace.append(f"{self.world.now - virtual.BEGIN_S:9.4f} {what}")
+        self.report.trace.append(f"{self.world.now - BEGIN_S:9.4f} {what}")
 
     def _end_faults(self) -> None:
-        self.network.rates = Rates()
+        self.network.rates = NONE
 
-    # Checks.
-
-    def _ended(self) -> bool:
+    def _look(self) -> None:
+        self.world.at(self.world.now + LOOK_S, self._look)
         if self._starting or any(each.there for each in self.crawlers):
-            return False
+            return
         # As a user would: until a crawl has finished, the command is given again.
-        if "finished" in self._endings() and not self._gone_on():
-            return True
-        self.start_later(1.0)
-        return False
-
-    def _gone_on(self) -> bool:
-        """Tell whether something of the crawl is left that the next command would take up."""
-        return bool(self.store.redis.hget(keys.meta(CRAWL), "phase") == b"open")
-
-    def _check_store(self) -> None:
-        try:
-            stored_state(self.store.redis, CRAWL, Order.FIFO, strict=False)
-        except AssertionError as error:
-            raise Violation(f"the stored state is wrong: {error!r}") from error
-
-    def _check_end(self) -> None:
-        missing = [page for page in range(len(self.site.links)) if not self.site.crawled[page]]
-        if missing:
-            raise Violation(f"pages {missing} were never crawled; endings: {self._endings()}")
-        harmful = sum(n for name, n in self.report.faults.items() if name not in HARMLESS)
-        # A worker that starts at the very end begins the next run.
-        runs = max(1, len(set().union(*(each.runs for each in self.crawlers))))
-        again = {page: times for page, times in self.site.crawled.items() if times > runs + harmful}
-        if again:
-            raise Violation(
-                f"after {harmful} faults that may cost repeats, pages were crawled again: {again}"
-            )
-        # A worker that dies when nothing is left stays a member until the next run begins.
-        # So does one that has given up, and whose join arrives later, or whose leave was rolled back.
-        rolled_back = self.report.faults["roll-back"] + self.report.faults["fail-over"] > 0
-        killed = {
-            worker_id.encode()
-            for each in self.crawlers
-            for worker_id in each.ids
-            if rolled_back or not each.process.alive or each.ending.startswith("not started")
-        }
-        left = {key.rpartition(b"}:")[2] for key in self.store.names()} - KEPT
-        left -= {b"members", *(b"worker:" + each for each in killed)} if killed else set()
-        if left:
-            raise Violation(f"keys are left: {left}; endings: {self._endings()}")
+        if "finished" in self._endings() and not checks.gone_on(self):
+            self.world.over = True
+        else:
+            self.start_later(1.0)
 
     def _endings(self) -> list[str]:
         return [each.ending or "killed" for each in self.crawlers]
 
 
-def run(seed: int, socket: str) -> Report:
-    """Run one schedule."""
-    return Schedule(seed, socket).run()
-
-
-def digest(report: Report) -> tuple[Any, ...]:
-    """Return what must be equal if a seed is run again."""
-    return report.calls, report.simulated_s, report.repeats, tuple(report.trace)
+ERRORS = (Violation, virtual.Endless, FrontierError)

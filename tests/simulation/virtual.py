@@ -44,6 +44,7 @@ class Process:
         self.world = world
         self.name = name
         self.alive = True
+        self.killed_at = float("inf")
         self.wall_offset_s = 0.0
         """How far its wall clock is ahead."""
         self.main = Thread(self)
@@ -53,6 +54,7 @@ class Process:
     def kill(self) -> None:
         """End it between two events: nothing of it runs any more, not even a `finally`."""
         self.alive = False
+        self.killed_at = self.world.now
 
     def freeze(self, seconds: float) -> None:
         """Delay all of its events, as SIGSTOP does."""
@@ -64,9 +66,13 @@ class World:
     """The events of one schedule in the order of their times; equal times in the order of their making."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.random = random.Random(f"{seed} world")  # faults are drawn elsewhere: it does not depend on them
         self.now = BEGIN_S
-        self.running: Process | None = None
+        self.running: Thread | None = None
+        self.errors: list[BaseException] = []
+        """What a callback or a lost task has raised."""
+        self.over = False
+        """No more events happen."""
         self._events: list[tuple[float, int, Thread | None, Callable[[], Any]]] = []
         self._numbers = count()
         self.hosts = count()
@@ -76,35 +82,33 @@ class World:
         """Call *do* at *when*, as an event of *thread*; None: an event of no process."""
         heappush(self._events, (max(when, self.now), next(self._numbers), thread, do))
 
-    def run(self, ended: Callable[[], bool], until: float) -> None:
-        """Let events happen until *ended*; raise Endless if it is not so at *until*."""
-        while not ended():
-            if not self._events or self._events[0][0] > until:
+    def run(self, until: float) -> None:
+        """Let events happen until it is over; raise Endless if it is not so at *until*."""
+        queue = self._events
+        while not self.over:
+            if not queue or queue[0][0] > until:
                 raise Endless(f"not at its end after {self.now - BEGIN_S:,.1f} s")
-            when, number, thread, do = heappop(self._events)
+            when, number, thread, do = heappop(queue)
             if thread is None:
                 self.now = when
                 do()
             elif not thread.process.alive:
                 continue
             elif when < thread.frozen_until:
-                heappush(self._events, (thread.frozen_until, number, thread, do))
+                heappush(queue, (thread.frozen_until, number, thread, do))
             else:
                 self.now = when
-                self._happen(thread.process, do)
-
-    def _happen(self, process: Process, do: Callable[[], Any]) -> None:
-        self.running = process
-        events._set_running_loop(process.loop)
-        try:
-            do()
-        finally:
-            events._set_running_loop(None)
-            self.running = None
+                self.running = thread
+                events._set_running_loop(thread.process.loop)
+                try:
+                    do()
+                finally:
+                    events._set_running_loop(None)
+                    self.running = None
 
     def wall_s(self) -> float:
         """Return what the wall clock of the running process shows."""
-        return self.now + (self.running.wall_offset_s if self.running else 0.0)
+        return self.now + (self.running.process.wall_offset_s if self.running else 0.0)
 
 
 class Loop(asyncio.AbstractEventLoop):
@@ -158,8 +162,7 @@ class Loop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if "exception" in context:
-            raise context["exception"]
+        self._process.world.errors.append(context.get("exception") or RuntimeError(context["message"]))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
 
@@ -179,6 +182,12 @@ def begin(seed: int) -> World:
     random.seed(seed)
     _world = World(seed)
     return _world
+
+
+def end() -> None:
+    """End the schedule: time and randomness are the real ones again."""
+    global _world
+    _world = None
 
 
 def install() -> None:

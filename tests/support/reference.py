@@ -171,6 +171,8 @@ class ReferenceFrontier(Partitions):
         if old and not old.fenced:
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
             self._remove(old_id)
+        elif old and not old.leases:
+            del self.members[old_id]
         if again and crawl.starts:
             self._open()
         return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))

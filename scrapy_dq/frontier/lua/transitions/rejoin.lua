@@ -85,6 +85,8 @@ if old.fenced == '0' then
   save_partitions()
 else
   register(new_id, identity, ours.starts, old, '', last_seq, seeding)
+  -- It is drained, but a lost answer or a kill has ended the reclaim: at the end of the crawl nobody would repeat it.
+  if old.fenced == '1' and redis.call('EXISTS', in_flight_key(old_id)) == 0 then remove_member(old_id) end
 end
 redis.call('HDEL', key.absent, old_id, new_id)
 start_goes_on(ours.starts, old_id)

@@ -1,0 +1,159 @@
+"""What must hold in each schedule, whatever strikes it."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.frontier import keys
+from simulation import faults
+from simulation.crawler import FEED, Visit
+from simulation.site import Page
+from simulation.store import CRAWL
+from support.stored import stored_state
+
+if TYPE_CHECKING:
+    from simulation.schedule import Schedule
+
+KEPT = {
+    b"meta", b"seen", b"absent", b"limits", b"beats", b"failed", b"dead", b"seeds", b"admitted", b"discarded",
+    b"blocked", b"earliest",
+}  # fmt: skip
+"""Keys of a crawl that may be left when its run is finished."""
+IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", *faults.LOSSES}
+"""Faults after which a worker may download what was given to another one meanwhile."""
+Identity = tuple[int, str]
+"""A page, and where it was found if it is not filtered."""
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Identity]:
+    """Return what a whole crawl processes, if it starts from *starts*."""
+    found: set[Identity] = set()
+    waiting: list[Identity] = [(page, origin) for page in starts]
+    while waiting:
+        if (each := waiting.pop()) in found:
+            continue
+        found.add(each)
+        for ordinal, link in enumerate(pages[each[0]].links):
+            waiting.append((link.page, "" if link.filtered else f"{each[0]}-{ordinal}"))
+    return found
+
+
+def nothing_lost(schedule: Schedule) -> None:
+    """Check, when a worker says `finished`, that nothing is missing."""
+    done = {visit.identity for visit in schedule.visits() if visit.last}
+    missing = sorted(schedule.expected() - done - schedule.dead)
+    if missing:
+        raise Violation(f"a worker closes with reason finished, and these were never crawled: {missing}")
+
+
+def dead_letters(schedule: Schedule) -> None:
+    """Check that only a page that kills its workers is given up."""
+    kills = sum(schedule.report.faults[name] for name in ("kill", "sigterm_kill", "freeze", "block", "stall"))
+    innocent = {page for page, _ in schedule.dead if not schedule.plan.pages[page].kills}
+    if innocent and kills < schedule.plan.setup.max_attempts:
+        raise Violation(f"these became dead letters, and did nothing: {innocent}")
+
+
+def repeats(schedule: Schedule) -> None:
+    """Check that no page is processed again, unless the end of its lease was not stored, or was lost."""
+    visits: dict[tuple[Any, ...], list[Visit]] = defaultdict(list)
+    for visit in schedule.visits():
+        visits[visit.run, visit.entry_id].append(visit)
+        if visit.origin in ("", "start") and not visit.attempt:
+            visits[visit.run, visit.identity].append(visit)
+    for (_, what), each in visits.items():
+        without_reason = [visit for visit in each if not _undone(schedule, visit)]
+        again = schedule.commands["retry"] + schedule.commands["forget"]
+        if len(without_reason) > 1 + again:
+            raise Violation(f"{what!r} was processed {len(each)} times: {[str(v) for v in each]}")
+
+
+def _undone(schedule: Schedule, visit: Visit) -> bool:
+    """Tell whether Redis does not know that a page was processed."""
+    if not visit.settled:
+        return True
+    # What was stored a moment before is lost with what Redis loses; a put may be stored again after its page.
+    return any(taken_at <= visit.confirmed_at and visit.granted_at <= at for taken_at, at in schedule.losses)
+
+
+def limited(partition: bytes) -> bool:
+    """Tell whether limits hold for a partition: start payloads have one of their own, without any."""
+    return partition.startswith(b"host")
+
+
+def politeness(schedule: Schedule) -> None:
+    """Check the delay and the concurrency of each host, over all workers."""
+    setup, struck = schedule.plan.setup, set(schedule.report.faults)
+    if struck & IMPOLITE or schedule.commands["limit"]:
+        return
+    if setup.delay_s:
+        by_host: dict[bytes, list[float]] = defaultdict(list)
+        for crawler in schedule.crawlers:
+            for at, host in crawler.sends:
+                if limited(host):
+                    by_host[host].append(at)
+        for host, times in by_host.items():
+            times.sort()
+            gap = min((b - a for a, b in pairwise(times)), default=1.0)
+            if gap < setup.delay_s - 0.001:
+                raise Violation(
+                    f"two requests to {host!r} within {gap:.4f} s, at a delay of {setup.delay_s} s"
+                )
+
+
+def concurrency(schedule: Schedule) -> None:
+    """Check, as a request is sent, how many of its host are under way."""
+    most = schedule.plan.setup.concurrency
+    if not most or schedule.commands["limit"] or set(schedule.report.faults) & IMPOLITE:
+        return
+    running: Counter[bytes] = Counter()
+    for crawler in schedule.crawlers:
+        if crawler.there:
+            running.update(lease.partition for lease in crawler.running.values() if limited(lease.partition))
+    if any(count > most for count in running.values()):
+        raise Violation(f"more than {most} requests to one host at once: {dict(running)}")
+
+
+def stored(schedule: Schedule) -> None:
+    """Check all that is stored, key by key."""
+    try:
+        state = stored_state(schedule.store.redis, CRAWL, schedule.plan.setup.order, strict=False)
+    except AssertionError as error:
+        line = traceback.extract_tb(error.__traceback__)[-1].line
+        raise Violation(f"the stored state is wrong: {error!r} in {line}") from error
+    suspects = Counter(where for where, _, suspect, _ in state["entries"].values() if suspect)
+    if any(where != "backlog" and count > 1 for where, count in suspects.items()):
+        raise Violation(f"a worker has more than one suspect: {dict(suspects)}")
+
+
+def keys_left(schedule: Schedule) -> None:
+    """Check that nothing is left of a finished run that should not be."""
+    # A worker that dies when nothing is left stays a member until the next run begins.
+    # So does one that has given up, and whose join arrives later, or whose leave was rolled back.
+    rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
+    members = {
+        worker_id.encode()
+        for each in schedule.crawlers
+        for worker_id in each.ids
+        if rolled_back or schedule.plan.rates.late or not each.process.alive or "not " in each.ending
+    }
+    left = {key.rpartition(b"}:")[2] for key in schedule.store.names()} - KEPT - {FEED.encode()}
+    left -= {b"members", *(b"worker:" + each for each in members)} if members else set()
+    left = {name for name in left if not name.startswith(b"seen:")}
+    if left:
+        raise Violation(f"keys are left: {left}")
+
+
+def gone_on(schedule: Schedule) -> bool:
+    """Tell whether something of the crawl is left that the next command would take up."""
+    redis = schedule.store.redis
+    return redis.hget(keys.meta(CRAWL), "phase") == b"open" or (
+        schedule.plan.setup.fed > 0 and bool(redis.exists(FEED))
+    )

@@ -1,0 +1,89 @@
+"""What users do while a crawl runs: each command line is one process, whose calls take no time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha1
+from random import Random
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from scrapy_dq.frontier.admin import control
+from scrapy_dq.frontier.admin.control import Word
+from scrapy_dq.frontier.admin.forget import forget as forget_seen
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.retry import retry as retry_failed
+from scrapy_dq.frontier.model import FrontierError
+from simulation.crawler import FEED
+from simulation.network import BlockingClient
+from simulation.plan import FAULTS_END_S
+from simulation.store import CRAWL
+from simulation.virtual import BEGIN_S, Process
+
+if TYPE_CHECKING:
+    from simulation.schedule import Schedule
+
+AGAIN_S = 0.5
+
+
+def run(schedule: Schedule, name: str) -> None:
+    """Run a command now."""
+    schedule.noted("command", name)
+    schedule.commands[name] += 1
+    client = BlockingClient(schedule.network, Process(schedule.world, name))
+    with suppress(RedisError, FrontierError):  # a user would give it again; those that matter are repeated
+        _BY_NAME[name](schedule, client, Random(f"{schedule.plan.seed} {name} {schedule.commands[name]}"))
+
+
+def _pause(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    _hold(schedule, client, random, Word.PAUSE)
+
+
+def _drain(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    _hold(schedule, client, random, Word.DRAIN)
+
+
+def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Word) -> None:
+    def resume() -> None:
+        try:
+            control.steer(client, CRAWL, Word.RESUME)
+        except (RedisError, FrontierError):
+            schedule.world.at(schedule.world.now + AGAIN_S, resume)
+
+    schedule.world.at(schedule.world.now + random.uniform(0.1, 3.0), resume)
+    schedule.world.at(BEGIN_S + FAULTS_END_S + 1.0, resume)  # what Redis has lost is given again
+    control.steer(client, CRAWL, word)
+
+
+def _stop(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    control.steer(client, CRAWL, Word.STOP)
+
+
+def _limit(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    host = schedule.plan.pages[0].host.decode()
+    what = {"delay_s": random.choice((0.0, 0.1)), "concurrency": random.choice((0, 1, 3))}
+    control.limit(client, CRAWL, host, **what, block_s=random.choice((None, 1.0)))  # type: ignore[arg-type]
+
+
+def _push(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    if schedule.plan.setup.fed:
+        client.rpush(FEED, b"%d.0." % random.randrange(len(schedule.plan.pages)))
+
+
+def _forget(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    page = random.randrange(len(schedule.plan.pages))
+    fingerprint = sha1(b"%d.0." % page).digest()
+    forget_seen(client, CRAWL, [(fingerprint, fingerprint)])
+
+
+def _retry(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    overview = peek(client, CRAWL)
+    if overview is not None:
+        retry_failed(client, CRAWL, overview, failed=lambda record: True)
+
+
+_BY_NAME = {
+    "pause": _pause, "drain": _drain, "stop": _stop, "limit": _limit, "push": _push, "forget": _forget,
+    "retry": _retry,
+}  # fmt: skip

@@ -1,0 +1,42 @@
+"""The disk to which workers move what waits for Redis."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from simulation.virtual import World
+
+PLENTY = 1 << 40
+
+
+class Usage(NamedTuple):
+    """What `shutil.disk_usage` returns."""
+
+    total: int
+    used: int
+    free: int
+
+
+class Disk:
+    """A real folder, for all workers of a schedule; how full it is, is made up."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.folder = tempfile.mkdtemp(prefix="dq-simulation-")
+        self.full_until = 0.0
+        shutil.disk_usage = self._usage  # type: ignore[assignment]
+
+    def lose(self) -> None:
+        """Truncate all files."""
+        for path in Path(self.folder).rglob("moves*/q*"):
+            path.write_bytes(b"")
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _usage(self, path: object) -> Usage:
+        full = self._world.now < self.full_until
+        return Usage(PLENTY, PLENTY if full else 0, 0 if full else PLENTY)

@@ -1,0 +1,195 @@
+"""The way between processes and Redis, on which calls and answers are lost, delayed and repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from redis.exceptions import ConnectionError as Cut
+from redis.exceptions import ResponseError
+
+from simulation.store import Store, transition_of
+from simulation.virtual import Process, World
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often a fault strikes a call, each from 0 to 1."""
+
+    lost: float = 0.0
+    """The call does not reach Redis."""
+    unanswered: float = 0.0
+    """It is run, and its answer is lost."""
+    late: float = 0.0
+    """It is run after its sender has given up, or is dead."""
+
+    def drawn(self, number: float) -> str:
+        """Return the fault of a number from 0 to 1; "": none."""
+        for each in fields(self):
+            number -= getattr(self, each.name)
+            if number < 0:
+                return each.name
+        return ""
+
+
+NONE = Rates()
+Watch = Callable[[Process, str, tuple[Any, ...], Any], None]
+
+
+class Network:
+    """Carries calls to the store, and answers back."""
+
+    def __init__(self, world: World, store: Store, rates: Rates, timeout_s: float) -> None:
+        self.world = world
+        self.store = store
+        self.rates = rates
+        self.timeout_s = timeout_s
+        self.away_until = 0.0
+        self.calls = 0
+        self.generation = 0
+        """The number of times that all connections were cut."""
+        self.under_way: Counter[str] = Counter()
+        """Calls that are sent and not answered, by transition."""
+        self.strikes: dict[tuple[str, int, str], Callable[[Process], None]] = {}
+        """What happens to the sender of a call, by its transition, number among these, and stage."""
+        self._numbers: Counter[str] = Counter()
+        self.met: Counter[tuple[str, str]] = Counter()
+        """How often each fault met each transition."""
+        self.watch: Watch = lambda process, transition, args, outcome: None
+        """Called with each call that was run, and its outcome."""
+        self.trace: Callable[[str], None] | None = None
+
+    def cut(self, away_s: float = 0.0) -> None:
+        """Cut all connections: what was not run yet is never run, what was not answered never answered."""
+        self.generation += 1
+        self.away_until = max(self.away_until, self.world.now + away_s)
+
+    def begins(self, transition: str) -> tuple[int, str]:
+        """Count a call; return its number among those of its transition, and the fault that strikes it."""
+        self.calls += 1
+        self._numbers[transition] += 1
+        fault = "lost" if self.world.now < self.away_until else self.rates.drawn(self.world.random.random())
+        if fault:
+            self.met[fault, transition] += 1
+        return self._numbers[transition], fault
+
+    def strike(self, transition: str, number: int, stage: str, process: Process) -> None:
+        """Let happen what the plan has for this call."""
+        if self.strikes and (do := self.strikes.pop((transition, number, stage), None)) is not None:
+            do(process)
+
+    def latency_s(self) -> float:
+        return self.world.random.uniform(0.0001, 0.003)
+
+
+class Client:
+    """What a frontier uses of `redis.asyncio.Redis`."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network = network
+        self._process = process
+
+    def client(self) -> Client:
+        """Return a client with a connection of its own."""
+        return self
+
+    async def initialize(self) -> Client:
+        return self
+
+    async def aclose(self) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args, **options: self._call(name, *args, **options)
+
+    async def execute_command(self, *command: Any) -> Any:
+        raise ResponseError("unknown command")  # WAIT and WAITAOF: an old Redis
+
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        network, process = self._network, self._process
+        world, thread = network.world, process.main
+        transition = transition_of(name, args)
+        number, fault = network.begins(transition)
+        generation = network.generation
+        answer: asyncio.Future[Any] = process.loop.create_future()
+        network.under_way[transition] += 1
+
+        def run() -> None:
+            if world.now < network.store.frozen_until:
+                world.at(network.store.frozen_until, run)
+            elif fault == "late" or network.generation == generation:
+                outcome = network.store.call(name, *args, **options)
+                network.watch(process, transition, args, outcome)
+                network.strike(transition, number, "applied", process)
+                if network.trace:
+                    network.trace(f"{process.name} {transition} {number}: {shown(outcome)} {fault}")
+                if not fault:
+                    world.at(world.now + network.latency_s(), lambda: reply(outcome), thread)
+
+        def reply(outcome: Any) -> None:
+            if network.generation == generation:
+                settle(outcome)
+                network.strike(transition, number, "answered", process)
+
+        def settle(outcome: Any) -> None:
+            if not answer.done():
+                network.under_way[transition] -= 1
+                if isinstance(outcome, Exception):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
+
+        arrives_s = world.now + network.latency_s()
+        if fault == "late":
+            arrives_s += world.random.uniform(0.0, 2 * network.timeout_s)
+        if fault != "lost":
+            world.at(arrives_s, run)
+        if fault:
+            ends_s = world.now + world.random.choice((0.0, 0.01, network.timeout_s))
+            world.at(ends_s, lambda: settle(Cut("simulated")), thread)
+        else:
+            process.loop.call_at(world.now + network.timeout_s, settle, Cut("simulated"))
+        network.strike(transition, number, "sent", process)
+        return await answer
+
+
+class BlockingClient:
+    """What a heartbeat or a command uses of `redis.Redis`: its calls take no time."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network = network
+        self._process = process
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **options: self._call(name, *args, **options)
+
+    def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        network, process = self._network, self._process
+        assert network.world.running is not process.main, "the event loop waits for Redis"
+        transition = transition_of(name, args)
+        number, fault = network.begins(transition)
+        if fault == "lost" or network.world.now < network.store.frozen_until:
+            raise Cut("simulated")
+        outcome = network.store.call(name, *args, **options)
+        network.watch(process, transition, args, outcome)
+        if network.trace:
+            network.trace(f"{process.name} {transition} {number}: {shown(outcome)} {fault}")
+        if fault:
+            raise Cut("simulated")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def close(self) -> None: ...
+
+
+def shown(outcome: Any) -> str:
+    """Return an answer for a trace."""
+    if isinstance(outcome, list) and outcome:
+        first = outcome[0]
+        return first.decode("latin-1") if isinstance(first, bytes) else f"{len(outcome)} values"
+    return str(outcome)[:40]

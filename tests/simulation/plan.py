@@ -1,0 +1,177 @@
+"""What is drawn for a schedule before it begins: the crawl, its site, and its faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from scrapy_dq.frontier.model import Order, Seen
+from simulation import faults, site
+from simulation.network import NONE, Rates
+from simulation.site import Page
+from simulation.virtual import BEGIN_S
+
+FAULTS_END_S = 4.0
+"""No fault strikes later, except at a rare call, so that the crawl must come to its end."""
+COMMANDS = ("pause", "drain", "limit", "stop", "push", "forget", "retry")
+CALLS = {
+    "exchange": 40,
+    "join": 4,
+    "rejoin": 2,
+    "fence": 2,
+    "drain": 2,
+    "leave": 3,
+    "overview": 2,
+    "beat": 20,
+}
+"""Transitions at which faults strike, and about how often each is called."""
+CAUSES = {
+    "rejoin": ("stall", "freeze", "roll_back", "fail_over", "block"),
+    "fence": ("kill", "stall", "freeze", "sigterm_kill"),
+    "drain": ("kill", "stall", "freeze", "sigterm_kill"),
+    "leave": ("sigterm",),
+}
+"""Faults after which a transition is called that is rare without them."""
+STAGES = ("sent", "applied", "answered")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings of a crawl; the same for all of its workers."""
+
+    workers: int = 2
+    order: Order = Order.FIFO
+    seen: Seen = Seen.EXACT
+    hosts: int = 1
+    delay_s: float = 0.0
+    concurrency: int = 0
+    retry_after_s: float = 1.0
+    capacity: int = 4
+    ttl_s: float = 3.0
+    stall_s: float = 4.0
+    timeout_s: float = 5.0
+    horizon_s: float = 10.0
+    max_attempts: int = 3
+    starts: tuple[int, ...] = (site.START,)
+    filtered_start: bool = False
+    fed: int = 0
+    """How many pages are fed by a start key."""
+    memory_moves: int = 20_000
+    spill_dir: str = ""
+
+    @property
+    def fed_until_s(self) -> float:
+        """When workers stop to wait for start payloads."""
+        return BEGIN_S + FAULTS_END_S if self.fed else 0.0
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One fault: at a time, or at a stage of a call, in whose sender it happens then."""
+
+    fault: str
+    seed: float
+    at_s: float = 0.0
+    transition: str = ""
+    call: int = 0
+    """The number of the call, among those of the same transition."""
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One schedule; `run` of schedule.py depends on nothing else."""
+
+    seed: int
+    setup: Setup
+    pages: list[Page]
+    rates: Rates
+    strikes: tuple[Strike, ...]
+    commands: tuple[tuple[float, str], ...] = ()
+    altered: tuple[str, ...] = field(default=())
+    """The options that make this plan of that of the seed."""
+
+    def without(self, strike: int) -> Plan:
+        """Return the plan without one of its faults."""
+        kept = tuple(each for i, each in enumerate(self.strikes) if i != strike)
+        return replace(self, strikes=kept)
+
+
+def drawn(seed: int) -> Plan:
+    """Draw the plan of a seed."""
+    random = Random(f"{seed} plan")
+    hosts = random.choice((1, 1, 2, 3))
+    poison = random.random() < 0.05
+    pages = site.drawn(random, random.choice((2, 4, 6, 10, 20)), hosts, poison=poison)
+    ttl_s = random.choice((1.0, 1.0, 2.0, 4.0))
+    polite = hosts > 1 and random.random() < 0.5
+    starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 3)))))
+    setup = Setup(
+        workers=random.choice((2, 2, 3, 3, 4, 5)),
+        order=random.choice(tuple(Order)),
+        seen=random.choice((Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)),
+        hosts=hosts,
+        delay_s=random.choice((0.0, 0.1)) if polite else 0.0,
+        concurrency=random.choice((0, 1, 2)) if polite else 0,
+        capacity=random.choice((1, 4, 8)),
+        ttl_s=ttl_s,
+        stall_s=random.choice((1.0, 2.0)) * ttl_s,
+        timeout_s=random.choice((1.0, 5.0)),
+        max_attempts=random.choice((2, 3)),
+        starts=starts,
+        filtered_start=random.random() < 0.3,
+        fed=random.choice((0, 0, 0, 0, 0, 4)),
+        memory_moves=random.choice((20_000, 20_000, 6)),
+    )
+    # Rates are drawn, too: so there are quiet schedules with a single fault.
+    rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(3)))
+    if random.random() < 0.3:
+        rates = NONE
+    kinds = random.sample(sorted(faults.BY_NAME), random.choice((0, 1, 1, 2, 4)))
+    kinds = [kind for kind in kinds for _ in range(random.choice((1, 1, 3)))]
+    strikes = [strike for kind in kinds for strike in _strikes(random, kind)]
+    if strikes and random.random() < 0.2:
+        # Two at the same moment.
+        other = random.choice(sorted(faults.BY_NAME))
+        strikes.append(replace(strikes[-1], fault=other, seed=random.random()))
+    commands = [
+        (random.uniform(0.0, FAULTS_END_S / 2), random.choice(COMMANDS))
+        for _ in range(random.choice((0, 0, 0, 1, 3)))
+    ]
+    return Plan(seed, setup, pages, rates, tuple(strikes), tuple(sorted(commands)))
+
+
+def _strikes(random: Random, kind: str) -> list[Strike]:
+    if random.random() < 0.4:
+        return [_at_a_time(random, kind)]
+    transition = random.choice(tuple(CALLS))
+    number = random.randint(1, random.choice((2, CALLS[transition])))
+    strikes = [Strike(kind, random.random(), 0.0, transition, number, random.choice(STAGES))]
+    if transition in CAUSES:
+        strikes.insert(0, _at_a_time(random, random.choice(CAUSES[transition])))
+    return strikes
+
+
+def _at_a_time(random: Random, kind: str) -> Strike:
+    return Strike(kind, random.random(), random.uniform(0.0, random.choice((1.0, FAULTS_END_S / 2))))
+
+
+def altered(plan: Plan, options: dict[str, Any]) -> Plan:
+    """Return a smaller plan: `keep` (faults by their numbers), `pages`, `workers`, `quiet` (no rates)."""
+    if (keep := options.get("keep")) is not None:
+        plan = replace(plan, strikes=tuple(plan.strikes[i] for i in keep))
+    if options.get("quiet"):
+        plan = replace(plan, rates=NONE)
+    if options.get("uncommanded"):
+        plan = replace(plan, commands=())
+    if (workers := options.get("workers")) is not None:
+        plan = replace(plan, setup=replace(plan.setup, workers=workers))
+    if (count := options.get("pages")) is not None:
+        pages = [
+            replace(page, links=[link for link in page.links if link.page < count])
+            for page in plan.pages[:count]
+        ]
+        starts = tuple(page for page in plan.setup.starts if page < count)
+        plan = replace(plan, pages=pages, setup=replace(plan.setup, starts=starts))
+    return plan

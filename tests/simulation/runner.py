@@ -1,0 +1,105 @@
+"""Runs schedules in this process, on a redis-server of its own."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulation import crawler, store
+from simulation.plan import Plan, drawn
+from simulation.schedule import Report, Schedule
+from support.redis_server import Kind, RedisServer
+
+COLLECT_AFTER = 64
+"""Schedules between two collections of garbage: killed processes are cycles, and cost more than they hold."""
+
+
+@dataclass
+class Totals:
+    """What many schedules came to; `as_dict` and `add` carry it from one process to another."""
+
+    schedules: int = 0
+    calls: int = 0
+    exchanges: int = 0
+    simulated_s: float = 0.0
+    repeats: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] = field(default_factory=Counter)
+    """"fault/transition": how often they met."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """By seed."""
+
+    def count(self, report: Report) -> None:
+        """Add one schedule."""
+        self.schedules += 1
+        self.calls += report.calls
+        self.exchanges += report.exchanges
+        self.simulated_s += report.simulated_s
+        self.repeats += report.repeats
+        self.faults += report.faults
+        self.met += Counter({f"{fault}/{name}": n for (fault, name), n in report.met.items()})
+
+    def add(self, other: dict[str, Any]) -> None:
+        """Add the `as_dict` of another one, which may come from JSON."""
+        for name, value in other.items():
+            if name == "failures":
+                self.failures |= {int(seed): message for seed, message in value.items()}
+            elif isinstance(value, dict):
+                getattr(self, name).update(value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Runner:
+    """Runs one schedule after another."""
+
+    def __init__(self, server: store.Server) -> None:
+        self._server = server
+        self._run = 0
+
+    def run(self, plan: Plan, trace: bool = False) -> tuple[Report, str]:
+        """Run one schedule; return what happened, and which promise was broken, or ""."""
+        self._run += 1
+        if self._run % COLLECT_AFTER == 0:
+            gc.collect()
+        schedule = Schedule(plan, self._server, trace)
+        try:
+            return schedule.run(), ""
+        except AssertionError as error:
+            return schedule.report, str(error) or repr(error)
+
+    def totals(self, seeds: range) -> Totals:
+        """Run the plans of *seeds*."""
+        totals = Totals()
+        for seed in seeds:
+            report, failure = self.run(drawn(seed))
+            totals.count(report)
+            if failure:
+                totals.failures[seed] = failure
+        return totals
+
+
+@contextmanager
+def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
+    """Start a redis-server and yield a Runner; while it runs a schedule, time is virtual."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logging.disable(logging.NOTSET if log else logging.CRITICAL)
+    warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of a killed process are never awaited
+    store.install()
+    crawler.install()
+    gc.disable()
+    redis = RedisServer(kind, unix=True)
+    redis.start()
+    try:
+        yield Runner(store.Server(str(redis.socket)))
+    finally:
+        redis.kill()

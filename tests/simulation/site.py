@@ -1,0 +1,75 @@
+"""The pages of a schedule, and what was done with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+START = 0
+"""The first page; every start() yields it."""
+
+
+@dataclass
+class Link:
+    """One request that a page's callback yields."""
+
+    page: int
+    filtered: bool = True
+    delay_s: float = 0.0
+
+
+@dataclass
+class Page:
+    """What happens when a page is crawled."""
+
+    host: bytes = b""
+    priority: int = 0
+    seconds: float = 0.1
+    """How long its download and its callback take."""
+    retries: int = 0
+    """How often it is answered by an error for which a retry is due."""
+    busy: int = 0
+    """How often it is answered by 429 with a Retry-After, for which a retry is due, too."""
+    fails: bool = False
+    """Its callback raises, and the request is kept as failed."""
+    kills: bool = False
+    """Its callback kills its process."""
+    links: list[Link] = field(default_factory=list)
+
+
+def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]:
+    """Draw a tree or a mesh, in which each page can be reached from START."""
+    site = [
+        Page(
+            host=b"host%d" % random.randrange(hosts) if hosts > 1 else b"",
+            priority=random.choice((0, 0, 0, 1, -1)),
+            seconds=random.uniform(0.0, 0.3),
+            retries=random.choice((0,) * 9 + (2,)),
+            busy=random.choice((0,) * 19 + (1,)),
+            fails=random.random() < 0.05,
+        )
+        for _ in range(pages)
+    ]
+    for page in range(1, pages):
+        # A redirect or a page that polls itself is a page with one link; some are not filtered, or wait.
+        link = Link(page, random.random() < 0.8, random.choice((0.0,) * 6 + (1.0,)))
+        site[random.randrange(page)].links.append(link)
+    for _ in range(random.choice((0, 0, pages // 2))):
+        site[random.randrange(pages)].links.append(Link(random.randrange(pages)))
+    if poison and pages > 1:
+        site[random.randrange(1, pages)].kills = True
+    for page in site:
+        if page.kills:
+            page.links.clear()
+    return site
+
+
+def reachable(site: list[Page]) -> set[int]:
+    """Return the pages that a whole crawl processes."""
+    found, waiting = {START}, [START]
+    while waiting:
+        for link in site[waiting.pop()].links:
+            if link.page not in found:
+                found.add(link.page)
+                waiting.append(link.page)
+    return found
