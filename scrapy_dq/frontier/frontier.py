@@ -190,12 +190,13 @@ class Frontier:
         status = Status(reply[0].decode())
         if status is Status.LOST:
             return Rejoined(status)
-        last_seq = None if reply[-1] < 0 else int(reply[-1])
         if status is Status.FINISHED:
-            return Rejoined(status, last_seq=last_seq)
-        owned = reply[2]
+            return Rejoined(status, last_seq=_exchange_number(reply[1]))
+        _, stored_run, owned, last_seq, words = reply
         ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
-        return Rejoined(status, int(reply[1]), frozenset(ids), last_seq)
+        return Rejoined(
+            status, int(stored_run), frozenset(ids), _exchange_number(last_seq), parse_words(words)
+        )
 
     async def exchange(
         self,
@@ -428,6 +429,10 @@ class Frontier:
 
 def _packed(limits: Limits | None) -> bytes:
     return pack_limits(limits) if limits else b""
+
+
+def _exchange_number(stored: int) -> int | None:
+    return None if stored < 0 else int(stored)
 
 
 def _said(keep_seen: bool | None) -> int | str:

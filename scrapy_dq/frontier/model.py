@@ -428,6 +428,7 @@ class Rejoined:
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
     """The last exchange under the old id that Redis has stored; None: Redis has no record of the old id."""
+    words: Words = field(default=Words(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

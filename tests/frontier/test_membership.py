@@ -172,6 +172,17 @@ def test_a_fenced_worker_rejoins_with_nothing(
     assert worker.drain("worker") == (2, 0, 0)
 
 
+def test_a_fenced_worker_that_is_drained_leaves_no_member_behind(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """The worker that has fenced it may be gone before the drain: the crawl's keys would stay."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(ack(1))
+    other.fence("worker")
+    assert worker.rejoin("worker-2").owned == set()
+    assert live.members() == {"worker-2", "other"}
+
+
 def test_rejoin_after_everything_was_drained(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:

@@ -66,7 +66,8 @@ def repeats(schedule: Schedule) -> None:
     visits: dict[tuple[Any, ...], list[Visit]] = defaultdict(list)
     for visit in schedule.visits():
         visits[visit.run, visit.entry_id].append(visit)
-        if visit.origin in ("", "start") and not visit.attempt:
+        # If Redis is set back to an earlier run, that one's entries stay, and its fingerprints do not.
+        if visit.origin in ("", "start") and not visit.attempt and not schedule.losses:
             visits[visit.run, visit.identity].append(visit)
     for (_, what), each in visits.items():
         without_reason = [visit for visit in each if not _undone(schedule, visit)]
@@ -94,12 +95,12 @@ def politeness(schedule: Schedule) -> None:
     if struck & IMPOLITE or schedule.commands["limit"]:
         return
     if setup.delay_s:
-        by_host: dict[bytes, list[float]] = defaultdict(list)
+        by_host: dict[Any, list[float]] = defaultdict(list)
         for crawler in schedule.crawlers:
-            for at, host in crawler.sends:
+            for at, host, run in crawler.sends:
                 if limited(host):
-                    by_host[host].append(at)
-        for host, times in by_host.items():
+                    by_host[host, run].append(at)
+        for (host, _), times in by_host.items():
             times.sort()
             gap = min((b - a for a, b in pairwise(times)), default=1.0)
             if gap < setup.delay_s - 0.001:
@@ -136,13 +137,13 @@ def stored(schedule: Schedule) -> None:
 def keys_left(schedule: Schedule) -> None:
     """Check that nothing is left of a finished run that should not be."""
     # A worker that dies when nothing is left stays a member until the next run begins.
-    # So does one that has given up, and whose join arrives later, or whose leave was rolled back.
+    # So does one that has given up, or whose join arrives later, or whose leave was rolled back.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     members = {
         worker_id.encode()
         for each in schedule.crawlers
         for worker_id in each.ids
-        if rolled_back or schedule.plan.rates.late or not each.process.alive or "not " in each.ending
+        if rolled_back or schedule.plan.rates.late or not each.process.alive or each.gave_up
     }
     left = {key.rpartition(b"}:")[2] for key in schedule.store.names()} - KEPT - {FEED.encode()}
     left -= {b"members", *(b"worker:" + each for each in members)} if members else set()

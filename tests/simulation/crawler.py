@@ -93,6 +93,8 @@ class Crawler(Listener):
         self.process = Process(network.world, name)
         self.ending = ""
         self.ended_at = float("inf")
+        self.gave_up = False
+        """It has not joined, or left, in time."""
         self.runs: set[tuple[str, int]] = set()
         """The runs that it has joined, by epoch and number."""
         self.ids: list[str] = []
@@ -102,8 +104,8 @@ class Crawler(Listener):
         self._unconfirmed: list[Visit] = []
         self.running: dict[bytes, Lease] = {}
         """What is downloaded now."""
-        self.sends: list[tuple[float, bytes]] = []
-        """When a request was sent, to which partition."""
+        self.sends: list[tuple[float, bytes, int]] = []
+        """When a request was sent, to which partition, in which run."""
         self._taken_at: dict[bytes, float] = {}
         self._taken_by: dict[bytes, str] = {}
         self._entry_ids = entry_ids()
@@ -162,6 +164,7 @@ class Crawler(Listener):
         try:
             joined = await worker.start(UUID(bytes=self._world.random.randbytes(16), version=4).hex)
         except Exception as error:
+            self.gave_up = True
             self._end(f"not started: {error}")
             return
         self._entered()
@@ -178,7 +181,9 @@ class Crawler(Listener):
             for entry_id in list(self.running):
                 del self.running[entry_id]
                 worker.release(entry_id)
+        deadline = self._world.now + GRACE_S
         await worker.stop(GRACE_S)
+        self.gave_up = self._world.now >= deadline
         self._note_id()
         self._end(self._reason())
 
@@ -231,7 +236,7 @@ class Crawler(Listener):
             self.running[lease.entry_id] = lease
             self._taken_at[lease.entry_id] = self._world.now
             self._taken_by[lease.entry_id] = worker.id
-            self.sends.append((self._world.now, lease.partition))
+            self.sends.append((self._world.now, lease.partition, worker.run))
             worker.sent(lease.entry_id)
             seconds = self._site[_parts(lease)[0]].seconds
             self.process.loop.call_later(seconds, self._downloaded, lease)

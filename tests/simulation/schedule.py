@@ -214,6 +214,8 @@ class Schedule:
         self.world.at(self.world.now + LOOK_S, self._look)
         if self._starting or any(each.there for each in self.crawlers):
             return
+        if self.world.now < self.store.frozen_until + LOOK_S:
+            return  # it runs then what has reached it
         # As a user would: until a crawl has finished, the command is given again.
         if "finished" in self._endings() and not checks.gone_on(self):
             self.world.over = True

@@ -84,7 +84,7 @@ def stored_state(
     partitions: dict[bytes, bytes] = {}
 
     def found(entry_id: bytes, partition: bytes, place: tuple[int, int], *entry: Any) -> None:
-        assert entry_id not in places, "an entry is in two places"
+        assert entry_id not in places, f"{entry_id!r} is in two places: {entry} and {entries[entry_id]}"
         places[entry_id], entries[entry_id], partitions[entry_id] = place, entry, partition
 
     bands: dict[bytes, list[int]] = {}

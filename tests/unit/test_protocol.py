@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import get_args
@@ -29,6 +30,7 @@ from scrapy_dq.frontier.model import (
     SpillLost,
     StartKeys,
     Status,
+    Words,
 )
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.outbox import Outbox
@@ -108,6 +110,44 @@ def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
     assert (made.id, made.run) == ("worker 2", 4)
     again = exchange(made, 1002.0)
     assert (again.worker_id, again.seq, again.held, again.prefix) == ("worker 2", 1, 1, [put(1)])
+
+
+def seen(number: int) -> Put:
+    return replace(put(number), admission=Admission.SEEN)
+
+
+def test_what_may_be_forgotten_is_not_stored_twice_under_one_id() -> None:
+    """`scrapy dq forget` came while it was declared dead: its repeated puts may be new again, and waiting."""
+    made = protocol()
+    for each in (put(1), seen(2)):
+        made.outbox.append(each)
+    exchange(made, 1000.0)
+    made.received(Receipt(Status.OK, applied=True), 1000.1)
+    made.outbox.append(seen(3))
+    exchange(made, 1001.0)  # perhaps applied
+    made.received(Receipt(Status.RESYNC), 1001.1)
+    made.outbox.append(seen(4))
+    rejoin(made)
+    made.rejoined(Rejoined(Status.OK, words=Words(count=1, forgets=1)))
+    repeated = exchange(made, 1002.0).prefix
+    assert [(each.entry_id[:1], each.token) for each in repeated] == [  # type: ignore[union-attr]
+        (b"0", put(1).token), (b"r", put(2).token), (b"r", put(3).token), (b"0", put(4).token),
+    ]  # fmt: skip
+
+
+def test_what_was_forgotten_before_a_rejoin_is_not_stored_twice_either() -> None:
+    made = protocol()
+    made.outbox.append(seen(1))
+    exchange(made, 1000.0)
+    made.received(Receipt(Status.OK, applied=True), 1000.1)
+    exchange(made, 1001.0)
+    words = Words(count=1, forgets=1)
+    made.received(Receipt(Status.OK, applied=True, words=words), 1001.1)
+    exchange(made, 1002.0)
+    made.received(Receipt(Status.RESYNC), 1002.1)
+    rejoin(made)
+    made.rejoined(Rejoined(Status.OK, words=words))
+    assert [each.entry_id for each in exchange(made, 1003.0).prefix] == [b"r" * 12]  # type: ignore[union-attr]
 
 
 def test_a_put_of_a_refused_call_counts_as_no_duplicate() -> None:

@@ -228,9 +228,9 @@ class Outbox:
         """
         self._queue.rebuild(log, lambda move: _outlives(move, owned))
 
-    def parentless_in_memory(self) -> list[Put]:
-        """Return the puts in memory that have no parent lease."""
-        return [move for move in self._queue.in_memory() if isinstance(move, Put) and move.parent is None]
+    def puts_in_memory(self) -> Iterator[Put]:
+        """Yield the puts in memory, in order."""
+        return (move for move in self._queue.in_memory() if isinstance(move, Put))
 
     def clear(self) -> None:
         """Drop everything, because the run is over or the worker leaves."""

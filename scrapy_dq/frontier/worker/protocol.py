@@ -18,6 +18,7 @@ from scrapy_dq.frontier.model import (
     MAX_LEASES,
     MAX_MOVES,
     Ack,
+    Admission,
     Block,
     Bury,
     Census,
@@ -381,8 +382,19 @@ class WorkerProtocol:
         # Buffered leases were taken under the old limits; a late answer may bring leases to a paused worker.
         if words.hold is Hold.PAUSED or words.limitings != before.limitings:
             self.empty_buffer()
+        if words.forgets != before.forgets:
+            self._renew_ids()
         if words != before:
             self._listener.told(before, words)
+
+    def _renew_ids(self) -> None:
+        """Give new ids to puts that may be stored already: their fingerprints may be forgotten (forget.lua).
+
+        A repeat of such a put is stored once more: under its old id it would be in two places.
+        """
+        for put in (*self._log.puts(), *self.outbox.puts_in_memory()):
+            if put.admission is Admission.SEEN and not put.fresh:
+                put.entry_id = self._random_bytes(ENTRY_ID_BYTES)
 
     def withdraw(self, partition: bytes) -> None:
         """Release the buffered leases of a blocked partition."""
@@ -445,6 +457,8 @@ class WorkerProtocol:
             return
         self.leases.keep(answer.owned)
         if answer.status is Status.OK:
+            if answer.words.forgets != self.words.forgets:
+                self._renew_ids()
             forgot, parentless = self._log.forgot(answer.last_seq)
             self._log.begin_anew()
             if forgot:
@@ -513,7 +527,8 @@ class WorkerProtocol:
             )
             self._left_behind = True
         logged = self._log.take() if forgotten else []
-        self.left_over = [put for put in logged if put.parent is None] + self.outbox.parentless_in_memory()
+        left = (*logged, *self.outbox.puts_in_memory())
+        self.left_over = [put for put in left if put.parent is None]
         self.outbox.clear()
         self._finish(over=True)
 

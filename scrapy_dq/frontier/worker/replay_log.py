@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 
 from scrapy_dq.frontier.model import Put
 
@@ -32,7 +33,7 @@ class ReplayLog:
     @property
     def parentless(self) -> bool:
         """Tell whether any logged put has no parent lease."""
-        return any(put.parent is None for *_, put in self._puts)
+        return any(put.parent is None for put in self.puts())
 
     def forgot(self, last_seq: int | None) -> tuple[bool, bool]:
         """Tell whether a rolled-back Redis may have lost retired puts.
@@ -81,9 +82,13 @@ class ReplayLog:
         """Note that the worker has a new id: its exchanges are counted from 1 again."""
         self._retired_seq = self._retired_parentless_seq = 0
 
+    def puts(self) -> Iterator[Put]:
+        """Yield the puts, oldest first."""
+        return (put for *_, put in self._puts)
+
     def take(self) -> list[Put]:
         """Empty the log and return its puts, oldest first."""
-        puts = [put for *_, put in self._puts]
+        puts = list(self.puts())
         self._puts.clear()
         self._bytes = 0
         return puts

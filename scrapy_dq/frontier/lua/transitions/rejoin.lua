@@ -2,7 +2,7 @@
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
 --          2 logged), seeding (1, or 4: its start() has to run again), and those of described.lua (used only if
 --          Redis has an earlier run)
--- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none)
+-- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none), words
 --          | FINISHED, last_seq (2^52 if the worker's run is an older one, whose records are gone) | LOST
 --          | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
@@ -11,7 +11,7 @@
 --          member.keeps_seen, member.next_run, member.register, member.remove_member, member.seen_stays, midway,
 --          partition.classify_touched, politeness.save_partitions, release, shared.note_shared, shared.stored_field,
 --          starts.AGAIN, starts.forget_done_starts, starts.start_goes_on, state, state.is_member, state.save_state,
---          types.wrong_type
+--          types.wrong_type, words
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 
@@ -20,13 +20,13 @@ if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if is_member(new_id) then
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
-    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) }
+    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1), words() }
 end
 if state.run > run and not is_member(old_id) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
-  -- Redis was rolled back to before the start of this run, to an earlier run. If that run is open, other workers may
-  -- have joined it since: its entries stay and belong to this run from now on. But its seen set and completed starts
-  -- would hide what this run has yet to crawl; its end would have dropped them, unless both runs keep them.
+  -- Redis was rolled back to an earlier run. If that is open, other workers may have joined it since: its entries stay
+  -- and belong to this run from now on. But its seen set and completed starts would hide what this run has yet to
+  -- crawl; its end would have dropped them, unless both runs keep them.
   local keep = ours.keep_seen ~= '0' and keeps_seen('')
   for _, field in ipairs({ 'fingerprinter', 'seen_kind' }) do
     if ours[field] ~= '' and stored_field(field) ~= ours[field] then keep = false end -- changed since, and rolled back
@@ -54,10 +54,9 @@ if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end
 local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, new_id) or -1) or -1
 if state.phase == 'finished' then
-  -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If the run
-  -- were opened here and this worker died, the next crawl would resume a run that has already seen all its requests.
-  -- A member whose sequence merely differs stays a member: its run was not cleared. A worker whose start() has to
-  -- run again opens the run: it was never complete.
+  -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If it were
+  -- opened here and this worker died, the next crawl would resume a run that has already seen all its requests.
+  -- A member whose sequence differs stays one. If its start() has to run again, it opens the run.
   local comes_back = parentless == 0 and old.fenced ~= '0' and seeding ~= AGAIN
   if comes_back or redis.call('HGET', key.meta, 'cleared') == '1' then return { 'FINISHED', last_seq } end
 elseif ours.spider ~= '' and stored_field('spider') == '' then
@@ -85,7 +84,7 @@ if old.fenced == '0' then
   save_partitions()
 else
   register(new_id, identity, ours.starts, old, '', last_seq, seeding)
-  -- It is drained, but a lost answer or a kill has ended the reclaim: at the end of the crawl nobody would repeat it.
+  -- Its reclaim was broken off: at the end of the crawl nobody would remove it.
   if old.fenced == '1' and redis.call('EXISTS', in_flight_key(old_id)) == 0 then remove_member(old_id) end
 end
 redis.call('HDEL', key.absent, old_id, new_id)
@@ -93,4 +92,4 @@ start_goes_on(ours.starts, old_id)
 note_shared()
 if seeding == AGAIN and ours.starts ~= '' then state.phase = 'open' end
 save_state()
-return { 'OK', state.run, table.concat(owned), last_seq }
+return { 'OK', state.run, table.concat(owned), last_seq, words() }
