@@ -31,7 +31,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("patient")
 
 LONGEST_FIRST = (
-    "faults", "frontier", "opening", "crawl", "crew", "scheduling", "commands", "queues", "embedded",
+    "simulation", "faults", "frontier", "opening", "crawl", "crew", "scheduling", "commands", "queues",
+    "embedded",
 )  # fmt: skip
 """Folders by how long their longest file takes; all others come after them."""
 

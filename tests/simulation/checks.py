@@ -84,6 +84,13 @@ def _undone(schedule: Schedule, visit: Visit) -> bool:
     return any(taken_at <= visit.confirmed_at and visit.granted_at <= at for taken_at, at in schedule.losses)
 
 
+def runs(schedule: Schedule) -> None:
+    """Check that a run with a name is not run again."""
+    found = {run for crawler in schedule.crawlers for run in crawler.runs}
+    if schedule.plan.setup.run_name and not schedule.losses and len(found) > 1:
+        raise Violation(f"a run of a name was run again: {found}")
+
+
 def limited(partition: bytes) -> bool:
     """Tell whether limits hold for a partition: start payloads have one of their own, without any."""
     return partition.startswith(b"host")
@@ -117,7 +124,7 @@ def concurrency(schedule: Schedule) -> None:
     running: Counter[bytes] = Counter()
     for crawler in schedule.crawlers:
         if crawler.there:
-            running.update(lease.partition for lease in crawler.running.values() if limited(lease.partition))
+            running.update(filter(limited, crawler.downloading.values()))
     if any(count > most for count in running.values()):
         raise Violation(f"more than {most} requests to one host at once: {dict(running)}")
 
@@ -140,13 +147,14 @@ def keys_left(schedule: Schedule) -> None:
     # So does one that has given up, or whose join arrives later, or whose leave was rolled back.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     members = {
-        worker_id.encode()
+        worker_id
         for each in schedule.crawlers
         for worker_id in each.ids
-        if rolled_back or schedule.plan.rates.late or not each.process.alive or each.gave_up
+        if rolled_back or not each.process.alive or each.gave_up
     }
+    members |= schedule.late_members
     left = {key.rpartition(b"}:")[2] for key in schedule.store.names()} - KEPT - {FEED.encode()}
-    left -= {b"members", *(b"worker:" + each for each in members)} if members else set()
+    left -= {b"members", *(b"worker:" + each.encode() for each in members)} if members else set()
     left = {name for name in left if not name.startswith(b"seen:")}
     if left:
         raise Violation(f"keys are left: {left}")

@@ -97,13 +97,15 @@ class Crawler(Listener):
         """It has not joined, or left, in time."""
         self.runs: set[tuple[str, int]] = set()
         """The runs that it has joined, by epoch and number."""
-        self.ids: list[str] = []
-        """The ids under which it was registered; a rejoin adds one."""
+        self.ids: set[str] = set()
+        """The ids under which Redis has registered it; a rejoin adds one."""
         self.rejoined_at: list[float] = []
         self.visits: list[Visit] = []
         self._unconfirmed: list[Visit] = []
         self.running: dict[bytes, Lease] = {}
-        """What is downloaded now."""
+        """What is downloaded, or in its callback."""
+        self.downloading: dict[bytes, bytes] = {}
+        """The partition of what is downloaded."""
         self.sends: list[tuple[float, bytes, int]] = []
         """When a request was sent, to which partition, in which run."""
         self._taken_at: dict[bytes, float] = {}
@@ -119,7 +121,7 @@ class Crawler(Listener):
         self.worker = Worker(
             frontier,
             Identity(
-                fingerprinter="f", spider="s", spider_args="{}", starts="start",
+                fingerprinter="f", spider="s", spider_args="{}", starts="start", run_name=setup.run_name,
                 partition_by="host" if setup.hosts > 1 else "none",
                 limits=Limits(setup.delay_s, setup.concurrency),
             ),
@@ -160,7 +162,6 @@ class Crawler(Listener):
 
     async def _main(self) -> None:
         worker = self.worker
-        self.ids.append(worker.id)
         try:
             joined = await worker.start(UUID(bytes=self._world.random.randbytes(16), version=4).hex)
         except Exception as error:
@@ -184,7 +185,6 @@ class Crawler(Listener):
         deadline = self._world.now + GRACE_S
         await worker.stop(GRACE_S)
         self.gave_up = self._world.now >= deadline
-        self._note_id()
         self._end(self._reason())
 
     def _end(self, ending: str) -> None:
@@ -234,6 +234,7 @@ class Crawler(Listener):
         while len(self.running) < self._setup.capacity and (lease := worker.take()) is not None:
             self._watch(self.process.name, f"takes {lease.payload!r}")
             self.running[lease.entry_id] = lease
+            self.downloading[lease.entry_id] = lease.partition
             self._taken_at[lease.entry_id] = self._world.now
             self._taken_by[lease.entry_id] = worker.id
             self.sends.append((self._world.now, lease.partition, worker.run))
@@ -242,27 +243,48 @@ class Crawler(Listener):
             self.process.loop.call_later(seconds, self._downloaded, lease)
 
     def _downloaded(self, lease: Lease) -> None:
-        if self.running.pop(lease.entry_id, None) is None:
+        self.downloading.pop(lease.entry_id, None)
+        if lease.entry_id not in self.running:
             return  # it was given back
-        if self._done.is_set():
-            self.worker.release(lease.entry_id)
-            return
         number, attempt, origin = _parts(lease)
         page = self._site[number]
         self.worker.downloaded(lease.entry_id)
         if lease.payload.startswith(FED_MARK):
             self._put_child(lease, number, 0, filtered=True, delay_s=0.0, ordinal=0)
+            del self.running[lease.entry_id]
             self.worker.ack(lease.entry_id)
         elif page.kills:
             self._watch(self.process.name, f"is killed by page {number}")
             self.process.kill()
             return
+        elif attempt < page.retries + page.busy:
+            if attempt >= page.retries:
+                self.worker.block(lease.partition, self._setup.retry_after_s)
+            self._put_child(lease, number, attempt + 1, filtered=False, delay_s=0.0, ordinal=0)
+            self._settle(lease, number, attempt, origin, page)
         else:
-            self._crawled(lease, number, attempt, origin, page)
+            self._yield(lease, number, attempt, origin, page, 0)
         self._wake()
 
-    def _crawled(self, lease: Lease, number: int, attempt: int, origin: str, page: Page) -> None:
+    def _yield(self, lease: Lease, number: int, attempt: int, origin: str, page: Page, ordinal: int) -> None:
+        if lease.entry_id not in self.running:
+            return  # the process ends
+        for index, link in enumerate(page.links[ordinal:], ordinal):
+            if page.pause_s and index > ordinal:
+                rest = (lease, number, attempt, origin, page, index)
+                self.process.loop.call_later(page.pause_s, self._yield, *rest)
+                return
+            self._put_child(lease, link.page, 0, link.filtered, link.delay_s, index)
+        if page.pause_s and ordinal < len(page.links):
+            rest = (lease, number, attempt, origin, page, len(page.links))
+            self.process.loop.call_later(page.pause_s, self._yield, *rest)
+            return
+        self._settle(lease, number, attempt, origin, page)
+        self._wake()
+
+    def _settle(self, lease: Lease, number: int, attempt: int, origin: str, page: Page) -> None:
         worker = self.worker
+        del self.running[lease.entry_id]
         visit = Visit(
             number, attempt, self, (worker.epoch, worker.run), worker.id, self._taken_at.pop(lease.entry_id),
             self._world.now, worker.composed, lease.entry_id, origin, attempt >= page.retries + page.busy,
@@ -270,15 +292,7 @@ class Crawler(Listener):
         self.visits.append(visit)
         if worker.id == self._taken_by.pop(lease.entry_id):
             self._unconfirmed.append(visit)  # else a rejoin may have cost the lease
-        if attempt < page.retries + page.busy:
-            if attempt >= page.retries:
-                worker.block(lease.partition, self._setup.retry_after_s)
-            self._put_child(lease, number, attempt + 1, filtered=False, delay_s=0.0, ordinal=0)
-            worker.ack(lease.entry_id)
-            return
-        for ordinal, link in enumerate(page.links):
-            self._put_child(lease, link.page, 0, link.filtered, link.delay_s, ordinal)
-        if page.fails:
+        if visit.last and page.fails:
             worker.fail(lease.entry_id, "it raised", "label")
         else:
             worker.ack(lease.entry_id)
@@ -336,18 +350,13 @@ class Crawler(Listener):
 
     def counted(self, what: Count, amount: float) -> None:
         if what is Count.EXCHANGE:
-            self._note_id()
+            self._entered()
             applied = self.worker.applied
             while self._unconfirmed and self._unconfirmed[0].number < applied:
                 self._unconfirmed.pop(0).confirmed_at = self._world.now
         elif what is Count.REJOIN:
             self.rejoined_at.append(self._world.now)
             self._unconfirmed.clear()
-
-    def _note_id(self) -> None:
-        if self.ids[-1] != self.worker.id:
-            self.ids.append(self.worker.id)
-        self._entered()
 
     def _entered(self) -> None:
         self.runs.add((self.worker.epoch, self.worker.run))

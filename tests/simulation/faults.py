@@ -102,7 +102,7 @@ def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> 
     """SIGSTOP of Redis, SIGCONT later: it runs then what has arrived meanwhile."""
     seconds = random.uniform(0.1, 4 * schedule.plan.setup.ttl_s)
     schedule.struck("redis_frozen", f"{seconds:.2f} s")
-    schedule.store.frozen_until = schedule.world.now + seconds
+    schedule.store.frozen_until = max(schedule.store.frozen_until, schedule.world.now + seconds)
 
 
 def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:

@@ -55,6 +55,8 @@ class Setup:
     max_attempts: int = 3
     starts: tuple[int, ...] = (site.START,)
     filtered_start: bool = False
+    run_name: str = ""
+    """A name: the command is given once more after the end, as by a container that is restarted."""
     fed: int = 0
     """How many pages are fed by a start key."""
     memory_moves: int = 20_000
@@ -121,6 +123,7 @@ def drawn(seed: int) -> Plan:
         max_attempts=random.choice((2, 3)),
         starts=starts,
         filtered_start=random.random() < 0.3,
+        run_name=random.choice(("", "", "", "name")),
         fed=random.choice((0, 0, 0, 0, 0, 4)),
         memory_moves=random.choice((20_000, 20_000, 6)),
     )

@@ -9,14 +9,14 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.frontier import keys
 from simulation import checks, commands, faults, virtual
 from simulation.checks import Identity, Violation
 from simulation.crawler import FEED, Crawler, Visit, hold_in_memory
 from simulation.disk import Disk
 from simulation.network import NONE, Network
 from simulation.plan import FAULTS_END_S, Plan, Strike
-from simulation.store import Server, Store
+from simulation.store import CRAWL, Server, Store
 from simulation.virtual import BEGIN_S, Process
 from support.stored import _dead_letter as dead_letter
 
@@ -66,9 +66,12 @@ class Schedule:
         self.dead: set[Identity] = set()
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
+        self.late_members: set[str] = set()
+        """Ids that were registered after their workers had left, or had others."""
         self.commands: Counter[str] = Counter()
         self.crawlers: list[Crawler] = []
         self._starting = 0
+        self._again = bool(plan.setup.run_name)
         self._broken: Violation | None = None
         random = self.world.random
         for _ in range(plan.setup.workers):
@@ -95,6 +98,7 @@ class Schedule:
             checks.dead_letters(self)
             checks.repeats(self)
             checks.politeness(self)
+            checks.runs(self)
             checks.keys_left(self)
         finally:
             for each in self.crawlers:
@@ -172,7 +176,7 @@ class Schedule:
 
     def _start(self) -> None:
         self._starting -= 1
-        if "finished" in self._endings() and not checks.gone_on(self):
+        if "finished" in self._endings() and not checks.gone_on(self) and not self.setup.run_name:
             return  # it would begin the next run
         name = f"worker{len(self.crawlers)}"
         if len(self.crawlers) >= MOST_STARTS:
@@ -194,11 +198,28 @@ class Schedule:
     def _ran(self, process: Process, transition: str, args: tuple[Any, ...], outcome: Any) -> None:
         if transition == "exchange":
             self.report.exchanges += 1
-        elif transition == "drain" and isinstance(outcome, list) and len(outcome) > 2 and outcome[2]:
-            key = b"dq:{simulated}:dead"
-            for record in self.store.redis.hvals(key):
-                page, _, origin = dead_letter(record)[2].split(b".")
-                self.dead.add((int(page), origin.decode()))
+        elif transition in ("join", "rejoin"):
+            names = args[2 + args[1] :]
+            new, old = names[0], names[2 if transition == "rejoin" else 0]
+            self._note_id(process, new.decode(), old.decode())
+        elif transition == "drain":
+            for pause_s in (0.2, 1.0):
+                self.world.at(self.world.now + pause_s, lambda: checks.stored(self))
+            if isinstance(outcome, list) and outcome[0] == b"OK" and outcome[2]:
+                self._note_dead_letters()
+
+    def _note_id(self, process: Process, worker_id: str, old_id: str) -> None:
+        for each in self.crawlers:
+            if each.process is process:
+                each.ids.add(worker_id)
+                if not each.there or each.worker.id != old_id:
+                    self.late_members.add(worker_id)
+
+    def _note_dead_letters(self) -> None:
+        # The next run deletes them.
+        for record in self.store.redis.hvals(keys.prefix(CRAWL) + "dead"):
+            page, _, origin = dead_letter(record)[2].split(b".")
+            self.dead.add((int(page), origin.decode()))
 
     def _feed(self, page: int) -> None:
         self.store.redis.rpush(FEED, b"%d.0." % page)
@@ -218,12 +239,13 @@ class Schedule:
             return  # it runs then what has reached it
         # As a user would: until a crawl has finished, the command is given again.
         if "finished" in self._endings() and not checks.gone_on(self):
-            self.world.over = True
+            if self._again and not self.plan.setup.fed:
+                self._again = False
+                self.start_later(1.0)
+            else:
+                self.world.over = True
         else:
             self.start_later(1.0)
 
     def _endings(self) -> list[str]:
         return [each.ending or "killed" for each in self.crawlers]
-
-
-ERRORS = (Violation, virtual.Endless, FrontierError)

@@ -32,6 +32,8 @@ class Page:
     """How often it is answered by 429 with a Retry-After, for which a retry is due, too."""
     fails: bool = False
     """Its callback raises, and the request is kept as failed."""
+    pause_s: float = 0.0
+    """Between two requests that its callback yields."""
     kills: bool = False
     """Its callback kills its process."""
     links: list[Link] = field(default_factory=list)
@@ -47,6 +49,7 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
             retries=random.choice((0,) * 9 + (2,)),
             busy=random.choice((0,) * 19 + (1,)),
             fails=random.random() < 0.05,
+            pause_s=random.choice((0.0, 0.0, 0.0, 0.05, 0.5)),
         )
         for _ in range(pages)
     ]

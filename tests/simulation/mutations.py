@@ -1,0 +1,165 @@
+"""Takes out one rule of the protocol after another, and counts the seeds until the simulator finds it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+import scrapy_dq
+
+ROOT = Path(scrapy_dq.__file__).parents[1]
+APART = 100_000
+"""Between the first seeds of two tries."""
+LUA = "scrapy_dq/frontier/lua/"
+WORKER = "scrapy_dq/frontier/worker/"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A rule of docs/reliability.md that is taken out: in a file, a text becomes another one."""
+
+    rule: str
+    what: str
+    changes: tuple[tuple[str, str, str], ...]
+
+
+MUTATIONS = (
+    Mutation("1", "an exchange is applied out of sequence", (
+        (LUA + "transitions/exchange.lua", "not last_seq or seq ~= last_seq + 1", "not last_seq"),
+    )),
+    Mutation("2", "the log keeps nothing", (
+        (WORKER + "replay_log.py", "        put.source = None\n", "        return\n"),
+    )),
+    Mutation("2", "the log keeps no children", (
+        (WORKER + "replay_log.py", "        put.source = None\n", "        if put.parent: return\n"),
+    )),
+    Mutation("3", "the log retires at once", (
+        (WORKER + "replay_log.py", "self._puts[0][0] + self._horizon_s <= ", "self._puts[0][0] <= "),
+    )),
+    Mutation("4", "the run is not compared", (
+        (LUA + "lib/state.lua", "  if state.run > run then return 'FINISHED' end\n", ""),
+        (LUA + "lib/state.lua", " or state.run > run and member and is_member(member)", ""),
+    )),
+    Mutation("4", "the epoch is not compared", (
+        (LUA + "lib/state.lua", "not state.epoch or state.epoch ~= epoch", "not state.epoch"),
+    )),
+    Mutation("5", "an earlier run is not noticed", (
+        (LUA + "lib/state.lua", "if state.run < run or state.run > run", "if state.run > run"),
+    )),
+    Mutation("6", "the end ignores who is seeding", (
+        (LUA + "moves/finish.lua", "busy = busy or level ~= '0'", ""),
+    )),
+    Mutation("6", "an interrupted start() is forgotten", (
+        (LUA + "lib/starts.lua", "  return note_broken(name, worker_id, seeding == AGAIN)", "  return ''"),
+    )),
+    Mutation("7", "the count of leases is not compared", (
+        (LUA + "transitions/exchange.lua", "if held ~= there.in_flight and", "if false and"),
+    )),
+    Mutation("8", "a worker rejoins with an exchange under way", (
+        (WORKER + "driver.py", "import MAX_LEASES, FrontierRefused,", "import MAX_LEASES, FrontierError,"),
+        (WORKER + "driver.py", "except FrontierRefused:", "except FrontierError:"),
+        (WORKER + "driver.py", "self.protocol.refused()", "self.protocol._begin_rejoin()"),
+    )),
+    Mutation("8", "a rejoin releases nothing", (
+        (LUA + "transitions/rejoin.lua", "      release(old_id, leases[i])", "      local _ = 0"),
+    )),
+    Mutation("9", "a new put does not open a finished run", (
+        (LUA + "moves/put.lua", "  state.phase = 'open'\n", ""),
+    )),
+    Mutation("10", "any worker that leaves clears a finished run", (
+        (LUA + "transitions/leave.lua", "if last == 1 and state.phase", "if state.phase"),
+    )),
+    Mutation("10", "a run of a name is run twice", (
+        (LUA + "lib/member.lua", "if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end", ""),
+    )),
+    Mutation("11", "a worker gets several suspects", (
+        (LUA + "lib/serve.lua", "is_there('quarantine') and not holds_suspect", "is_there('quarantine')"),
+    )),
+    Mutation("11", "each lease of a dead worker is charged", (
+        (LUA + "transitions/drain.lua", "if lease and lease.quarantined then", "if lease then"),
+    )),
+    Mutation("12", "a drain without a fence", (
+        (LUA + "transitions/drain.lua", "if fenced ~= '1' then return { 'NOT_FENCED' } end", ""),
+        (WORKER + "reclaim.py", "await self._frontier.fence(worker_id, epoch, run, gone, by)", '"OK", ""'),
+    )),
+    Mutation("12", "a fenced worker is heard", (
+        (LUA + "transitions/exchange.lua", "if me[2] == '1' then return { 'RESYNC' } end", ""),
+    )),
+    Mutation("13", "ids are used again", (
+        ("scrapy_dq/scheduling/admission.py", "prefix = os.urandom(8)", "prefix = bytes(8)"),
+    )),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Print, for each rule that is taken out, the number of seeds after which a promise is broken."""
+    parser = argparse.ArgumentParser(prog="python -m simulation.mutations", description=main.__doc__)
+    parser.add_argument("--rule", help="only this rule")
+    parser.add_argument("--tries", type=int, default=5, help="of which the median counts (default: 5)")
+    parser.add_argument("--most", type=int, default=2000, help="seeds of a try (default: 2000)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    table = Table("rule", "taken out", "seeds", "median", "what the simulator says")
+    found = True
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutation in MUTATIONS:
+            if options.rule not in (None, mutation.rule):
+                continue
+            firsts = [number * APART for number in range(options.tries)]
+            tries = list(pool.map(lambda first, m=mutation: _try(m, first, options.most), firsts))
+            counts = [count for count, _ in tries]
+            middle = median(counts)
+            found = found and middle <= options.most
+            shown = ", ".join(str(count) if count <= options.most else "-" for count in counts)
+            said = next((text for _, text in tries if text), "nothing")
+            row = (mutation.rule, mutation.what, shown, f"{middle:.0f}", said[:60])
+            console.print(*row, sep=" | ", markup=False, highlight=False)
+            table.add_row(*row)
+    console.print(table)
+    return int(not found)
+
+
+def mutated(mutation: Mutation, folder: Path) -> dict[str, str]:
+    """Copy the package and the simulator into *folder*, without a rule; return the environment."""
+    for name in ("scrapy_dq", "tests/simulation", "tests/support"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, old, new in mutation.changes:
+        path = folder / name
+        text = path.read_text("utf-8")
+        assert text.count(old) == 1, f"{mutation.what}: {name} has changed"
+        path.write_text(text.replace(old, new), "utf-8")
+    return os.environ | {"PYTHONPATH": os.pathsep.join((str(folder / "tests"), str(folder)))}
+
+
+def _try(mutation: Mutation, first: int, most: int) -> tuple[int, str]:
+    """Return after how many seeds it is found (more than *most*: it is not), and what was broken."""
+    with tempfile.TemporaryDirectory(prefix="dq-mutation-") as folder:
+        env = mutated(mutation, Path(folder))
+        command = [sys.executable, "-m", "simulation", "--json", "--first", str(first), "--seeds", str(most)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=folder) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                failures = {int(seed): said for seed, said in json.loads(line)["failures"].items()}
+                if failures:
+                    child.terminate()
+                    seed = min(failures)
+                    return seed - first + 1, failures[seed]
+        assert child.returncode == 0, "the simulator does not run"
+    return most + 1, ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
