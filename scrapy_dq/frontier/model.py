@@ -428,7 +428,8 @@ class Rejoined:
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
     """The last exchange under the old id that Redis has stored; None: Redis has no record of the old id."""
-    words: Words = field(default=Words(), compare=False)
+    words: Words | None = field(default=None, compare=False)
+    """None: not read."""
 
 
 @dataclass(frozen=True, slots=True)

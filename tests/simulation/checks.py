@@ -15,6 +15,7 @@ from simulation.store import CRAWL
 from support.stored import stored_state
 
 if TYPE_CHECKING:
+    from simulation.crawler import Crawler
     from simulation.schedule import Schedule
 
 KEPT = {
@@ -45,10 +46,14 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
     return found
 
 
-def nothing_lost(schedule: Schedule) -> None:
-    """Check, when a worker says `finished`, that nothing is missing."""
+def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
+    """Check, when a worker says `finished`, that nothing of its run is missing."""
+    run = crawler.worker.epoch, crawler.worker.run
     done = {visit.identity for visit in schedule.visits() if visit.last}
-    missing = sorted(schedule.expected() - done - schedule.dead)
+    # If Redis was set back, what was processed in a run may belong to another one now.
+    here = {visit.identity for visit in schedule.visits() if visit.last and visit.run == run}
+    of_start = schedule.from_start - (done if schedule.losses else here)
+    missing = sorted((of_start | schedule.from_feed() - done) - schedule.dead)
     if missing:
         raise Violation(f"a worker closes with reason finished, and these were never crawled: {missing}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin import control
 from scrapy_dq.frontier.admin.control import Word
 from scrapy_dq.frontier.admin.forget import forget as forget_seen
@@ -51,9 +52,18 @@ def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Word
         except (RedisError, FrontierError):
             schedule.world.at(schedule.world.now + AGAIN_S, resume)
 
-    schedule.world.at(schedule.world.now + random.uniform(0.1, 3.0), resume)
-    schedule.world.at(BEGIN_S + FAULTS_END_S + 1.0, resume)  # what Redis has lost is given again
+    schedule.world.at(schedule.world.now + random.uniform(0.1, 1.5), resume)
     control.steer(client, CRAWL, word)
+
+
+def resume_again(schedule: Schedule) -> None:
+    """Resume a crawl that is still on hold: Redis may have lost the command that has resumed it."""
+    if schedule.world.now > BEGIN_S + 2 * FAULTS_END_S and schedule.store.redis.hget(
+        keys.meta(CRAWL), "hold"
+    ):
+        client = BlockingClient(schedule.network, Process(schedule.world, "resume"))
+        with suppress(RedisError, FrontierError):
+            control.steer(client, CRAWL, Word.RESUME)
 
 
 def _stop(schedule: Schedule, client: BlockingClient, random: Random) -> None:
@@ -62,8 +72,8 @@ def _stop(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 
 def _limit(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     host = schedule.plan.pages[0].host.decode()
-    what = {"delay_s": random.choice((0.0, 0.1)), "concurrency": random.choice((0, 1, 3))}
-    control.limit(client, CRAWL, host, **what, block_s=random.choice((None, 1.0)))  # type: ignore[arg-type]
+    what = {"delay_s": random.choice((0.0, 0.05)), "concurrency": random.choice((0, 1, 3))}
+    control.limit(client, CRAWL, host, **what, block_s=random.choice((None, 0.5)))  # type: ignore[arg-type]
 
 
 def _push(schedule: Schedule, client: BlockingClient, random: Random) -> None:

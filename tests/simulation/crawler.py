@@ -34,7 +34,7 @@ from simulation.virtual import BEGIN_S, Process, world
 if TYPE_CHECKING:
     from simulation.plan import Setup
 
-GRACE_S = 10.0
+GRACE_S = 4.0
 ENGINE_S = 5.0
 """How often Scrapy's engine looks for work without a cause."""
 FEED = "feed"
@@ -179,6 +179,7 @@ class Crawler(Listener):
             self.process.loop.call_later(ENGINE_S, self._beat)
             await self._done.wait()
             self._start.cancel()
+            self.downloading.clear()
             for entry_id in list(self.running):
                 del self.running[entry_id]
                 worker.release(entry_id)
@@ -202,7 +203,7 @@ class Crawler(Listener):
 
     async def _yield_start(self) -> None:
         for page in self._setup.starts:
-            await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.1)))
+            await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.05)))
             self._put_start(page)
         self.worker.seeded()
         self._wake()

@@ -45,8 +45,10 @@ MUTATIONS = (
     Mutation("2", "the log keeps no children", (
         (WORKER + "replay_log.py", "        put.source = None\n", "        if put.parent: return\n"),
     )),
-    Mutation("3", "the log retires at once", (
+    Mutation("3", "the log retires at once, and does not say so", (
         (WORKER + "replay_log.py", "self._puts[0][0] + self._horizon_s <= ", "self._puts[0][0] <= "),
+        (WORKER + "replay_log.py", "return self._retired_seq > last_seq,", "return False,"),
+        (WORKER + "replay_log.py", "self._retired_parentless_seq > last_seq", "False"),
     )),
     Mutation("4", "the run is not compared", (
         (LUA + "lib/state.lua", "  if state.run > run then return 'FINISHED' end\n", ""),

@@ -12,7 +12,7 @@ from simulation.network import NONE, Rates
 from simulation.site import Page
 from simulation.virtual import BEGIN_S
 
-FAULTS_END_S = 4.0
+FAULTS_END_S = 2.5
 """No fault strikes later, except at a rare call, so that the crawl must come to its end."""
 COMMANDS = ("pause", "drain", "limit", "stop", "push", "forget", "retry")
 CALLS = {
@@ -46,17 +46,19 @@ class Setup:
     hosts: int = 1
     delay_s: float = 0.0
     concurrency: int = 0
-    retry_after_s: float = 1.0
+    retry_after_s: float = 0.4
     capacity: int = 4
     ttl_s: float = 3.0
     stall_s: float = 4.0
     timeout_s: float = 5.0
-    horizon_s: float = 10.0
+    horizon_s: float = 3.0
     max_attempts: int = 3
     starts: tuple[int, ...] = (site.START,)
     filtered_start: bool = False
+    again: bool = False
+    """When a worker has finished, the command is given once more, even if others are still there."""
     run_name: str = ""
-    """A name: the command is given once more after the end, as by a container that is restarted."""
+    """A name: the command that is given again finds its run finished, like a container that is restarted."""
     fed: int = 0
     """How many pages are fed by a start key."""
     memory_moves: int = 20_000
@@ -106,7 +108,7 @@ def drawn(seed: int) -> Plan:
     hosts = random.choice((1, 1, 2, 3))
     poison = random.random() < 0.05
     pages = site.drawn(random, random.choice((2, 4, 6, 10, 20)), hosts, poison=poison)
-    ttl_s = random.choice((1.0, 1.0, 2.0, 4.0))
+    ttl_s = random.choice((1.0, 1.0, 1.0, 2.0))
     polite = hosts > 1 and random.random() < 0.5
     starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 3)))))
     setup = Setup(
@@ -114,17 +116,18 @@ def drawn(seed: int) -> Plan:
         order=random.choice(tuple(Order)),
         seen=random.choice((Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)),
         hosts=hosts,
-        delay_s=random.choice((0.0, 0.1)) if polite else 0.0,
+        delay_s=random.choice((0.0, 0.05)) if polite else 0.0,
         concurrency=random.choice((0, 1, 2)) if polite else 0,
         capacity=random.choice((1, 4, 8)),
         ttl_s=ttl_s,
         stall_s=random.choice((1.0, 2.0)) * ttl_s,
-        timeout_s=random.choice((1.0, 5.0)),
+        timeout_s=random.choice((0.5, 2.0)),
         max_attempts=random.choice((2, 3)),
         starts=starts,
         filtered_start=random.random() < 0.3,
-        run_name=random.choice(("", "", "", "name")),
-        fed=random.choice((0, 0, 0, 0, 0, 4)),
+        again=(again := random.random() < 0.3),
+        run_name=random.choice(("", "name")) if again else "",
+        fed=0 if again else random.choice((0, 0, 0, 0, 4)),
         memory_moves=random.choice((20_000, 20_000, 6)),
     )
     # Rates are drawn, too: so there are quiet schedules with a single fault.
@@ -157,7 +160,7 @@ def _strikes(random: Random, kind: str) -> list[Strike]:
 
 
 def _at_a_time(random: Random, kind: str) -> Strike:
-    return Strike(kind, random.random(), random.uniform(0.0, random.choice((1.0, FAULTS_END_S / 2))))
+    return Strike(kind, random.random(), random.uniform(0.0, random.choice((0.3, 0.8, FAULTS_END_S / 2))))
 
 
 def altered(plan: Plan, options: dict[str, Any]) -> Plan:

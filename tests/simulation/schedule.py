@@ -21,8 +21,8 @@ from simulation.virtual import BEGIN_S, Process
 from support.stored import _dead_letter as dead_letter
 
 MOST_S = 300.0
-"""How long a schedule may take; the faults end after four seconds."""
-LOOK_S = 0.5
+"""How long a schedule may take; the faults end after some three seconds."""
+LOOK_S = 0.2
 MOST_STARTS = 40
 """More processes than this, and the crawl never ends."""
 
@@ -61,7 +61,7 @@ class Schedule:
         if trace:
             self.network.trace = self._note
         origin = "" if plan.setup.filtered_start else "start"
-        self._from_start = checks.expected(plan.pages, plan.setup.starts, origin)
+        self.from_start = checks.expected(plan.pages, plan.setup.starts, origin)
         self._fed: list[tuple[float, int]] = []
         self.dead: set[Identity] = set()
         self.losses: list[tuple[float, float]] = []
@@ -71,18 +71,18 @@ class Schedule:
         self.commands: Counter[str] = Counter()
         self.crawlers: list[Crawler] = []
         self._starting = 0
-        self._again = bool(plan.setup.run_name)
+        self._again = plan.setup.again
         self._broken: Violation | None = None
         random = self.world.random
         for _ in range(plan.setup.workers):
-            self.start_later(1.0)
+            self.start_later(0.4)
         for strike in plan.strikes:
             self._prepare(strike)
         for at_s, command in plan.commands:
             self.world.at(BEGIN_S + at_s, lambda command=command: commands.run(self, command))
         for number in range(plan.setup.fed):
             page = random.randrange(len(plan.pages))
-            self.world.at(BEGIN_S + number * 0.8, lambda page=page: self._feed(page))
+            self.world.at(BEGIN_S + number * 0.5, lambda page=page: self._feed(page))
         self.world.at(BEGIN_S + random.uniform(0.0, FAULTS_END_S), lambda: checks.stored(self))
         self.world.at(BEGIN_S + FAULTS_END_S, self._end_faults)
         self.world.at(BEGIN_S + LOOK_S, self._look)
@@ -113,14 +113,14 @@ class Schedule:
         report.digest = sha256(repr(state).encode()).hexdigest()[:16]
         return report
 
-    def expected(self) -> set[Identity]:
-        """Return what has to be processed before a worker may say `finished`."""
+    def from_feed(self) -> set[Identity]:
+        """Return what the start payloads that were taken have to bring, in whatever run."""
         waiting = [int(payload.partition(b".")[0]) for payload in self.store.redis.lrange(FEED, 0, -1)]
         fed = [page for _, page in self._fed]
         for page in waiting:
             if page in fed:
                 fed.remove(page)
-        return self._from_start | checks.expected(self.plan.pages, tuple(fed), "")
+        return checks.expected(self.plan.pages, tuple(fed), "")
 
     def visits(self) -> Iterator[Visit]:
         """Return all pages that were processed."""
@@ -146,10 +146,11 @@ class Schedule:
         if self._tracing:
             self._note(f"{who} {what}")
 
-    def start_later(self, within_s: float = 5.0) -> None:
-        """Start a worker after a while."""
+    def start_later(self, within_s: float = 2.0, *, again: bool = False) -> None:
+        """Start a worker after a while; *again*: even if the crawl is finished."""
         self._starting += 1
-        self.world.at(self.world.now + self.world.random.uniform(0.0, within_s), self._start)
+        when = self.world.now + self.world.random.uniform(0.0, within_s)
+        self.world.at(when, lambda: self._start(again))
 
     def _prepare(self, strike: Strike) -> None:
         strike_now = faults.BY_NAME[strike.fault]
@@ -174,9 +175,9 @@ class Schedule:
         there = [each for each in self.crawlers if each.there]
         return random.choice(there) if there else None
 
-    def _start(self) -> None:
+    def _start(self, again: bool) -> None:
         self._starting -= 1
-        if "finished" in self._endings() and not checks.gone_on(self) and not self.setup.run_name:
+        if not again and "finished" in self._endings() and not checks.gone_on(self):
             return  # it would begin the next run
         name = f"worker{len(self.crawlers)}"
         if len(self.crawlers) >= MOST_STARTS:
@@ -188,7 +189,11 @@ class Schedule:
         self.noted(who, what)
         try:
             if what == "ends: finished":
-                checks.nothing_lost(self)
+                checks.nothing_lost(self, next(each for each in self.crawlers if each.process.name == who))
+                if self._again:
+                    self._again = False
+                    self.start_later(0.2, again=True)
+                    self.start_later(0.2)
             elif what.startswith("takes"):
                 checks.concurrency(self)
         except Violation as error:
@@ -203,7 +208,7 @@ class Schedule:
             new, old = names[0], names[2 if transition == "rejoin" else 0]
             self._note_id(process, new.decode(), old.decode())
         elif transition == "drain":
-            for pause_s in (0.2, 1.0):
+            for pause_s in (0.1, 0.4):
                 self.world.at(self.world.now + pause_s, lambda: checks.stored(self))
             if isinstance(outcome, list) and outcome[0] == b"OK" and outcome[2]:
                 self._note_dead_letters()
@@ -233,19 +238,17 @@ class Schedule:
 
     def _look(self) -> None:
         self.world.at(self.world.now + LOOK_S, self._look)
+        if self.commands["pause"] or self.commands["drain"]:
+            commands.resume_again(self)
         if self._starting or any(each.there for each in self.crawlers):
             return
         if self.world.now < self.store.frozen_until + LOOK_S:
             return  # it runs then what has reached it
         # As a user would: until a crawl has finished, the command is given again.
         if "finished" in self._endings() and not checks.gone_on(self):
-            if self._again and not self.plan.setup.fed:
-                self._again = False
-                self.start_later(1.0)
-            else:
-                self.world.over = True
+            self.world.over = True
         else:
-            self.start_later(1.0)
+            self.start_later(0.4)
 
     def _endings(self) -> list[str]:
         return [each.ending or "killed" for each in self.crawlers]

@@ -348,6 +348,7 @@ class ReferenceFrontier(Partitions):
             self.tokens[Admission.SEEN] = set()
         self.tokens[Admission.SEED] = set()
         self.starts = {name: done for name, done in self.starts.items() if not done}
+        self.words = replace(self.words, count=self.words.count + 1, forgets=self.words.forgets + 1)
 
     def _count_from_zero(self) -> None:
         self.done = self.count_of_failed = 0

@@ -135,6 +135,21 @@ def test_what_may_be_forgotten_is_not_stored_twice_under_one_id() -> None:
     ]  # fmt: skip
 
 
+def test_a_start_request_whose_token_was_dropped_gets_a_new_id_too() -> None:
+    """Redis was rolled back to an earlier run, which another worker has made its own: seeds are dropped."""
+    made = protocol()
+    made.outbox.append(replace(put(1), admission=Admission.SEED))
+    exchange(made, 1000.0)
+    made.received(Receipt(Status.OK, applied=True), 1000.1)
+    exchange(made, 1001.0)
+    made.received(Receipt(Status.RESYNC), 1001.1)
+    rejoin(made)
+    words = Words(count=1, forgets=1)
+    made.rejoined(Rejoined(Status.OK, run=1, words=words))
+    assert made._listener.told.mock_calls == [a_call(Words(), words)]  # type: ignore[attr-defined]
+    assert [each.entry_id for each in exchange(made, 1002.0).prefix] == [b"r" * 12]  # type: ignore[union-attr]
+
+
 def test_what_was_forgotten_before_a_rejoin_is_not_stored_twice_either() -> None:
     made = protocol()
     made.outbox.append(seen(1))

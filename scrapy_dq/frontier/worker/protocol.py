@@ -388,12 +388,13 @@ class WorkerProtocol:
             self._listener.told(before, words)
 
     def _renew_ids(self) -> None:
-        """Give new ids to puts that may be stored already: their fingerprints may be forgotten (forget.lua).
+        """Give new ids to puts that may be stored already, because Redis may have dropped their tokens.
 
         A repeat of such a put is stored once more: under its old id it would be in two places.
+        Source: lua/transitions/forget.lua, lua/transitions/rejoin.lua
         """
         for put in (*self._log.puts(), *self.outbox.puts_in_memory()):
-            if put.admission is Admission.SEEN and not put.fresh:
+            if put.admission is not Admission.ID and not put.fresh:
                 put.entry_id = self._random_bytes(ENTRY_ID_BYTES)
 
     def withdraw(self, partition: bytes) -> None:
@@ -457,8 +458,7 @@ class WorkerProtocol:
             return
         self.leases.keep(answer.owned)
         if answer.status is Status.OK:
-            if answer.words.forgets != self.words.forgets:
-                self._renew_ids()
+            self._hear(answer.words)
             forgot, parentless = self._log.forgot(answer.last_seq)
             self._log.begin_anew()
             if forgot:

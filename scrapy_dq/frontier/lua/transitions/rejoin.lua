@@ -11,7 +11,7 @@
 --          member.keeps_seen, member.next_run, member.register, member.remove_member, member.seen_stays, midway,
 --          partition.classify_touched, politeness.save_partitions, release, shared.note_shared, shared.stored_field,
 --          starts.AGAIN, starts.forget_done_starts, starts.start_goes_on, state, state.is_member, state.save_state,
---          types.wrong_type, words
+--          types.wrong_type, words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 
@@ -40,6 +40,7 @@ if state.run < run then
     end
     redis.call('UNLINK', key.seeds)
     forget_done_starts()
+    tell('forgets') -- the other workers must not put what waits again under the same ids
   end
   if ours.limits == stored_field('limits_set') then ours.limits = '' end
   state.run = run
@@ -47,8 +48,7 @@ if state.run < run then
 end
 local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined')
 local old = { fenced = record[1], since = record[2], done = record[3], last_seq = record[4], joined = record[5] }
--- Neither a member nor declared dead: Redis has lost its registration. If it is a member without a record, Redis was
--- not rolled back: the record was deleted.
+-- A member without a record: Redis was not rolled back, the record was deleted.
 if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end
 -- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
 local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
