@@ -52,7 +52,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     done = {visit.identity for visit in schedule.visits() if visit.last}
     # If Redis was set back, what was processed in a run may belong to another one now.
     here = {visit.identity for visit in schedule.visits() if visit.last and visit.run == run}
-    of_start = schedule.from_start - (done if schedule.losses else here)
+    of_start = schedule.from_start(crawler) - (done if schedule.losses else here)
     missing = sorted((of_start | schedule.from_feed() - done) - schedule.dead)
     if missing:
         raise Violation(f"a worker closes with reason finished, and these were never crawled: {missing}")

@@ -82,12 +82,15 @@ class Crawler(Listener):
     """One process; `ending` is "" while it runs, and stays so if it is killed."""
 
     def __init__(
-        self, network: Network, setup: Setup, site: list[Page], name: str, watch: Callable[[str, str], None]
-    ) -> None:
+        self, network: Network, setup: Setup, site: list[Page], name: str, part: int,
+        watch: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
         self._network = network
         self._world = network.world
         self._setup = setup
         self._site = site
+        self.part = part
+        self.starts = setup.starts[part :: setup.parts]
         self._watch = watch
         self._stopping = ""
         self.process = Process(network.world, name)
@@ -121,7 +124,8 @@ class Crawler(Listener):
         self.worker = Worker(
             frontier,
             Identity(
-                fingerprinter="f", spider="s", spider_args="{}", starts="start", run_name=setup.run_name,
+                fingerprinter="f", spider="s", spider_args="{}", starts=f"start{part}",
+                run_name=setup.run_name,
                 partition_by="host" if setup.hosts > 1 else "none",
                 limits=Limits(setup.delay_s, setup.concurrency),
             ),
@@ -202,7 +206,7 @@ class Crawler(Listener):
         return "run_over" if self.worker.over and self.worker.left_over else self.worker.ending
 
     async def _yield_start(self) -> None:
-        for page in self._setup.starts:
+        for page in self.starts:
             await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.05)))
             self._put_start(page)
         self.worker.seeded()

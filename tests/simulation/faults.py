@@ -20,7 +20,7 @@ def kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     if victim is not None:
         schedule.struck("kill", victim.process.name)
         victim.process.kill()
-        schedule.start_later()
+        schedule.start_later(part=victim.part)
 
 
 def sigterm(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -28,7 +28,7 @@ def sigterm(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     if victim is not None:
         schedule.struck("sigterm", victim.process.name)
         victim.later(lambda: victim.stop("terminated"))
-        schedule.start_later()
+        schedule.start_later(part=victim.part)
 
 
 def sigterm_kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -37,7 +37,7 @@ def sigterm_kill(schedule: Schedule, random: Random, victim: Crawler | None) -> 
         schedule.struck("sigterm_kill", victim.process.name)
         victim.later(lambda: victim.stop("terminated"))
         schedule.world.at(schedule.world.now + random.uniform(0.0, 0.05), lambda: _end(victim))
-        schedule.start_later()
+        schedule.start_later(part=victim.part)
 
 
 def _end(victim: Crawler) -> None:

@@ -54,6 +54,8 @@ class Setup:
     horizon_s: float = 3.0
     max_attempts: int = 3
     starts: tuple[int, ...] = (site.START,)
+    parts: int = 1
+    """Into how many parts the start requests are split: each worker yields those of its own part."""
     filtered_start: bool = False
     again: bool = False
     """When a worker has finished, the command is given once more, even if others are still there."""
@@ -110,9 +112,10 @@ def drawn(seed: int) -> Plan:
     pages = site.drawn(random, random.choice((2, 4, 6, 10, 20)), hosts, poison=poison)
     ttl_s = random.choice((1.0, 1.0, 1.0, 2.0))
     polite = hosts > 1 and random.random() < 0.5
-    starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 3)))))
+    starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 3, 6)))))
     setup = Setup(
         workers=random.choice((2, 2, 3, 3, 4, 5)),
+        parts=random.choice((1, 1, 2)) if len(starts) > 1 else 1,
         order=random.choice(tuple(Order)),
         seen=random.choice((Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)),
         hosts=hosts,
@@ -137,6 +140,10 @@ def drawn(seed: int) -> Plan:
     kinds = random.sample(sorted(faults.BY_NAME), random.choice((0, 1, 1, 2, 4)))
     kinds = [kind for kind in kinds for _ in range(random.choice((1, 1, 3)))]
     strikes = [strike for kind in kinds for strike in _strikes(random, kind)]
+    if setup.again and random.random() < 0.3:
+        # Redis is set back to before the end of the first run, when the second one has begun.
+        kind = random.choice(("roll_back", "fail_over"))
+        strikes.append(Strike(kind, random.random(), 0.0, "leave", random.randint(1, 4), "applied"))
     if strikes and random.random() < 0.2:
         # Two at the same moment.
         other = random.choice(sorted(faults.BY_NAME))

@@ -60,8 +60,6 @@ class Schedule:
         self._tracing = trace
         if trace:
             self.network.trace = self._note
-        origin = "" if plan.setup.filtered_start else "start"
-        self.from_start = checks.expected(plan.pages, plan.setup.starts, origin)
         self._fed: list[tuple[float, int]] = []
         self.dead: set[Identity] = set()
         self.losses: list[tuple[float, float]] = []
@@ -74,8 +72,8 @@ class Schedule:
         self._again = plan.setup.again
         self._broken: Violation | None = None
         random = self.world.random
-        for _ in range(plan.setup.workers):
-            self.start_later(0.4)
+        for number in range(plan.setup.workers):
+            self.start_later(0.4, part=number % plan.setup.parts)
         for strike in plan.strikes:
             self._prepare(strike)
         for at_s, command in plan.commands:
@@ -113,6 +111,15 @@ class Schedule:
         report.digest = sha256(repr(state).encode()).hexdigest()[:16]
         return report
 
+    def from_start(self, of: Crawler) -> set[Identity]:
+        """Return what the start requests of all workers in the present run of a worker have to bring."""
+        origin = "" if self.setup.filtered_start else "start"
+        run = of.worker.epoch, of.worker.run
+        # Redis may have lost that the other workers were there: nothing in it tells of their start requests.
+        known = [each for each in self.crawlers if run in each.runs and not self.losses] or [of]
+        starts = {page for each in known for page in each.starts}
+        return checks.expected(self.plan.pages, tuple(starts), origin)
+
     def from_feed(self) -> set[Identity]:
         """Return what the start payloads that were taken have to bring, in whatever run."""
         waiting = [int(payload.partition(b".")[0]) for payload in self.store.redis.lrange(FEED, 0, -1)]
@@ -146,11 +153,11 @@ class Schedule:
         if self._tracing:
             self._note(f"{who} {what}")
 
-    def start_later(self, within_s: float = 2.0, *, again: bool = False) -> None:
+    def start_later(self, within_s: float = 2.0, part: int = 0, *, again: bool = False) -> None:
         """Start a worker after a while; *again*: even if the crawl is finished."""
         self._starting += 1
         when = self.world.now + self.world.random.uniform(0.0, within_s)
-        self.world.at(when, lambda: self._start(again))
+        self.world.at(when, lambda: self._start(part, again))
 
     def _prepare(self, strike: Strike) -> None:
         strike_now = faults.BY_NAME[strike.fault]
@@ -175,7 +182,7 @@ class Schedule:
         there = [each for each in self.crawlers if each.there]
         return random.choice(there) if there else None
 
-    def _start(self, again: bool) -> None:
+    def _start(self, part: int, again: bool) -> None:
         self._starting -= 1
         if not again and "finished" in self._endings() and not checks.gone_on(self):
             return  # it would begin the next run
@@ -183,7 +190,8 @@ class Schedule:
         if len(self.crawlers) >= MOST_STARTS:
             raise Violation(f"the crawl does not end, although faults have: {self._endings()}")
         self.noted(name, "starts")
-        self.crawlers.append(Crawler(self.network, self.setup, self.plan.pages, name, self._happened))
+        crawler = Crawler(self.network, self.setup, self.plan.pages, name, part, self._happened)
+        self.crawlers.append(crawler)
 
     def _happened(self, who: str, what: str) -> None:
         self.noted(who, what)
@@ -192,8 +200,8 @@ class Schedule:
                 checks.nothing_lost(self, next(each for each in self.crawlers if each.process.name == who))
                 if self._again:
                     self._again = False
-                    self.start_later(0.2, again=True)
-                    self.start_later(0.2)
+                    for part in range(max(2, self.setup.parts)):
+                        self.start_later(0.2, part % self.setup.parts, again=True)
             elif what.startswith("takes"):
                 checks.concurrency(self)
         except Violation as error:
@@ -248,7 +256,7 @@ class Schedule:
         if "finished" in self._endings() and not checks.gone_on(self):
             self.world.over = True
         else:
-            self.start_later(0.4)
+            self.start_later(0.4, part=len(self.crawlers) % self.setup.parts)
 
     def _endings(self) -> list[str]:
         return [each.ending or "killed" for each in self.crawlers]
