@@ -114,6 +114,7 @@ class Crawler(Listener):
         self._taken_at: dict[bytes, float] = {}
         self._taken_by: dict[bytes, str] = {}
         self._entry_ids = entry_ids()
+        self._reason = "finished"
         self._look_due = False
         self._done = asyncio.Event()
         self._start: asyncio.Task[None] | None = None
@@ -172,8 +173,8 @@ class Crawler(Listener):
             self.gave_up = True
             self._end(f"not started: {error}")
             return
-        self._entered()
         if joined.status is not Status.FINISHED:
+            self._entered()
             if self._setup.fed:
                 worker.listen(True)
                 wait_s = max(0.0, self._setup.fed_until_s - self._world.now)
@@ -190,14 +191,14 @@ class Crawler(Listener):
         deadline = self._world.now + GRACE_S
         await worker.stop(GRACE_S)
         self.gave_up = self._world.now >= deadline
-        self._end(self._reason())
+        self._end("frontier_lost" if worker.lost else self._reason)
 
     def _end(self, ending: str) -> None:
         self.ending = ending
         self.ended_at = self._world.now
         self._watch(self.process.name, f"ends: {ending}")
 
-    def _reason(self) -> str:
+    def _reason_now(self) -> str:
         """Return the reason with which the scheduler would close the spider."""
         if self.worker.lost:
             return "frontier_lost"
@@ -234,6 +235,7 @@ class Crawler(Listener):
         self._look_due = False
         worker = self.worker
         if self._over or not (worker.pending or self.running):
+            self._reason = self._reason_now()
             self._done.set()
             return
         while len(self.running) < self._setup.capacity and (lease := worker.take()) is not None:

@@ -115,6 +115,8 @@ class Schedule:
         """Return what the start requests of all workers in the present run of a worker have to bring."""
         origin = "" if self.setup.filtered_start else "start"
         run = of.worker.epoch, of.worker.run
+        if run not in of.runs:
+            return set()  # it has found the run finished, by its name
         # Redis may have lost that the other workers were there: nothing in it tells of their start requests.
         known = [each for each in self.crawlers if run in each.runs and not self.losses] or [of]
         starts = {page for each in known for page in each.starts}
