@@ -49,13 +49,19 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
 def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says `finished`, that nothing of its run is missing."""
     run = crawler.worker.epoch, crawler.worker.run
-    done = {visit.identity for visit in schedule.visits() if visit.last}
-    # If Redis was set back, what was processed in a run may belong to another one now.
-    here = {visit.identity for visit in schedule.visits() if visit.last and visit.run == run}
-    of_start = schedule.from_start(crawler) - (done if schedule.losses else here)
-    missing = sorted((of_start | schedule.from_feed() - done) - schedule.dead)
+    done = [visit for visit in schedule.visits() if visit.last]
+    if schedule.losses:
+        # What was processed in a run may belong to another one now, but not what was before it began.
+        began = min(each.joined_at for each in schedule.crawlers if each.first_run == crawler.first_run)
+        here = {visit.identity for visit in done if visit.ended_at >= began}
+    else:
+        here = {visit.identity for visit in done if visit.run == run}
+    missing = schedule.from_start(crawler) - here | schedule.from_feed() - {each.identity for each in done}
+    missing -= schedule.dead
     if missing:
-        raise Violation(f"a worker closes with reason finished, and these were never crawled: {missing}")
+        raise Violation(
+            f"a worker closes with reason finished, and these were never crawled: {sorted(missing)}"
+        )
 
 
 def dead_letters(schedule: Schedule) -> None:
@@ -90,7 +96,13 @@ def _undone(schedule: Schedule, visit: Visit) -> bool:
 
 
 def runs(schedule: Schedule) -> None:
-    """Check that a run with a name is not run again."""
+    """Check that a worker stays in its run, and that a run with a name is not run again."""
+    for each in schedule.crawlers:
+        epochs = {epoch for epoch, _ in each.runs}
+        # A late copy of its join may have made it a member of the next run.
+        may_change = schedule.losses or each.ids & schedule.late_members
+        if len(epochs) > 1 or (len(each.runs) > 1 and not may_change):
+            raise Violation(f"{each.process.name} has taken part in several runs: {each.runs}")
     found = {run for crawler in schedule.crawlers for run in crawler.runs}
     if schedule.plan.setup.run_name and not schedule.losses and len(found) > 1:
         raise Violation(f"a run of a name was run again: {found}")

@@ -99,7 +99,9 @@ class Crawler(Listener):
         self.gave_up = False
         """It has not joined, or left, in time."""
         self.runs: set[tuple[str, int]] = set()
-        """The runs that it has joined, by epoch and number."""
+        """The runs in which it has taken part, by epoch and number."""
+        self.first_run: tuple[str, int] | None = None
+        self.joined_at = float("inf")
         self.ids: set[str] = set()
         """The ids under which Redis has registered it; a rejoin adds one."""
         self.rejoined_at: list[float] = []
@@ -175,6 +177,7 @@ class Crawler(Listener):
             return
         if joined.status is not Status.FINISHED:
             self._entered()
+            self.first_run, self.joined_at = (joined.epoch, joined.run), self._world.now
             if self._setup.fed:
                 worker.listen(True)
                 wait_s = max(0.0, self._setup.fed_until_s - self._world.now)

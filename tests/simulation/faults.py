@@ -48,7 +48,7 @@ def _end(victim: Crawler) -> None:
 def freeze(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """SIGSTOP of a worker, SIGCONT later."""
     if victim is not None:
-        seconds = random.uniform(0.1, 3 * schedule.plan.setup.ttl_s)
+        seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
         schedule.struck("freeze", f"{victim.process.name} {seconds:.2f} s")
         victim.process.freeze(seconds)
 
@@ -64,7 +64,7 @@ def block(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 def stall(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """The thread of a heartbeat does not run, while the worker does."""
     if victim is not None:
-        seconds = random.uniform(0.1, 3 * schedule.plan.setup.ttl_s)
+        seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
         schedule.struck("stall", f"{victim.process.name} {seconds:.2f} s")
         victim.process.heartbeat.freeze(seconds)
 
@@ -92,7 +92,7 @@ def cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 def away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """Redis ends and is started again, with everything it had."""
-    seconds = random.uniform(0.1, 2.0)
+    seconds = random.uniform(0.05, 1.0)
     schedule.struck("away", f"{seconds:.2f} s")
     schedule.network.cut(seconds)
     schedule.store.forget_scripts()
@@ -100,14 +100,14 @@ def away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """SIGSTOP of Redis, SIGCONT later: it runs then what has arrived meanwhile."""
-    seconds = random.uniform(0.1, 3 * schedule.plan.setup.ttl_s)
+    seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
     schedule.struck("redis_frozen", f"{seconds:.2f} s")
     schedule.store.frozen_until = max(schedule.store.frozen_until, schedule.world.now + seconds)
 
 
 def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """Redis refuses writes, until its limit is raised."""
-    seconds = random.uniform(0.1, 2.0)
+    seconds = random.uniform(0.05, 1.0)
     schedule.struck("full", f"{seconds:.2f} s")
     schedule.store.full = True
     schedule.world.at(schedule.world.now + seconds, lambda: setattr(schedule.store, "full", False))
@@ -115,7 +115,7 @@ def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 def roll_back(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """Redis loses its power: it comes back with what it had up to a second before."""
-    _lose(schedule, random, "roll_back", random.uniform(0.1, 1.5))
+    _lose(schedule, random, "roll_back", random.uniform(0.05, 0.8))
 
 
 def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -139,7 +139,7 @@ def flush(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 def disk_full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """What waits for Redis cannot be stored on disk, for a while; or what is there cannot be read."""
-    seconds = random.uniform(0.2, 2.0)
+    seconds = random.uniform(0.2, 1.0)
     schedule.struck("disk_full", f"{seconds:.2f} s")
     schedule.disk.full_until = schedule.world.now + seconds
 

@@ -60,6 +60,7 @@ MUTATIONS = (
     )),
     Mutation("5", "an earlier run is not noticed", (
         (LUA + "lib/state.lua", "if state.run < run or state.run > run", "if state.run > run"),
+        (LUA + "transitions/rejoin.lua", "if state.run < run then", "if false then"),
     )),
     Mutation("6", "the end ignores who is seeding", (
         (LUA + "moves/finish.lua", "busy = busy or level ~= '0'", ""),

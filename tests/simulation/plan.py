@@ -12,7 +12,7 @@ from simulation.network import NONE, Rates
 from simulation.site import Page
 from simulation.virtual import BEGIN_S
 
-FAULTS_END_S = 2.5
+FAULTS_END_S = 2.0
 """No fault strikes later, except at a rare call, so that the crawl must come to its end."""
 COMMANDS = ("pause", "drain", "limit", "stop", "push", "forget", "retry")
 CALLS = {
@@ -33,6 +33,8 @@ CAUSES = {
     "leave": ("sigterm",),
 }
 """Faults after which a transition is called that is rare without them."""
+DEADLY = {"kill", "sigterm_kill", "freeze", "block", "stall"}
+"""Faults after which a worker may be declared dead."""
 STAGES = ("sent", "applied", "answered")
 
 
@@ -110,7 +112,6 @@ def drawn(seed: int) -> Plan:
     hosts = random.choice((1, 1, 2, 3))
     poison = random.random() < 0.05
     pages = site.drawn(random, random.choice((2, 4, 6, 10, 20)), hosts, poison=poison)
-    ttl_s = random.choice((1.0, 1.0, 1.0, 2.0))
     polite = hosts > 1 and random.random() < 0.5
     starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 3, 6)))))
     setup = Setup(
@@ -122,8 +123,6 @@ def drawn(seed: int) -> Plan:
         delay_s=random.choice((0.0, 0.05)) if polite else 0.0,
         concurrency=random.choice((0, 1, 2)) if polite else 0,
         capacity=random.choice((1, 4, 8)),
-        ttl_s=ttl_s,
-        stall_s=random.choice((1.0, 2.0)) * ttl_s,
         timeout_s=random.choice((0.5, 2.0)),
         max_attempts=random.choice((2, 3)),
         starts=starts,
@@ -148,6 +147,10 @@ def drawn(seed: int) -> Plan:
         # Two at the same moment.
         other = random.choice(sorted(faults.BY_NAME))
         strikes.append(replace(strikes[-1], fault=other, seed=random.random()))
+    # Heartbeats are the most calls: they are frequent only if one of them may be missing.
+    deadly = any(strike.fault in DEADLY for strike in strikes)
+    ttl_s = random.choice((0.8, 1.5)) if deadly else 4.0
+    setup = replace(setup, ttl_s=ttl_s, stall_s=random.choice((1.0, 2.0)) * ttl_s)
     commands = [
         (random.uniform(0.0, FAULTS_END_S / 2), random.choice(COMMANDS))
         for _ in range(random.choice((0, 0, 0, 1, 3)))

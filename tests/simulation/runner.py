@@ -97,6 +97,7 @@ def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
     store.install()
     crawler.install()
     gc.disable()
+    gc.freeze()  # a collection looks only at what schedules have made
     redis = RedisServer(kind, unix=True)
     redis.start()
     try:

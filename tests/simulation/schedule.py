@@ -65,7 +65,7 @@ class Schedule:
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
         self.late_members: set[str] = set()
-        """Ids that were registered after their workers had left, or had others."""
+        """Ids that a late call has registered: again, or after their workers had left, or had others."""
         self.commands: Counter[str] = Counter()
         self.crawlers: list[Crawler] = []
         self._starting = 0
@@ -155,7 +155,7 @@ class Schedule:
         if self._tracing:
             self._note(f"{who} {what}")
 
-    def start_later(self, within_s: float = 2.0, part: int = 0, *, again: bool = False) -> None:
+    def start_later(self, within_s: float = 1.0, part: int = 0, *, again: bool = False) -> None:
         """Start a worker after a while; *again*: even if the crawl is finished."""
         self._starting += 1
         when = self.world.now + self.world.random.uniform(0.0, within_s)
@@ -227,7 +227,8 @@ class Schedule:
         for each in self.crawlers:
             if each.process is process:
                 each.ids.add(worker_id)
-                if not each.there or each.worker.id != old_id:
+                late_join = worker_id == old_id and each.first_run is not None
+                if late_join or not each.there or each.worker.id != old_id:
                     self.late_members.add(worker_id)
 
     def _note_dead_letters(self) -> None:

@@ -11,7 +11,7 @@ import hiredis
 import redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from scrapy_dq.frontier import scripts
+from scrapy_dq.frontier import frontier, scripts
 from scrapy_dq.frontier.model import Order, Seen
 from simulation.virtual import World
 
@@ -31,8 +31,9 @@ def _timed_source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str
 
 
 def install() -> None:
-    """Have all scripts read the time from two keys."""
+    """Have all scripts read the time from two keys; each is made once, not once per worker."""
     scripts.source = _timed_source  # type: ignore[assignment]
+    frontier.Script = cache(scripts.Script)  # type: ignore[attr-defined, misc, assignment]
 
 
 @cache
