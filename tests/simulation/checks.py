@@ -64,6 +64,16 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
         )
 
 
+def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
+    """Check, when a worker says `finished`, that it has not worked on in another frontier than its own."""
+    epoch = schedule.store.redis.hget(keys.meta(CRAWL), "epoch")
+    # Its last answer may be a moment old, or older if it was frozen since.
+    replaced = any(at < crawler.decided_at - 0.1 for _, at in schedule.losses)
+    frozen = {"freeze", "block"} & set(schedule.report.faults)
+    if replaced and not frozen and epoch and epoch.decode() != crawler.worker.epoch:
+        raise Violation(f"{crawler.process.name} closes with reason finished, but its frontier is gone")
+
+
 def dead_letters(schedule: Schedule) -> None:
     """Check that only a page that kills its workers is given up."""
     kills = sum(schedule.report.faults[name] for name in ("kill", "sigterm_kill", "freeze", "block", "stall"))

@@ -102,6 +102,8 @@ class Crawler(Listener):
         """The runs in which it has taken part, by epoch and number."""
         self.first_run: tuple[str, int] | None = None
         self.joined_at = float("inf")
+        self.decided_at = float("inf")
+        """When it has begun to close."""
         self.ids: set[str] = set()
         """The ids under which Redis has registered it; a rejoin adds one."""
         self.rejoined_at: list[float] = []
@@ -238,7 +240,7 @@ class Crawler(Listener):
         self._look_due = False
         worker = self.worker
         if self._over or not (worker.pending or self.running):
-            self._reason = self._reason_now()
+            self._reason, self.decided_at = self._reason_now(), self._world.now
             self._done.set()
             return
         while len(self.running) < self._setup.capacity and (lease := worker.take()) is not None:

@@ -199,7 +199,9 @@ class Schedule:
         self.noted(who, what)
         try:
             if what == "ends: finished":
-                checks.nothing_lost(self, next(each for each in self.crawlers if each.process.name == who))
+                crawler = next(each for each in self.crawlers if each.process.name == who)
+                checks.nothing_lost(self, crawler)
+                checks.same_frontier(self, crawler)
                 if self._again:
                     self._again = False
                     for part in range(max(2, self.setup.parts)):

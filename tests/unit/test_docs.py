@@ -59,6 +59,8 @@ COMMANDS = {
     "test_many_workers_process_the_pages_that_plain_scrapy_does",
     "pip install": "no test: it needs a package index; tests/test_wheel.py installs the wheel without one",
     "cat more.jsonl": "no test: it only shows a file",
+    "make simulate": "tests/simulation/test_seeds.py test_no_promise_is_broken",
+    "make simulate-mutations": "tests/simulation/test_seeds.py test_a_rule_that_is_taken_out_is_found",
     "cd ": "no test: it only changes the folder",
     "redis-cli -s": "no test: redis-cli is not always installed; tests/embedded connects to the same socket",
     "tail redis.log": "no test: it only shows a file",
