@@ -64,11 +64,22 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
         )
 
 
+def extras(schedule: Schedule) -> None:
+    """Check that what a worker has added, and Redis has confirmed, was processed."""
+    done = {visit.identity for visit in schedule.visits() if visit.last} | schedule.dead
+    for crawler in schedule.crawlers:
+        if crawler.extra is None or schedule.losses or not crawler.process.alive:
+            continue
+        identity, number = crawler.extra
+        if crawler.worker.applied > number and identity not in done:
+            raise Violation(f"{crawler.process.name} has added {identity}, and it was never crawled")
+
+
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says `finished`, that it has not worked on in another frontier than its own."""
     epoch = schedule.store.redis.hget(keys.meta(CRAWL), "epoch")
     # Its last answer may be a moment old, or older if it was frozen since.
-    replaced = any(at < crawler.decided_at - 0.1 for _, at in schedule.losses)
+    replaced = any(crawler.joined_at < at < crawler.decided_at - 0.1 for _, at in schedule.losses)
     frozen = {"freeze", "block"} & set(schedule.report.faults)
     if replaced and not frozen and epoch and epoch.decode() != crawler.worker.epoch:
         raise Violation(f"{crawler.process.name} closes with reason finished, but its frontier is gone")

@@ -102,6 +102,8 @@ class Crawler(Listener):
         """The runs in which it has taken part, by epoch and number."""
         self.first_run: tuple[str, int] | None = None
         self.joined_at = float("inf")
+        self.extra: tuple[tuple[int, str], int] | None = None
+        """The request that it has added, and the exchanges that were composed before."""
         self.decided_at = float("inf")
         """When it has begun to close."""
         self.ids: set[str] = set()
@@ -187,6 +189,8 @@ class Crawler(Listener):
             self._start = asyncio.create_task(self._yield_start())
             self._wake()
             self.process.loop.call_later(ENGINE_S, self._beat)
+            if self._setup.extras:
+                self.process.loop.call_later(self._world.random.uniform(0.0, 1.5), self._add)
             await self._done.wait()
             self._start.cancel()
             self.downloading.clear()
@@ -224,6 +228,19 @@ class Crawler(Listener):
         admission = Admission.SEEN if filtered else Admission.SEED
         self.put(page, payload, admission, sha1(payload).digest(), next(self._entry_ids))
 
+    def _add(self) -> None:
+        if self._done.is_set():
+            return
+        page = self._world.random.randrange(len(self._site))
+        if self._site[page].kills:
+            return  # each process that is started instead would add it again
+        entry_id = next(self._entry_ids)
+        origin = self.process.name
+        payload = b"%d.0.%s" % (page, origin.encode())
+        if self.put(page, payload, Admission.ID, entry_id, entry_id):
+            self.extra = (page, origin), self.worker.composed
+            self._wake()
+
     # The engine.
 
     def _beat(self) -> None:
@@ -251,14 +268,14 @@ class Crawler(Listener):
             self._taken_by[lease.entry_id] = worker.id
             self.sends.append((self._world.now, lease.partition, worker.run))
             worker.sent(lease.entry_id)
-            seconds = self._site[_parts(lease)[0]].seconds
+            seconds = self._site[parts(lease.payload)[0]].seconds
             self.process.loop.call_later(seconds, self._downloaded, lease)
 
     def _downloaded(self, lease: Lease) -> None:
         self.downloading.pop(lease.entry_id, None)
         if lease.entry_id not in self.running:
             return  # it was given back
-        number, attempt, origin = _parts(lease)
+        number, attempt, origin = parts(lease.payload)
         page = self._site[number]
         self.worker.downloaded(lease.entry_id)
         if lease.payload.startswith(FED_MARK):
@@ -319,7 +336,7 @@ class Crawler(Listener):
                 page, payload, Admission.SEEN, fingerprint, next(self._entry_ids), parent.entry_id, delay_s
             )
         else:
-            of_page, _, origin = _parts(parent)
+            of_page, _, origin = parts(parent.payload)
             origin = origin if attempt else f"{of_page}-{ordinal}"
             payload = b"%d.%d.%s" % (page, attempt, origin.encode())
             entry_id = blake2b(parent.entry_id + b"%d" % ordinal, digest_size=ENTRY_ID_BYTES).digest()
@@ -328,11 +345,11 @@ class Crawler(Listener):
     def put(
         self, page: int, payload: bytes, admission: Admission, token: bytes, entry_id: bytes,
         parent: bytes | None = None, delay_s: float = 0.0,
-    ) -> None:  # fmt: skip
-        """Add a request to the outbox."""
+    ) -> bool:  # fmt: skip
+        """Add a request to the outbox; return False if the run is over."""
         due_at = self._world.now + delay_s if delay_s else 0.0
         of = self._site[page]
-        self.worker.put(
+        return self.worker.put(
             Put(entry_id, admission, token, of.priority, 0, payload, parent, partition=of.host, due_at=due_at)
         )
 
@@ -374,9 +391,9 @@ class Crawler(Listener):
         self.runs.add((self.worker.epoch, self.worker.run))
 
 
-def _parts(lease: Lease) -> tuple[int, int, str]:
-    """Return the page of a lease, how often it was tried, and where it was found."""
-    page, attempt, origin = lease.payload.removeprefix(FED_MARK).decode().split(".")
+def parts(payload: bytes) -> tuple[int, int, str]:
+    """Return the page of an entry, how often it was tried, and where it was found."""
+    page, attempt, origin = payload.removeprefix(FED_MARK).decode().split(".")
     return int(page), int(attempt), origin
 
 

@@ -72,10 +72,9 @@ MUTATIONS = (
     Mutation("7", "the count of leases is not compared", (
         (LUA + "transitions/exchange.lua", "if held ~= there.in_flight and", "if false and"),
     )),
-    Mutation("8", "a worker rejoins with an exchange under way", (
-        (WORKER + "driver.py", "import MAX_LEASES, FrontierRefused,", "import MAX_LEASES, FrontierError,"),
-        (WORKER + "driver.py", "except FrontierRefused:", "except FrontierError:"),
-        (WORKER + "driver.py", "self.protocol.refused()", "self.protocol._begin_rejoin()"),
+    Mutation("8", "a repeat of an exchange has other contents", (
+        (WORKER + "protocol.py", "if self._call is None:\n            try:",
+         "if not isinstance(self._call, Rejoin):\n            try:"),
     )),
     Mutation("8", "a rejoin releases nothing", (
         (LUA + "transitions/rejoin.lua", "      release(old_id, leases[i])", "      local _ = 0"),
@@ -111,7 +110,7 @@ MUTATIONS = (
 def main() -> int:
     """Print, for each rule that is taken out, the number of seeds after which a promise is broken."""
     parser = argparse.ArgumentParser(prog="python -m simulation.mutations", description=main.__doc__)
-    parser.add_argument("--rule", help="only this rule")
+    parser.add_argument("--rule", action="append", help="only this rule; may be given several times")
     parser.add_argument("--tries", type=int, default=5, help="of which the median counts (default: 5)")
     parser.add_argument("--most", type=int, default=2000, help="seeds of a try (default: 2000)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -121,7 +120,7 @@ def main() -> int:
     found = True
     with ThreadPoolExecutor(options.jobs) as pool:
         for mutation in MUTATIONS:
-            if options.rule not in (None, mutation.rule):
+            if options.rule and mutation.rule not in options.rule:
                 continue
             firsts = [number * APART for number in range(options.tries)]
             tries = list(pool.map(lambda first, m=mutation: _try(m, first, options.most), firsts))

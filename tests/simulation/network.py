@@ -25,6 +25,8 @@ class Rates:
     """It is run, and its answer is lost."""
     late: float = 0.0
     """It is run after its sender has given up, or is dead."""
+    twice: float = 0.0
+    """It is run and answered, and run once more later."""
 
     def drawn(self, number: float) -> str:
         """Return the fault of a number from 0 to 1; "": none."""
@@ -123,12 +125,21 @@ class Client:
                 world.at(network.store.frozen_until, run)
             elif fault == "late" or network.generation == generation:
                 outcome = network.store.call(name, *args, **options)
+                if fault == "twice":
+                    later_s = world.random.choice((0.01, 0.1, network.timeout_s)) * world.random.random()
+                    world.at(world.now + later_s, lambda: once_more(name, args, options))
                 network.watch(process, transition, args, outcome)
                 network.strike(transition, number, "applied", process)
                 if network.trace:
                     network.trace(f"{process.name} {transition} {number}: {shown(outcome)} {fault}")
-                if not fault:
+                if fault in ("", "twice"):
                     world.at(world.now + network.latency_s(), lambda: reply(outcome), thread)
+
+        def once_more(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            outcome = network.store.call(name, *args, **options)
+            network.watch(process, transition, args, outcome)
+            if network.trace:
+                network.trace(f"{process.name} {transition} {number}: {shown(outcome)} once more")
 
         def reply(outcome: Any) -> None:
             if network.generation == generation:
@@ -148,7 +159,7 @@ class Client:
             arrives_s += world.random.uniform(0.0, 2 * network.timeout_s)
         if fault != "lost":
             world.at(arrives_s, run)
-        if fault:
+        if fault and fault != "twice":
             ends_s = world.now + world.random.choice((0.0, 0.01, network.timeout_s))
             world.at(ends_s, lambda: settle(Cut("simulated")), thread)
         else:
@@ -178,7 +189,7 @@ class BlockingClient:
         network.watch(process, transition, args, outcome)
         if network.trace:
             network.trace(f"{process.name} {transition} {number}: {shown(outcome)} {fault}")
-        if fault:
+        if fault and fault != "twice":
             raise Cut("simulated")
         if isinstance(outcome, Exception):
             raise outcome

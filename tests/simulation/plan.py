@@ -65,6 +65,8 @@ class Setup:
     """A name: the command that is given again finds its run finished, like a container that is restarted."""
     fed: int = 0
     """How many pages are fed by a start key."""
+    extras: bool = False
+    """Each worker adds a request of its own after a while, as `engine.crawl()` does."""
     memory_moves: int = 20_000
     spill_dir: str = ""
 
@@ -130,10 +132,11 @@ def drawn(seed: int) -> Plan:
         again=(again := random.random() < 0.3),
         run_name=random.choice(("", "name")) if again else "",
         fed=0 if again else random.choice((0, 0, 0, 0, 4)),
+        extras=random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 6)),
     )
     # Rates are drawn, too: so there are quiet schedules with a single fault.
-    rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(3)))
+    rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(4)))
     if random.random() < 0.3:
         rates = NONE
     kinds = random.sample(sorted(faults.BY_NAME), random.choice((0, 1, 1, 2, 4)))

@@ -12,7 +12,7 @@ from typing import Any
 from scrapy_dq.frontier import keys
 from simulation import checks, commands, faults, virtual
 from simulation.checks import Identity, Violation
-from simulation.crawler import FEED, Crawler, Visit, hold_in_memory
+from simulation.crawler import FEED, Crawler, Visit, hold_in_memory, parts
 from simulation.disk import Disk
 from simulation.network import NONE, Network
 from simulation.plan import FAULTS_END_S, Plan, Strike
@@ -93,6 +93,7 @@ class Schedule:
             if self._broken:
                 raise self._broken
             checks.stored(self)
+            checks.extras(self)
             checks.dead_letters(self)
             checks.repeats(self)
             checks.politeness(self)
@@ -236,8 +237,8 @@ class Schedule:
     def _note_dead_letters(self) -> None:
         # The next run deletes them.
         for record in self.store.redis.hvals(keys.prefix(CRAWL) + "dead"):
-            page, _, origin = dead_letter(record)[2].split(b".")
-            self.dead.add((int(page), origin.decode()))
+            page, _, origin = parts(dead_letter(record)[2])
+            self.dead.add((page, origin))
 
     def _feed(self, page: int) -> None:
         self.store.redis.rpush(FEED, b"%d.0." % page)
