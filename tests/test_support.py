@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -156,6 +157,12 @@ def test_a_server_keeps_address_and_data_through_a_kill(
     assert client.exists("a", "b") == 2
     server.roll_back(before)
     assert client.exists("a", "b") == 1
+
+
+def test_a_server_holds_no_pipe_of_who_started_it(start_redis: StartRedis) -> None:
+    """A test that reads the output of a process to its end waits for all that hold it: also for its server."""
+    server = start_redis()
+    assert {os.readlink(f"/proc/{server.pid}/fd/{number}") for number in (0, 1, 2)} == {"/dev/null"}
 
 
 def test_a_full_server_says_so(start_redis: StartRedis) -> None:

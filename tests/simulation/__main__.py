@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -53,6 +54,7 @@ def main() -> int:
     smaller.add_argument("--quiet", action="store_true", help="no calls are lost or delayed")
     smaller.add_argument("--uncommanded", action="store_true", help="no commands are given")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that its redis-server ends
     if options.replay is not None:
         return _replay(options)
     if options.shrink is not None:

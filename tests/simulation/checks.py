@@ -57,7 +57,9 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     else:
         here = {visit.identity for visit in done if visit.run == run}
     missing = schedule.from_start(crawler) - here | schedule.from_feed() - {each.identity for each in done}
-    missing -= schedule.dead
+    # A dead letter yields nothing.
+    dead = schedule.dead | expected(schedule.plan.pages, tuple({page for page, _ in schedule.dead}), "")
+    missing -= dead
     if missing:
         raise Violation(
             f"a worker closes with reason finished, and these were never crawled: {sorted(missing)}"

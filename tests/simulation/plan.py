@@ -112,7 +112,7 @@ def drawn(seed: int) -> Plan:
     """Draw the plan of a seed."""
     random = Random(f"{seed} plan")
     hosts = random.choice((1, 1, 2, 3))
-    poison = random.random() < 0.05
+    poison = random.random() < 0.12
     pages = site.drawn(random, random.choice((2, 4, 6, 10, 20)), hosts, poison=poison)
     polite = hosts > 1 and random.random() < 0.5
     starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 3, 6)))))

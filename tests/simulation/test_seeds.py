@@ -16,8 +16,9 @@ def simulate(*words: str, module: str = "simulation") -> subprocess.CompletedPro
     """Run the simulator, or its mutations, in a process of its own: it replaces the clock."""
     env = os.environ | {"PYTHONPATH": str(TESTS)}
     return subprocess.run(
-        [sys.executable, "-m", module, *words], capture_output=True, text=True, env=env, check=False
-    )
+        [sys.executable, "-m", module, *words],
+        capture_output=True, text=True, env=env, check=False, timeout=3600,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seeds", [2_000, pytest.param(100_000, marks=pytest.mark.soak)])

@@ -125,7 +125,11 @@ class RedisServer:
             if not self.socket and not self._started_once:
                 self.port = free_port()
             network = ["--port", str(self.port), "--bind", "127.0.0.1"]
-            self._process = subprocess.Popen(self._command + network, env=self._env, start_new_session=True)
+            # No pipe of ours: whoever reads one to its end would wait for a server that outlives us.
+            self._process = subprocess.Popen(
+                self._command + network, env=self._env, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
             _alive.add(self)
             try:
                 wait_until(self._answers_or_ended, f"redis-server answers; see {self.log}", timeout_s)
