@@ -27,7 +27,7 @@ from simulation.runner import Totals, runner  # noqa: E402
 from simulation.shrink import shrink  # noqa: E402
 from support.redis_server import KINDS  # noqa: E402
 
-BATCH = 50
+BATCH = 100
 SHOWN = 10
 """Most failures that are shown."""
 TRANSITIONS = ("join", "rejoin", "exchange", "fence", "drain", "leave", "overview", "beat")
@@ -96,13 +96,13 @@ def _command(seed: int, options: dict[str, Any] | None = None) -> str:
 
 
 def _batches(seeds: range, kind: Any) -> int:
-    failed = False
+    def show(totals: Totals) -> None:
+        print(json.dumps(totals.as_dict()), flush=True)
+
     with runner(kind) as run:
         for first in range(seeds.start, seeds.stop, BATCH):
-            totals = run.totals(range(first, min(first + BATCH, seeds.stop)))
-            failed |= bool(totals.failures)
-            print(json.dumps(totals.as_dict()), flush=True)
-    return int(failed)
+            run.apart(range(first, min(first + BATCH, seeds.stop)), show)
+    return 0
 
 
 def _all(seeds: range, options: argparse.Namespace) -> int:

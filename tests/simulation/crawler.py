@@ -232,8 +232,6 @@ class Crawler(Listener):
         if self._done.is_set():
             return
         page = self._world.random.randrange(len(self._site))
-        if self._site[page].kills:
-            return  # each process that is started instead would add it again
         entry_id = next(self._entry_ids)
         origin = self.process.name
         payload = b"%d.0.%s" % (page, origin.encode())

@@ -113,11 +113,11 @@ def drawn(seed: int) -> Plan:
     random = Random(f"{seed} plan")
     hosts = random.choice((1, 1, 2, 3))
     poison = random.random() < 0.12
-    pages = site.drawn(random, random.choice((2, 4, 6, 10, 20)), hosts, poison=poison)
+    pages = site.drawn(random, random.choice((2, 2, 2, 3, 3, 4, 4, 6, 6, 12)), hosts, poison=poison)
     polite = hosts > 1 and random.random() < 0.5
-    starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 3, 6)))))
+    starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 2, 4)))))
     setup = Setup(
-        workers=random.choice((2, 2, 3, 3, 4, 5)),
+        workers=random.choice((2, 2, 2, 3, 3, 4, 5)),
         parts=random.choice((1, 1, 2)) if len(starts) > 1 else 1,
         order=random.choice(tuple(Order)),
         seen=random.choice((Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)),
@@ -132,7 +132,8 @@ def drawn(seed: int) -> Plan:
         again=(again := random.random() < 0.3),
         run_name=random.choice(("", "name")) if again else "",
         fed=0 if again else random.choice((0, 0, 0, 0, 4)),
-        extras=random.random() < 0.2,
+        # Each process that is started instead of one that a page has killed would lead to that page again.
+        extras=not poison and random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 6)),
     )
     # Rates are drawn, too: so there are quiet schedules with a single fault.

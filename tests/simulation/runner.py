@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,6 @@ from simulation import crawler, store
 from simulation.plan import Plan, drawn
 from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
-
-COLLECT_AFTER = 64
-"""Schedules between two collections of garbage: killed processes are cycles, and cost more than they hold."""
 
 
 @dataclass
@@ -64,13 +62,9 @@ class Runner:
 
     def __init__(self, server: store.Server) -> None:
         self._server = server
-        self._run = 0
 
     def run(self, plan: Plan, trace: bool = False) -> tuple[Report, str]:
         """Run one schedule; return what happened, and which promise was broken, or ""."""
-        self._run += 1
-        if self._run % COLLECT_AFTER == 0:
-            gc.collect()
         schedule = Schedule(plan, self._server, trace)
         try:
             return schedule.run(), ""
@@ -86,6 +80,20 @@ class Runner:
             if failure:
                 totals.failures[seed] = failure
         return totals
+
+    def apart(self, seeds: range, then: Callable[[Totals], None]) -> None:
+        """Do the same in a child, which gives *then* what they came to; raise RuntimeError if it fails.
+
+        Killed processes are cycles. To collect these takes a tenth of the time; the end of a child takes none.
+        """
+        fork = multiprocessing.get_context("fork")
+        child = fork.Process(target=lambda: then(self.totals(seeds)), daemon=True)
+        child.start()
+        child.join()
+        if child.exitcode:
+            raise RuntimeError(
+                f"the child with seeds {seeds.start} to {seeds.stop} has ended: {child.exitcode}"
+            )
 
 
 @contextmanager

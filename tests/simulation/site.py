@@ -45,11 +45,11 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
         Page(
             host=b"host%d" % random.randrange(hosts) if hosts > 1 else b"",
             priority=random.choice((0, 0, 0, 1, -1)),
-            seconds=random.uniform(0.0, 0.1),
+            seconds=random.uniform(0.0, 0.04),
             retries=random.choice((0,) * 9 + (2,)),
             busy=random.choice((0,) * 19 + (1,)),
             fails=random.random() < 0.05,
-            pause_s=random.choice((0.0, 0.0, 0.0, 0.02, 0.2)),
+            pause_s=random.choice((0.0, 0.0, 0.0, 0.02, 0.1)),
         )
         for _ in range(pages)
     ]

@@ -19,6 +19,7 @@ SECONDS, MICROS = "clock:s", "clock:us"
 CRAWL = "simulated"
 Snapshot = dict[bytes, bytes]
 _names: dict[str, str] = {}
+_sources: dict[str, str] = {}
 _originals = scripts.source
 
 
@@ -26,7 +27,8 @@ _originals = scripts.source
 def _timed_source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     text = _originals(transition, order, seen)
     text = text.replace("redis.call('TIME')", f"redis.call('MGET', '{SECONDS}', '{MICROS}')")
-    _names[sha1(text.encode()).hexdigest()] = transition
+    sha = digest(text)
+    _names[sha], _sources[sha] = transition, text
     return text
 
 
@@ -88,7 +90,7 @@ class Store:
         self.clock_offset_s = 0.0
         self.frozen_until = 0.0
         self.full = False
-        self._known: set[str] = set()
+        self._known: set[str] | None = None  # all, until it forgets them
         self.redis.flushall()
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
@@ -116,7 +118,7 @@ class Store:
 
     def forget_scripts(self) -> None:
         """Answer as after SCRIPT FLUSH."""
-        self._known.clear()
+        self._known = set()
 
     def snapshot(self) -> Snapshot:
         """Return all keys, as `restore` takes them."""
@@ -138,15 +140,16 @@ class Store:
 
     def _load(self, source: str, *args: Any) -> Any:
         sha = digest(source)
-        if sha not in self._server.loaded:
-            self._server.run(("SCRIPT", "LOAD", source))
-            self._server.loaded.add(sha)
-        self._known.add(sha)
+        if self._known is not None:
+            self._known.add(sha)
         return self._script(sha, *args)
 
     def _script(self, sha: str, *args: Any) -> Any:
-        if sha not in self._known:
+        if self._known is not None and sha not in self._known:
             return NoScriptError("NOSCRIPT No matching script. Please use EVAL.")
+        if sha not in self._server.loaded:
+            self._server.run(("SCRIPT", "LOAD", _sources[sha]))
+            self._server.loaded.add(sha)
         seconds, micros = self._clock()
         clock = ("MSET", SECONDS, seconds, MICROS, micros)
         command = ("EVALSHA", sha, *args)
