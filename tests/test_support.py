@@ -160,7 +160,7 @@ def test_a_server_keeps_address_and_data_through_a_kill(
 
 
 def test_a_server_holds_no_pipe_of_who_started_it(start_redis: StartRedis) -> None:
-    """A test that reads the output of a process to its end waits for all that hold it: also for its server."""
+    """Who reads the output of a process to its end waits for all that hold it, its server too."""
     server = start_redis()
     assert {os.readlink(f"/proc/{server.pid}/fd/{number}") for number in (0, 1, 2)} == {"/dev/null"}
 

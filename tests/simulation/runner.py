@@ -84,7 +84,7 @@ class Runner:
     def apart(self, seeds: range, then: Callable[[Totals], None]) -> None:
         """Do the same in a child, which gives *then* what they came to; raise RuntimeError if it fails.
 
-        Killed processes are cycles. To collect these takes a tenth of the time; the end of a child takes none.
+        Killed processes are cycles: to collect them takes a tenth of the time, the end of a child none.
         """
         fork = multiprocessing.get_context("fork")
         child = fork.Process(target=lambda: then(self.totals(seeds)), daemon=True)
