@@ -110,6 +110,8 @@ class Crawler(Listener):
         """The ids under which Redis has registered it; a rejoin adds one."""
         self.rejoined_at: list[float] = []
         self.visits: list[Visit] = []
+        self.killer = b""
+        """The entry that has killed it."""
         self._unconfirmed: list[Visit] = []
         self.running: dict[bytes, Lease] = {}
         """What is downloaded, or in its callback."""
@@ -281,6 +283,7 @@ class Crawler(Listener):
             del self.running[lease.entry_id]
             self.worker.ack(lease.entry_id)
         elif page.kills:
+            self.killer = lease.entry_id
             self._watch(self.process.name, f"is killed by page {number}")
             self.process.kill()
             return

@@ -50,6 +50,10 @@ MUTATIONS = (
         (WORKER + "replay_log.py", "return self._retired_seq > last_seq,", "return False,"),
         (WORKER + "replay_log.py", "self._retired_parentless_seq > last_seq", "False"),
     )),
+    Mutation("3", "a rollback beyond the log is not noticed", (
+        (WORKER + "protocol.py", "if forgot:\n", "if False:\n"),
+        (WORKER + "protocol.py", "forgotten = self._log.forgot(last_seq)[1] or", "forgotten = False and"),
+    )),
     Mutation("4", "the run is not compared", (
         (LUA + "lib/state.lua", "  if state.run > run then return 'FINISHED' end\n", ""),
         (LUA + "lib/state.lua", " or state.run > run and member and is_member(member)", ""),
@@ -81,6 +85,9 @@ MUTATIONS = (
     )),
     Mutation("9", "a new put does not open a finished run", (
         (LUA + "moves/put.lua", "  state.phase = 'open'\n", ""),
+    )),
+    Mutation("9", "what a worker that may come back needs is unlinked", (
+        (LUA + "lib/member.lua", "key.failed, key.dead, key.absent) > 0", "key.failed, key.dead) > 0"),
     )),
     Mutation("10", "any worker that leaves clears a finished run", (
         (LUA + "transitions/leave.lua", "if last == 1 and state.phase", "if state.phase"),

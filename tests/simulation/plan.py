@@ -54,6 +54,7 @@ class Setup:
     stall_s: float = 4.0
     timeout_s: float = 5.0
     horizon_s: float = 3.0
+    """Shorter than faults.ROLL_BACK_S: Redis may be rolled back further than a log reaches."""
     max_attempts: int = 3
     starts: tuple[int, ...] = (site.START,)
     parts: int = 1
@@ -127,6 +128,7 @@ def drawn(seed: int) -> Plan:
         capacity=random.choice((1, 4, 8)),
         timeout_s=random.choice((0.5, 2.0)),
         max_attempts=random.choice((2, 3)),
+        horizon_s=random.choice((3.0, 3.0, 3.0, 0.1)),
         starts=starts,
         filtered_start=random.random() < 0.3,
         again=(again := random.random() < 0.3),
