@@ -12,7 +12,7 @@ from simulation import faults
 from simulation.crawler import FEED, Visit
 from simulation.site import Page
 from simulation.store import CRAWL
-from support.stored import stored_state
+from support.stored import Place, place_in, stored_state, waiting_places
 
 if TYPE_CHECKING:
     from simulation.crawler import Crawler
@@ -25,6 +25,7 @@ KEPT = {
 """Keys of a crawl that may be left when its run is finished."""
 IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", *faults.LOSSES}
 """Faults after which a worker may download what was given to another one meanwhile."""
+LEAST: Place = (-(2**63), -(2**64))
 Identity = tuple[int, str]
 """A page, and where it was found if it is not filtered."""
 
@@ -75,6 +76,33 @@ def extras(schedule: Schedule) -> None:
         identity, number = crawler.extra
         if crawler.worker.applied > number and identity not in done:
             raise Violation(f"{crawler.process.name} has added {identity}, and it was never crawled")
+
+
+def pushed(schedule: Schedule) -> None:
+    """Check that what was pushed, and Redis has confirmed, was processed."""
+    done = {visit.identity for visit in schedule.visits() if visit.last} | schedule.dead
+    stored = {(page, "") for pusher in schedule.pushers for page in pusher.stored}
+    if not schedule.losses and (missing := stored - done):
+        raise Violation(f"these were pushed, and never crawled: {sorted(missing)}")
+
+
+def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> None:
+    """Check what an exchange has leased: nothing while the crawl is on hold, and the best that waited."""
+    if not records:
+        return
+    held = schedule.commands["pause"] + schedule.commands["drain"]
+    if held and (hold := schedule.store.redis.hget(keys.meta(CRAWL), "hold")):
+        raise Violation(f"requests are leased while the crawl is {hold.decode()}")
+    if not with_order:
+        return
+    last: dict[bytes, Place] = {}
+    for record in records:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
+        partition, _, rest = record[9:].partition(b"\0")
+        if record[8] < 128:  # not a suspect
+            last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
+    for partition, places in waiting_places(schedule.store.redis, CRAWL).items():
+        if partition in last and min(places) < last[partition]:
+            raise Violation(f"a worse request of {partition!r} is leased than one that waits")
 
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
@@ -190,7 +218,7 @@ def keys_left(schedule: Schedule) -> None:
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     members = {
         worker_id
-        for each in schedule.crawlers
+        for each in (*schedule.crawlers, *schedule.pushers)
         for worker_id in each.ids
         if rolled_back or not each.process.alive or each.gave_up
     }

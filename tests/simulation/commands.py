@@ -19,6 +19,7 @@ from scrapy_dq.frontier.model import FrontierError
 from simulation.crawler import FEED
 from simulation.network import BlockingClient
 from simulation.plan import FAULTS_END_S
+from simulation.pusher import Pusher
 from simulation.store import CRAWL
 from simulation.virtual import BEGIN_S, Process
 
@@ -76,9 +77,14 @@ def _limit(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     control.limit(client, CRAWL, host, **what, block_s=random.choice((None, 0.5)))  # type: ignore[arg-type]
 
 
-def _push(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+def _feed(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     if schedule.plan.setup.fed:
         client.rpush(FEED, b"%d.0." % random.randrange(len(schedule.plan.pages)))
+
+
+def _push(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    name = f"pusher{len(schedule.pushers)}"
+    schedule.pushers.append(Pusher(schedule.network, schedule.setup, schedule.plan.pages, name, random))
 
 
 def _forget(schedule: Schedule, client: BlockingClient, random: Random) -> None:
@@ -94,6 +100,6 @@ def _retry(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 
 
 _BY_NAME = {
-    "pause": _pause, "drain": _drain, "stop": _stop, "limit": _limit, "push": _push, "forget": _forget,
-    "retry": _retry,
+    "pause": _pause, "drain": _drain, "stop": _stop, "limit": _limit, "feed": _feed, "push": _push,
+    "forget": _forget, "retry": _retry,
 }  # fmt: skip

@@ -9,6 +9,7 @@ from hashlib import blake2b, sha1
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from scrapy_dq.frontier.admin import producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
@@ -132,12 +133,7 @@ class Crawler(Listener):
         )  # fmt: skip
         self.worker = Worker(
             frontier,
-            Identity(
-                fingerprinter="f", spider="s", spider_args="{}", starts=f"start{part}",
-                run_name=setup.run_name,
-                partition_by="host" if setup.hosts > 1 else "none",
-                limits=Limits(setup.delay_s, setup.concurrency),
-            ),
+            identity_of(setup, part),
             WorkerOptions(
                 ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
                 max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
@@ -153,6 +149,11 @@ class Crawler(Listener):
     def there(self) -> bool:
         """It has been started, and has neither ended nor been killed."""
         return self.process.alive and not self.ending
+
+    @property
+    def worker_id(self) -> str:
+        """The id under which it takes itself for a member."""
+        return self.worker.id
 
     @property
     def _over(self) -> bool:
@@ -392,6 +393,14 @@ class Crawler(Listener):
         self.runs.add((self.worker.epoch, self.worker.run))
 
 
+def identity_of(setup: Setup, part: int) -> Identity:
+    """Return what the workers with a part of the start requests have in common."""
+    return Identity(
+        fingerprinter="f", spider="s", spider_args="{}", starts=f"start{part}", run_name=setup.run_name,
+        partition_by="host" if setup.hosts > 1 else "none", limits=Limits(setup.delay_s, setup.concurrency),
+    )  # fmt: skip
+
+
 def parts(payload: bytes) -> tuple[int, int, str]:
     """Return the page of an entry, how often it was tried, and where it was found."""
     page, attempt, origin = payload.removeprefix(FED_MARK).decode().split(".")
@@ -419,9 +428,10 @@ def install() -> None:
         process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
 
     Heartbeat.start = start  # type: ignore[method-assign]
-    worker_module.own_identity = lambda: {  # type: ignore[attr-defined]
-        "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
-    }  # fmt: skip
+    for module in (worker_module, producer):
+        module.own_identity = lambda: {  # type: ignore[attr-defined]
+            "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
+        }  # fmt: skip
 
 
 def hold_in_memory(moves: int) -> None:

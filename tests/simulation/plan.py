@@ -14,7 +14,7 @@ from simulation.virtual import BEGIN_S
 
 FAULTS_END_S = 2.0
 """No fault strikes later, except at a rare call, so that the crawl must come to its end."""
-COMMANDS = ("pause", "drain", "limit", "stop", "push", "forget", "retry")
+COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "push", "forget", "retry")
 CALLS = {
     "exchange": 40,
     "join": 4,

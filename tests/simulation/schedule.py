@@ -16,6 +16,7 @@ from simulation.crawler import FEED, Crawler, Visit, hold_in_memory, parts
 from simulation.disk import Disk
 from simulation.network import NONE, Network
 from simulation.plan import FAULTS_END_S, Plan, Strike
+from simulation.pusher import Pusher
 from simulation.store import CRAWL, Server, Store
 from simulation.virtual import BEGIN_S, Process
 from support.stored import _dead_letter as dead_letter
@@ -68,10 +69,14 @@ class Schedule:
         """Ids that a late call has registered: again, or after their workers had left, or had others."""
         self.commands: Counter[str] = Counter()
         self.crawlers: list[Crawler] = []
+        self.pushers: list[Pusher] = []
         self._starting = 0
+        self._applied: set[tuple[bytes, int]] = set()
+        """Exchanges that were applied, by their workers and numbers: what is answered again is no news."""
         self._again = plan.setup.again
         self._broken: Violation | None = None
         random = self.world.random
+        self._looked_at = {random.randrange(2, 40) for _ in range(2)}  # to read all keys takes a while
         for number in range(plan.setup.workers):
             self.start_later(0.4, part=number % plan.setup.parts)
         for strike in plan.strikes:
@@ -94,6 +99,7 @@ class Schedule:
                 raise self._broken
             checks.stored(self)
             checks.extras(self)
+            checks.pushed(self)
             checks.dead_letters(self)
             checks.repeats(self)
             checks.politeness(self)
@@ -216,6 +222,14 @@ class Schedule:
     def _ran(self, process: Process, transition: str, args: tuple[Any, ...], outcome: Any) -> None:
         if transition == "exchange":
             self.report.exchanges += 1
+            names = args[2 + args[1] :]
+            if (
+                isinstance(outcome, list)
+                and outcome[0] == b"OK"
+                and (names[0], names[3]) not in self._applied
+            ):
+                self._applied.add((names[0], names[3]))
+                checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
         elif transition in ("join", "rejoin"):
             names = args[2 + args[1] :]
             new, old = names[0], names[2 if transition == "rejoin" else 0]
@@ -227,11 +241,11 @@ class Schedule:
                 self._note_dead_letters()
 
     def _note_id(self, process: Process, worker_id: str, old_id: str) -> None:
-        for each in self.crawlers:
+        for each in (*self.crawlers, *self.pushers):
             if each.process is process:
                 each.ids.add(worker_id)
                 late_join = worker_id == old_id and each.first_run is not None
-                if late_join or not each.there or each.worker.id != old_id:
+                if late_join or not each.there or each.worker_id != old_id:
                     self.late_members.add(worker_id)
 
     def _note_dead_letters(self) -> None:
@@ -254,7 +268,7 @@ class Schedule:
         self.world.at(self.world.now + LOOK_S, self._look)
         if self.commands["pause"] or self.commands["drain"]:
             commands.resume_again(self)
-        if self._starting or any(each.there for each in self.crawlers):
+        if self._starting or any(each.there for each in (*self.crawlers, *self.pushers)):
             return
         if self.world.now < self.store.frozen_until + LOOK_S:
             return  # it runs then what has reached it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ AHEAD_MS = 2_000
 
 Dump = dict[bytes, bytes]
 State = dict[str, Any]
+Place = tuple[int, int]
+"""A rank and a turn."""
 
 
 def crawl_keys(client: redis.Redis, crawl: str) -> list[bytes]:
@@ -105,13 +108,13 @@ def stored_state(
             assert score == 0
             partition, _, rest = member.partition(b"\0")
             suspect = name == "quarantine"
-            found(rest[16:28], partition, _place(rest), "backlog", rest[28], suspect, rest[29:])
+            found(rest[16:28], partition, place_in(rest), "backlog", rest[28], suspect, rest[29:])
     waiting = dict(entries)
     for worker_id, leases in in_flight.items():
         for entry_id, record in leases.items():
             suspect, attempts = divmod(record[8], 128)
             partition, _, element = record[9:].partition(b"\0")
-            place = _place(record[:8] + element[:8])
+            place = place_in(record[:8] + element[:8])
             assert element[8:20] == entry_id
             found(entry_id, partition, place, worker_id, attempts, bool(suspect), element[20:])
     delayed = dict(_delayed(member, due) for member, due in plain["delayed"])
@@ -167,6 +170,22 @@ def stored_state(
         "limits": limits_in(plain),
         "offset": counts["offset"],
     }
+
+
+def waiting_places(client: redis.Redis, crawl: str) -> dict[bytes, list[Place]]:
+    """Return by partition the places of what waits, without suspects."""
+    places: dict[bytes, list[Place]] = defaultdict(list)
+    prefix = keys.prefix(crawl).encode()
+    for key in crawl_keys(client, crawl):
+        if not key.startswith(prefix + b"backlog:"):
+            continue
+        rank, _, partition = key.removeprefix(prefix + b"backlog:").partition(b":")
+        elements = client.lrange(key, 0, -1)
+        places[partition] += [(int(rank), int.from_bytes(element[:8], "big")) for element in elements]
+    for member in client.zrange(prefix + b"returned", 0, -1):
+        partition, _, rest = member.partition(b"\0")
+        places[partition].append(place_in(rest))
+    return places
 
 
 def reference_state(reference: ReferenceFrontier) -> State:
@@ -289,7 +308,8 @@ def _rank8(rank: int) -> bytes:
     return (rank + BIAS).to_bytes(8, "big")
 
 
-def _place(stored: bytes) -> tuple[int, int]:
+def place_in(stored: bytes) -> Place:
+    """Return the place that the 16 bytes at the beginning of *stored* say."""
     return int.from_bytes(stored[:8], "big") - BIAS, int.from_bytes(stored[8:16], "big")
 
 

@@ -1,0 +1,77 @@
+"""A simulated `scrapy dq push`: the real producer, which puts pages and leaves."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from random import Random
+
+from scrapy_dq.frontier.admin.producer import LEAVING_S, Producer
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import Admission, FrontierError, Put
+from scrapy_dq.scheduling.admission import entry_ids
+from simulation.crawler import identity_of
+from simulation.network import BlockingClient, Client, Network
+from simulation.plan import Setup
+from simulation.site import Page
+from simulation.store import CRAWL
+from simulation.virtual import Process
+
+
+class Pusher:
+    """One process that pushes a few pages; it may be killed while it does so."""
+
+    first_run = None  # it never takes part in a second run
+
+    def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
+        self.process = Process(network.world, name)
+        self.ids: set[str] = set()
+        self.ending = ""
+        self.gave_up = False
+        """It has not left in time, or without an answer."""
+        self.stored: set[int] = set()
+        """The pages of which Redis has confirmed the put."""
+        self._setup, self._site = setup, site
+        self._pages = [random.randrange(len(site)) for _ in range(random.choice((1, 3)))]
+        frontier = Frontier(Client(network, self.process), CRAWL, setup.order, seen=setup.seen)
+        self._producer = Producer(
+            frontier, identity_of(setup, part=0), connect=lambda: BlockingClient(network, self.process),
+            ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s, dropped=lambda put: None,
+        )  # fmt: skip
+        network.world.at(
+            network.world.now, lambda: self.process.loop.create_task(self._main()), self.process.main
+        )
+        if random.random() < 0.3:
+            network.world.at(network.world.now + random.uniform(0.0, 0.1), self.process.kill)
+
+    @property
+    def there(self) -> bool:
+        """It has been started, and has neither ended nor been killed."""
+        return self.process.alive and not self.ending
+
+    @property
+    def worker_id(self) -> str:
+        """The id under which it takes itself for a member."""
+        return self._producer.worker_id
+
+    async def _main(self) -> None:
+        now = self.process.loop.time
+        ids = entry_ids()
+        left_at = 0.0
+        try:
+            async with self._producer.joined():
+                for page in self._pages:
+                    payload = b"%d.0." % page
+                    of = self._site[page]
+                    put = Put(
+                        next(ids), Admission.SEEN, sha1(payload).digest(), of.priority, 0, payload, None,
+                        partition=of.host,
+                    )  # fmt: skip
+                    await self._producer.put(put)
+                await self._producer.hand_in()
+                if not (self._producer.disturbed or self._producer.unconfirmed):
+                    self.stored = set(self._pages)
+                left_at = now()
+            self.ending = "done"
+        except FrontierError as error:
+            self.ending = str(error)
+        self.gave_up = self.ending != "done" or now() - left_at >= LEAVING_S
