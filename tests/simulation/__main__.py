@@ -162,13 +162,16 @@ def _report(totals: Totals, took_s: float, jobs: int, console: Console) -> None:
         "processed again."
     )
     table = Table("fault", "struck", *TRANSITIONS, "others", title="Faults, and what was under way")
+    never = []
     for fault in (*sorted(faults.BY_NAME), *Rates.__dataclass_fields__):
         met = Counter({name: totals.met[f"{fault}/{name}"] for name in TRANSITIONS})
         everything = sum(n for name, n in totals.met.items() if name.startswith(fault + "/"))
         struck = totals.faults[fault] or everything
+        never += [f"{fault} during {name}" for name in TRANSITIONS if not met[name]]
         cells = (struck, *(met[name] for name in TRANSITIONS), everything - met.total())
         table.add_row(fault, *(f"{cell:,}" for cell in cells))
     console.print(table)
+    console.print(f"Never met: {', '.join(never) or 'none'}", highlight=False)
     for seed, failure in sorted(totals.failures.items())[:SHOWN]:
         console.print(f"Seed {seed}: {failure}\n  {_command(seed)}", markup=False, highlight=False)
     if totals.failures:

@@ -31,9 +31,12 @@ class Mutation:
     """A rule of docs/reliability.md that is taken out: in a file, a text becomes another one."""
 
     rule: str
+    """Its number in "The thirteen rules of the protocol"; GUARD: one of "Other guards"."""
     what: str
     changes: tuple[tuple[str, str, str], ...]
 
+
+GUARD = "guard"
 
 MUTATIONS = (
     Mutation("1", "an exchange is applied out of sequence", (
@@ -110,6 +113,42 @@ MUTATIONS = (
     )),
     Mutation("13", "ids are used again", (
         ("scrapy_dq/scheduling/admission.py", "prefix = os.urandom(8)", "prefix = bytes(8)"),
+    )),
+    Mutation(GUARD, "each put counts as new", (
+        (LUA + "moves/put.lua", "if not admit[new.admission](token) then return KNOWN end",
+         "admit[new.admission](token)"),
+    )),
+    Mutation(GUARD, "a repeat of an exchange brings no leases", (
+        (LUA + "transitions/exchange.lua", "  repeat_grants(worker_id, me[5])\n", ""),
+    )),
+    Mutation(GUARD, "a lease that is in progress here is started again", (
+        (WORKER + "leases.py", "if lease.entry_id in self._running or lease.entry_id in self._settling:",
+         "if False:"),
+    )),
+    Mutation(GUARD, "leases in flight do not keep the run open", (
+        (LUA + "moves/finish.lua", "if busy or held or", "if busy or"),
+        (LUA + "moves/finish.lua", "if not held and (state.waiting > 0 or state.in_flight > 0)",
+         "if state.waiting > 0"),
+    )),
+    Mutation(GUARD, "delayed entries do not keep the run open", (
+        (LUA + "moves/finish.lua", " or redis.call('EXISTS', key.delayed) == 1", ""),
+        (LUA + "moves/finish.lua", "  if state.delayed > 0 then damaged('entries') end\n", ""),
+    )),
+    Mutation(GUARD, "a worker that leaves takes its leases with it", (
+        (LUA + "transitions/leave.lua", "for _, id in ipairs(ids) do release(worker_id, id) end\n", ""),
+    )),
+    Mutation(GUARD, "a worker whose frontier is gone has finished", (
+        (WORKER + "protocol.py", "if receipt.status is Status.LOST:\n            self._lose()",
+         "if receipt.status is Status.LOST:\n            self._finish(over=True)"),
+    )),
+    Mutation(GUARD, "leases are kept whose children were lost on disk", (
+        (WORKER + "protocol.py", "self.outbox.clear()\n        self.leases.forfeit()", "self.outbox.clear()"),
+    )),
+    Mutation(GUARD, "a paused crawl goes on", (
+        (LUA + "transitions/exchange.lua", "if state.hold ~= '' then want, claims = 0, false end", ""),
+    )),
+    Mutation(GUARD, "one look is enough to declare a worker dead", (
+        (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     )),
 )  # fmt: skip
 
