@@ -67,6 +67,13 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
         )
 
 
+def no_exception(schedule: Schedule) -> None:
+    """Check that nothing has raised what nobody handles."""
+    loops = (each.process.loop for each in (*schedule.crawlers, *schedule.pushers))
+    for error in (*schedule.world.errors, *(error for loop in loops for error in loop.unretrieved())):
+        raise Violation(f"an exception that nobody handles: {error!r}") from error
+
+
 def extras(schedule: Schedule) -> None:
     """Check that what a worker has added, and Redis has confirmed, was processed."""
     done = {visit.identity for visit in schedule.visits() if visit.last} | schedule.dead

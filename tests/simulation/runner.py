@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation import crawler, store
+from simulation import crawler, store, virtual
 from simulation.plan import Plan, drawn
 from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
@@ -96,11 +96,21 @@ class Runner:
             )
 
 
+class _Unexpected(logging.Handler):
+    """Notes exceptions that a worker logs, because it did not expect them, and goes on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            virtual.world().errors.append(error)
+
+
 @contextmanager
 def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
     """Start a redis-server and yield a Runner; while it runs a schedule, time is virtual."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    logging.disable(logging.NOTSET if log else logging.CRITICAL)
+    if log:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logging.disable(logging.NOTSET if log else logging.WARNING)
+    logging.getLogger().addHandler(_Unexpected())
     warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of a killed process are never awaited
     store.install()
     crawler.install()

@@ -97,6 +97,7 @@ class Schedule:
             self.world.run(BEGIN_S + MOST_S)
             if self._broken:
                 raise self._broken
+            checks.no_exception(self)
             checks.stored(self)
             checks.extras(self)
             checks.pushed(self)

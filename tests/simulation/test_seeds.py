@@ -45,10 +45,9 @@ def test_a_seed_is_the_same_schedule_each_time(seed: int) -> None:
     assert "digest" in first.stdout
 
 
-@pytest.mark.parametrize("rule", ["1", "13"])
-def test_a_rule_that_is_taken_out_is_found(rule: str) -> None:
+def test_a_rule_that_is_taken_out_is_found() -> None:
     """The other rules: `make simulate-mutations`."""
-    done = simulate("--rule", rule, "--tries", "1", "--most", "1000", module="simulation.mutations")
+    done = simulate("--rule", "1", "--tries", "1", "--most", "1000", module="simulation.mutations")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

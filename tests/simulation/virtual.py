@@ -152,6 +152,11 @@ class Loop(asyncio.AbstractEventLoop):
         self._tasks.append(task)
         return task
 
+    def unretrieved(self) -> list[BaseException]:
+        """Return what its tasks have raised, and nobody has looked at."""
+        lost = [task for task in self._tasks if getattr(task, "_log_traceback", False)]
+        return [error for task in lost if (error := task.exception()) is not None]
+
     def get_debug(self) -> bool:
         return False
 
