@@ -72,6 +72,8 @@ _NON_WORD = re.compile(r"[^a-z0-9]+")
 _NOT_TEXT_ENCODINGS = {
     "aliases", "base64_codec", "bz2_codec", "charmap", "hex_codec", "quopri_codec", "rot_13", "undefined",
     "uu_codec", "zlib_codec",
+    # Of host names, no pages. They encode in the square of a text's length: 71 s for 60 kB.
+    "idna", "punycode",
 }  # fmt: skip
 MAX_NETLOC = 1_000
 """Characters of a URL's host with user, password and port. A host name has at most 253."""
@@ -120,10 +122,10 @@ def method(value: Any) -> str:
 
 
 def check_written(written: Mapping[str, Any]) -> None:
-    """Raise Unfit for an attribute that should be a container and is not.
-
-    The error that Request itself raises would be hard to understand.
-    """
+    """Raise Unfit for what Request itself would refuse with an unclear error, or would take long for."""
+    check_host(str(written["url"]))
+    if "encoding" in written:
+        encoding(written["encoding"])
     for name, kind in HAND_WRITTEN_TYPES.items():
         value = written.get(name)
         is_object = "object" in kind and isinstance(value, Mapping)

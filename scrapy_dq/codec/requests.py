@@ -174,7 +174,6 @@ class Codec:
             if "url" not in written:
                 raise Unfit("it has no url")
             attributes.check_written(written)
-            attributes.check_host(str(written["url"]))
             named = {name: self._read[name](written[name]) for name in _CALLBACKS if written.get(name)}
             request = Request(**{**written, **named})
             self.encode(request)

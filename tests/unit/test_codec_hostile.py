@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -31,7 +32,7 @@ from scrapy import Field, FormRequest, Item, Request, Spider
 from scrapy.http import JsonRequest
 
 from scrapy_dq import RedisCrawlSpider
-from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec
+from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, attributes
 
 URL = "https://example.com/"
 PACKAGE = __name__.partition(".")[0]
@@ -870,6 +871,35 @@ def test_names_of_encodings_are_not_kept(codec: Codec) -> None:
             with pytest.raises(CannotDecode, match="is not a text encoding that Python knows"):
                 codec.decode(bytes((FORMAT,)) + msgpack.packb({1: URL, 9: name}))
     assert len(encodings._cache) == before  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["punycode", "Puny-Code", "idna"])
+def test_an_encoding_of_host_names_is_refused(
+    codec: Codec, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making a request of a query of 60 kB took 71 s, and so did each copy of it."""
+    assert "is not a text encoding" in reason(pack({1: URL, 9: name}), codec)
+    monkeypatch.setattr("scrapy_dq.codec.requests.Request", pytest.fail)  # it is refused before one is made
+    with pytest.raises(CannotDecode, match="is not a text encoding"):
+        codec.build({"url": URL, "encoding": name})
+
+
+def test_every_encoding_takes_time_in_proportion() -> None:
+    """Others than these may be in the next Python."""
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 2_000)))
+
+    def shortest_s(name: str) -> float:
+        def took_s() -> float:
+            began = time.thread_time()
+            with suppress(LookupError):  # of another system, or an alias that Python itself does not find
+                text.encode(name, "replace")
+            return time.thread_time() - began
+
+        return min(took_s() for _ in range(3))
+
+    usual = max(shortest_s("gb18030"), 1e-4)
+    for name in attributes._encodings():
+        assert shortest_s(name) < 100 * usual, name
 
 
 ALIKE: dict[str, Callable[[int], Any]] = {
