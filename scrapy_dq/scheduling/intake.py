@@ -101,7 +101,7 @@ class Intake:
         try:
             check_host(request.url)
         except Unfit as error:
-            # Scrapy could not send it either, and each of its fingerprints blocks this worker for seconds.
+            # Scrapy could not send it either, and its fingerprint or its cookies would stop this worker.
             logger.warning("%s is dropped: %s", printable(request.url, 200), error)
             return False
         classified = self._classify(request)

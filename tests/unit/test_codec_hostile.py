@@ -966,6 +966,27 @@ def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, before: str) ->
     assert codec.build({"url": "http://bücher.example/" + "ü" * 2_000}).url.startswith("http://xn--bcher-kva")
 
 
+@pytest.mark.parametrize("url", [
+    "http://" + "a." * 25_000 + "com/", "http://u:p@" + "a." * 500 + "com:80/", "http://" + "a" * 1_001,
+])  # fmt: skip
+def test_a_host_of_more_labels_than_any_is_refused(codec: Codec, url: str) -> None:
+    """Scrapy looks for cookies of each domain above it: a URL of 50 kB took 1.3 GB."""
+    assert reason(pack({1: url}), codec)
+    with pytest.raises(CannotDecode, match="its host has more than 1,000 characters"):
+        codec.build({"url": url})
+    with pytest.raises(CannotEncode):
+        codec.encode(Request(url, meta={"verbatim_url": True}))
+
+
+@pytest.mark.parametrize("url", [
+    "http://" + "a." * 125 + "com/" + "a." * 25_000, "http://me:" + "a." * 2_000 + "@example.com/",
+    "http://[" + "x" * 1_500, "data:," + "//a." * 500,
+])  # fmt: skip
+def test_a_url_may_be_long_outside_its_host(url: str) -> None:
+    """A token as a password is; what has no valid host is reported by who uses it."""
+    attributes.check_host(url)
+
+
 def test_a_time_of_msgpack_is_not_a_key(codec: Codec) -> None:
     """Seconds can be chosen for each number of nanoseconds so that all have one hash."""
     for key in (msgpack.Timestamp(1), msgpack.Timestamp(2**60, 5)):
