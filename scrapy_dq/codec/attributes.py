@@ -80,6 +80,11 @@ MAX_NETLOC = 1_000
 253."""
 LONGEST_METHOD = 100
 """Scrapy keeps a stat for each method name."""
+MOST_COOKIE_CHARACTERS = 5_000_000
+"""Of the URL and COOKIE_COSTS, once for each cookie: half a second of a worker. A browser keeps 180 cookies
+of a site."""
+COOKIE_COSTS = 1_000
+"""Scrapy needs 100 µs for each cookie, however short the URL is."""
 MOST_JSON_VALUES = 1_000
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
@@ -179,6 +184,12 @@ def _encodings() -> frozenset[str]:
     modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
     names = {alias for alias, module in aliases.items() if module not in _NOT_TEXT_ENCODINGS}
     return frozenset(names | modules - _NOT_TEXT_ENCODINGS)
+
+
+def check_cookies(cookies: Any, url: str) -> None:
+    """Raise Unfit if *cookies* are too many for a request to *url*: Python copies its path for each."""
+    if len(cookies) * (len(url) + COOKIE_COSTS) > MOST_COOKIE_CHARACTERS:
+        raise Unfit(f"{len(cookies):,} cookies are too many with a URL of {len(url):,} characters")
 
 
 def body(value: Any) -> Any:

@@ -131,6 +131,8 @@ class Codec:
         """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
         try:
             plan = self._plan(type(request))
+            if request.cookies:
+                attributes.check_cookies(request.cookies, request.url)
             if self.serializer is None:
                 payload = bytes((FORMAT,)) + self._values.pack(shorten(self._entry(request, plan)))
             else:
@@ -283,6 +285,8 @@ class Codec:
     def _built(self, cls: type[Request], kwargs: dict[str, Any]) -> Request:
         if "url" not in kwargs:
             raise Unfit("it has no url")
+        if cookies := kwargs.get("cookies"):
+            attributes.check_cookies(cookies, kwargs["url"])
         meta = kwargs.get("meta")
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
