@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.model import Census
 
 _ID = re.compile(r"[0-9a-f]{24}")
+MOST_ATTRIBUTES = 50
+"""Rows that show one in full. A request has 13 attributes, and an entry that is none may have any number."""
 
 
 class _Failures(Subcommand):
@@ -173,7 +175,8 @@ def _print_one(one: dict[str, Any]) -> None:
         "when": when(one["at"])
     }
     rest = {f"request: {name}": value for name, value in one["request"].items()}
-    print_table(("what", "value"), [[name, _text(value)] for name, value in (top | rest).items()])
+    rows = [[name, _text(value)] for name, value in (top | rest).items()]
+    print_table(("what", "value"), rows, most=MOST_ATTRIBUTES)
 
 
 def _text(value: Any) -> str:

@@ -54,7 +54,7 @@ class Workers(Subcommand):
             columns = (*COLUMNS, "id") if width() >= WIDE else COLUMNS
             numbers = ("pid", "since", "beat", "leases", "pages/s")
             rows = [[row[name] for name in columns] for row in map(_row, workers)]
-            print_table(columns, rows, numbers=numbers, wraps=("host", "id"))
+            print_table(columns, rows, numbers=numbers, wraps=("host", "id"), most=looking.MOST)
         return DONE
 
 
@@ -64,7 +64,10 @@ def read_workers(place: looking.Place, wait_s: float) -> list[dict[str, Any]]:
     Raises:
         CommandError: there is no such crawl.
     """
+    from scrapy_dq.frontier.worker.identity import own_identity
+
     before: dict[str, Member] = {}
+    own = own_identity()
     began = time.monotonic()
     if wait_s:
         before = {member.worker_id: member for member in place.overview().members}
@@ -83,7 +86,7 @@ def read_workers(place: looking.Place, wait_s: float) -> list[dict[str, Any]]:
             "done": member.done,
             "pages_per_s": _rate(member, before.get(member.worker_id), passed),
             "fenced": member.fenced,
-            "state": _state(member, before.get(member.worker_id), wait_s >= WAIT_S),
+            "state": _state(member, before.get(member.worker_id), wait_s >= WAIT_S, own),
         }
         for member in sorted(members, key=lambda member: member.worker_id)
     ]
@@ -96,11 +99,10 @@ def _rate(member: Member, before: Member | None, passed_s: float) -> float | Non
     return round(max(0, member.done - before.done) / passed_s, 1)
 
 
-def _state(member: Member, before: Member | None, long_enough: bool) -> str:
+def _state(member: Member, before: Member | None, long_enough: bool, own: dict[str, Any]) -> str:
     """Return the state; a missing heartbeat means something only if it was watched *long_enough*."""
-    from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
+    from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine
 
-    own = own_identity()
     if member.fenced:
         return "fenced"
     if certainly_dead(_identity(member), own):

@@ -8,6 +8,8 @@ from typing import Any
 import msgpack
 import pytest
 
+from scrapy_dq.codec.formats import REQUEST
+from scrapy_dq.commands.failures import MOST_ATTRIBUTES
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import dead
 from scrapy_dq.frontier.model import Bury, Fail
@@ -60,6 +62,18 @@ def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
         text = dq.text(name, each["id"])
         for part in (each["id"], each["url"], "request: callback", "parse_page", '{"n": '):
             assert part in text
+
+
+def test_of_very_many_attributes_some_are_shown(dq: Any, worker: HandWorker) -> None:
+    """A table of the 90,000 that an entry may hold took 42 s."""
+    names = [f"k{n:05}" for n in range(20_000)]
+    payload = bytes((REQUEST,)) + msgpack.packb(dict.fromkeys(names, 1))
+    worker.exchange(put(1, reason="of no class", payload=payload))
+    (listed,) = dq.found("dead")
+    assert set(dq.found("dead", listed["id"])["request"]) >= set(names)
+    lines = dq.text("dead", listed["id"]).splitlines()
+    assert len(lines) == 1 + MOST_ATTRIBUTES + 1
+    assert lines[-1] == "and 19,961 more (--json lists all)"  # with six lines of the record, five defaults
 
 
 @pytest.mark.parametrize("name", COMMANDS)

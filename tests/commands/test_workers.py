@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.commands import looking
+from scrapy_dq.frontier.worker import identity as identity_module
 from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 
@@ -125,3 +127,24 @@ def test_no_worker_is_no_failure(dq: Any, live: LiveFrontier, worker: HandWorker
     live.call("leave", "worker", worker.epoch, worker.run, False)
     assert dq.text("workers", "--no-rate") == "No worker is registered.\n"
     assert dq.found("workers", "--no-rate") == []
+
+
+def test_of_very_many_workers_some_are_shown(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of 19,000 took 20 s, half of that for looking up the identity of this process for each."""
+    asked = []
+
+    def identity() -> dict[str, Any]:
+        asked.append(1)
+        return own_identity()
+
+    monkeypatch.setattr(identity_module, "own_identity", identity)
+    monkeypatch.setattr(looking, "MOST", 3)
+    for n in range(5):
+        HandWorker(live, f"other-{n}")
+    lines = dq.text("workers", "--no-rate").splitlines()
+    assert len(lines) == 1 + 3 + 1
+    assert lines[-1] == "and 3 more (--json lists all)"
+    assert len(dq.found("workers", "--no-rate")) == 6
+    assert len(asked) == 2

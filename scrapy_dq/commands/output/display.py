@@ -108,17 +108,25 @@ def table_of(
 
 def print_table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
+    rows: Sequence[Sequence[object]],
     *,
     numbers: Sequence[str] = (),
     wraps: Sequence[str] = (),
+    most: int | None = None,
 ) -> None:
-    """Print a table (see `table_of`), as wide as the terminal."""
+    """Print a table (see `table_of`), as wide as the terminal.
+
+    Args:
+        most: how many rows are shown: each takes half a millisecond. A last line counts the others, which
+            --json lists.
+    """
     console = Console(highlight=False, markup=False)
     with console.capture() as shown:
-        console.print(table_of(columns, rows, numbers=numbers, wraps=wraps))
+        console.print(table_of(columns, rows[:most], numbers=numbers, wraps=wraps))
     for line in shown.get().splitlines():
         print(line.rstrip())
+    if most is not None and len(rows) > most:
+        print(f"and {len(rows) - most:,} more (--json lists all)")
 
 
 def width() -> int:
