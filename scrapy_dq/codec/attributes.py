@@ -66,6 +66,8 @@ HAND_WRITTEN_TYPES = {
 """Types that container attributes may have in JSON that a person or a program has written."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f]").search
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
+_CONTROL_BYTES = bytes({*range(32), 127} - {ord("\t")})
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
 MAX_ENCODING = 40
 _NON_WORD = re.compile(r"[^a-z0-9]+")
@@ -197,7 +199,14 @@ def body(value: Any) -> Any:
 
 
 def cookies(value: Any) -> Any:
-    return _exactly(value, dict, list)
+    """A worker keeps cookies: a CR would be in the headers of all its later requests to the site."""
+    _exactly(value, dict, list)
+    each = [value] if type(value) is dict else value
+    if not all(isinstance(one, dict) for one in each):
+        raise Unfit("expected dict, or list of dict")
+    if any(_has_control(part) for one in each for pair in one.items() for part in pair):
+        raise Unfit("a cookie contains CR, LF or another control character")
+    return value
 
 
 def flags(value: Any) -> Any:
@@ -278,6 +287,12 @@ def anything(value: Any) -> Any:
 
 def unknown(value: Any) -> Any:
     raise Unfit("this version of scrapy_dq does not know it")
+
+
+def _has_control(value: Any) -> bool:
+    if isinstance(value, str):
+        return _CONTROL(value) is not None
+    return isinstance(value, bytes) and value.translate(None, _CONTROL_BYTES) != value
 
 
 def _exactly(value: Any, *kinds: type) -> Any:

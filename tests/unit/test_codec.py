@@ -183,8 +183,12 @@ HEADERS = st.dictionaries(
     st.lists(HEADER_VALUES, max_size=3),
     max_size=4,
 )
-COOKIES = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3) | st.lists(
-    st.fixed_dictionaries({"name": st.text(), "value": st.text() | st.binary() | st.integers()}), max_size=3
+CONTROLS = {*range(32), 127} - {ord("\t")}
+COOKIE_TEXTS = st.text(max_size=5).filter(lambda text: not CONTROLS & set(map(ord, text)))
+COOKIE_BYTES = st.binary(max_size=5).filter(lambda data: not CONTROLS & set(data))
+COOKIES = st.dictionaries(COOKIE_TEXTS, COOKIE_TEXTS, max_size=3) | st.lists(
+    st.fixed_dictionaries({"name": COOKIE_TEXTS, "value": COOKIE_TEXTS | COOKIE_BYTES | st.integers()}),
+    max_size=3,
 )
 CALLBACKS = st.sampled_from(
     [None, NO_CALLBACK, SPIDER.parse, SPIDER.parse_book, SPIDER.private(), SPIDER.parse_class]
@@ -490,6 +494,7 @@ def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpi
         ("_url", "http://example.com/\r\nHost: evil"),
         ("_url", b"http://example.com/"),
         ("cookies", Headers({"a": "b"})),
+        ("cookies", {"a": "b\r\nEvil: 2"}),
     ],
 )
 def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: Any, codec: Codec) -> None:

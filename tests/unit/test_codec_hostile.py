@@ -516,6 +516,26 @@ def test_a_header_cannot_smuggle_another(headers: Any, codec: Codec) -> None:
     assert reason(pack({1: URL, HEADERS: headers}), codec).startswith("headers: ")
 
 
+@pytest.mark.parametrize("part", ["x\r\nX-Evil: 1", "\0", "\x1b[2J", b"\n", "\x7f"])
+@pytest.mark.parametrize("where", ["name", "value", "path", "key", "dict value"])
+def test_a_cookie_has_no_control_characters(part: Any, where: str, codec: Codec) -> None:
+    """The worker keeps it: its other requests to the site had a header of two lines."""
+    cookies: Any = [{"name": "a", "value": "b", where: part}]
+    if where in ("key", "dict value"):
+        cookies = {part: "x"} if where == "key" else {"x": part}
+    assert reason(pack({1: URL, COOKIES: cookies}), codec).startswith("cookies: a cookie contains CR, LF or")
+    with pytest.raises(CannotEncode, match="cookies: a cookie contains CR, LF or"):
+        codec.encode(Request(URL, cookies=cookies))
+
+
+@pytest.mark.parametrize("cookies", [
+    {"a": "b\tc", "bücher": "ü", b"c": b"\xff", "n": 1},
+    [{"name": "a", "value": "x", "secure": True, "path": "/"}],
+])  # fmt: skip
+def test_usual_cookies_are_stored(cookies: Any, codec: Codec) -> None:
+    assert codec.decode(codec.encode(Request(URL, cookies=cookies))).cookies == cookies
+
+
 @pytest.mark.parametrize(
     "method", ["GET /x HTTP/1.1\r\nHost: y", "GET ", "", "GÉT", "\n", "GET\n", b"GET", None, 1]
 )
@@ -537,6 +557,7 @@ def test_a_method_is_a_token(method: Any, codec: Codec) -> None:
         {1: URL, BODY: [1]},
         {1: URL, COOKIES: 1},
         {1: URL, COOKIES: extension(TUPLE, [])},
+        {1: URL, COOKIES: [["name", "a"]]},
         {1: URL, META: []},
         {1: URL, META: None},
         {1: URL, META: extension(TUPLE, [])},
