@@ -65,7 +65,8 @@ HAND_WRITTEN_TYPES = {
 }
 """Types that container attributes may have in JSON that a person or a program has written."""
 
-_UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f]").search
+_UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
+"""What would end a line of a log, command a terminal, or reverse the text around it."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
 _CONTROL_BYTES = bytes({*range(32), 127} - {ord("\t")})
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
@@ -120,7 +121,7 @@ def url_check(schemes: Collection[str]) -> Check:
 
     def check(url: Any) -> str:
         if type(url) is not str or (not url.isprintable() and _UNSAFE_IN_URL(url)):
-            raise Unfit("a URL is a str without control characters")
+            raise Unfit("a URL is a str without control characters, line separators and directions of text")
         if not url.startswith(prefixes) and (scheme := url.partition(":")[0].lower()) not in allowed:
             raise Unfit(f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})")
         check_host(url)
@@ -164,9 +165,12 @@ def headers(value: Any) -> dict[bytes, list[bytes]]:
         parts += (name, *values)
     if not all(type(part) is bytes for part in parts):
         raise Unfit("headers must map bytes to lists of bytes")
-    joined = b"".join(parts)
-    if joined.translate(None, b"\r\n\0") != joined:
-        raise Unfit("a header contains CR, LF or NUL")
+    if _has_control(b"".join(parts)):
+        raise Unfit("a header contains CR, LF or another control character")
+    # Scrapy logs it with each page. Other headers may be in any encoding.
+    for referer in plain.get(b"Referer", ()):
+        if not referer.isascii() and _UNSAFE_IN_URL(referer.decode("utf-8", "replace")):
+            raise Unfit("the Referer contains control characters, line separators or directions of text")
     return plain
 
 

@@ -177,13 +177,13 @@ VALUES = st.recursive(
 METAS = st.builds(
     dict, st.dictionaries(st.text(max_size=8), VALUES, max_size=4), depth=st.integers() | st.booleans()
 ) | st.dictionaries(st.text(max_size=8), VALUES, max_size=4)
-HEADER_VALUES = st.binary(max_size=12).filter(lambda text: not set(text) & set(b"\r\n\0"))
+CONTROLS = {*range(32), 127} - {ord("\t")}
+HEADER_VALUES = st.binary(max_size=12).filter(lambda data: not CONTROLS & set(data))
 HEADERS = st.dictionaries(
     st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,9}", fullmatch=True),
     st.lists(HEADER_VALUES, max_size=3),
     max_size=4,
 )
-CONTROLS = {*range(32), 127} - {ord("\t")}
 COOKIE_TEXTS = st.text(max_size=5).filter(lambda text: not CONTROLS & set(map(ord, text)))
 COOKIE_BYTES = st.binary(max_size=5).filter(lambda data: not CONTROLS & set(data))
 COOKIES = st.dictionaries(COOKIE_TEXTS, COOKIE_TEXTS, max_size=3) | st.lists(

@@ -473,6 +473,13 @@ def test_a_renamed_callback_is_named_in_the_reason(codec: Codec) -> None:
         " http://example.com/",
         "http://example.com/\r\nX: y",
         "http://example.com/\0",
+        "http://example.com/\u009b31m",
+        "http://example.com/\u0085",
+        "http://example.com/\u2028",
+        "http://example.com/\u2029",
+        "http://example.com/\u202e",
+        "http://example.com/\u2066",
+        "http://\u200eexample.com/",
         b"http://example.com/",
         None,
         1,
@@ -497,6 +504,11 @@ def test_a_scheme_may_be_written_in_capitals(codec: Codec) -> None:
         {b"X\r\nEvil": [b"1"]},
         {b"X": [b"1\n"]},
         {b"X": [b"\0"]},
+        {b"Referer": [b"http://x/\x1b[2J\x1b]0;forged\x07"]},
+        {b"X": [b"\x08"]},
+        {b"X": [b"\x7f"]},
+        {b"Referer": ["http://x/\u009b31m".encode()]},
+        {b"Referer": [b"http://x/", "http://x/\u202e".encode()]},
         {b"X": [b"1", b"\r"]},
         {b"X": [b"1\r\n"], b"Y": [b"2"]},
         {b"X\n": [], b"Y": []},
@@ -512,8 +524,28 @@ def test_a_scheme_may_be_written_in_capitals(codec: Codec) -> None:
     ],
 )
 def test_a_header_cannot_smuggle_another(headers: Any, codec: Codec) -> None:
-    """CR, LF and NUL, and anything but lists of bytes."""
+    """Nor command the terminal that shows the log; and nothing but lists of bytes."""
     assert reason(pack({1: URL, HEADERS: headers}), codec).startswith("headers: ")
+
+
+@pytest.mark.parametrize("headers", [
+    {"X": "a\tb"}, {"X": "bücher"}, {"X": b"\x9b\x85"}, {"X": "\u009b"}, {"Referer": "http://x/ü"},
+    {"Referer": b"http://x/\xe4"},
+])  # fmt: skip
+def test_usual_headers_are_stored(headers: Any, codec: Codec) -> None:
+    """Whatever its encoding is."""
+    request = Request(URL, headers=headers)
+    assert codec.decode(codec.encode(request)).headers == request.headers
+
+
+@pytest.mark.parametrize("char", ["\x1b", "\u009b", "\u2028", "\u202e", "ü", "\u200d"])
+def test_a_url_of_a_spider_is_stored_whatever_its_path(char: str, codec: Codec) -> None:
+    """Scrapy escapes it; in a Referer, too."""
+    request = Request(f"http://example.com/{char}?q={char}#{char}")
+    request.headers["Referer"] = request.url
+    assert codec.decode(codec.encode(request)).url == request.url
+    verbatim = Request("http://example.com/ü\u200d", meta={"verbatim_url": True})
+    assert codec.decode(codec.encode(verbatim)).url == verbatim.url
 
 
 @pytest.mark.parametrize("part", ["x\r\nX-Evil: 1", "\0", "\x1b[2J", b"\n", "\x7f"])
@@ -599,9 +631,12 @@ def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None
         ({1: URL, 15: [1]}, "a Referer is a length and bytes"),
         ({15: 5}, "it has no url"),
         ({1: b"http://a/", 15: 5}, "a Referer needs a URL that is a str"),
-        ({1: URL, 15: [8, b"a\r\nX: 1"]}, "headers: a header contains CR, LF or NUL"),
+        ({1: URL, 15: [8, b"a\r\nX: 1"]}, "headers: a header contains CR, LF or another control character"),
         ({1: URL, 15: 5, HEADERS: {b"Referer": [b"x"]}}, "b'Referer' is written twice"),
-        ({1: b"http://a/"}, "url: a URL is a str without control characters"),
+        (
+            {1: b"http://a/"},
+            "url: a URL is a str without control characters, line separators and directions of text",
+        ),
         ({1: URL, META: {"x": extension(TUPLE, "abc")}}, "meta: the extension 2 is not a list"),
         (
             {1: URL, META: {"x": extension(OBJECT, [f"{__name__}:Color", "X"])}},
