@@ -31,12 +31,12 @@ class Items:
         """
         self._values = Values(Classes(set(), types), max_bytes)
         self._max_bytes = max_bytes
-        self._packing = threading.Lock()
+        self._converting = threading.Lock()
 
     def encode(self, item: Any) -> bytes:
         """Return the payload of *item*; for any item, raise nothing but CannotEncode."""
         try:
-            with self._packing:
+            with self._converting:
                 packed = self._values.pack(self._values.lower(item))
             if len(packed) >= self._max_bytes:
                 raise Unfit(
@@ -57,9 +57,11 @@ class Items:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
             kind = payload[0] if payload else None
             if kind == formats.ITEM:
-                return self._values.lift(self._values.unpack(payload[1:]))
+                with self._converting:
+                    return self._values.lift(self._values.unpack(payload[1:]))
             if kind == formats.REQUEST:
-                return self._attributes(lengthen(self._values.unpack(payload[1:])))
+                with self._converting:
+                    return self._attributes(lengthen(self._values.unpack(payload[1:])))
             if kind == formats.PAYLOAD:
                 return payload[1:]
             raise Unfit(f"its format is {kind}, which this version does not read")

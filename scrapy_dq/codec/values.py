@@ -19,7 +19,7 @@ import msgpack
 from msgpack import ExtType
 
 from scrapy_dq.codec.classes import Classes
-from scrapy_dq.codec.hashes import MAX_ALIKE, MAX_CHOSEN, Hashes
+from scrapy_dq.codec.hashes import MAX_ALIKE, MAX_CHOSEN, MAX_SHARING, Hashes, sharing
 from scrapy_dq.codec.unfit import Unfit
 
 MAX_DEPTH = 64
@@ -49,6 +49,7 @@ class Values:
         self._classes = classes
         self._max_bytes = max_bytes
         self._left = max_bytes
+        self._sharing = 0
         self._reset_packers()
 
     def _reset_packers(self) -> None:
@@ -81,10 +82,12 @@ class Values:
     def lower(self, value: Any) -> Any:
         """Return *value* itself if msgpack can pack it exactly, or else a converted copy; raise Unfit."""
         self._left = self._max_bytes
+        self._sharing = 0
         return self._lower(value, MAX_DEPTH)
 
     def lift(self, value: Any) -> Any:
         """Return the value that *value*, just unpacked, stands for; raise Unfit and others."""
+        self._sharing = 0
         return self._lift(value, MAX_DEPTH)
 
     def _lower(self, value: Any, depth: int) -> Any:
@@ -108,6 +111,7 @@ class Values:
             lowered = self._lower_each(value, depth - 1)
             if kind is not tuple:
                 _bound(value)
+                self._share(value)
                 lowered.sort(key=self.pack)  # the order of a set differs between processes
             return ExtType(code, self.pack(lowered))
         simple = _SIMPLE.get(kind)
@@ -123,7 +127,14 @@ class Values:
         if self._left < 0:
             raise Unfit(f"larger than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,} bytes")
 
+    def _share(self, members: Collection[Any]) -> None:
+        self._sharing += sharing(members)
+        if self._sharing > MAX_SHARING:
+            raise Unfit(f"more than {MAX_SHARING:,} members of its sets share their hash with another one")
+
     def _lower_dict(self, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
+        if not SCALARS.issuperset(map(type, value)):
+            self._share(value)
         lowered = {}
         for key, item in value.items():
             try:
@@ -160,6 +171,8 @@ class Values:
                 return value
             keys = self._lift_each(value, depth - 1)
             _bound(keys)
+            if not SCALARS.issuperset(map(type, keys)):
+                self._share(keys)
             return dict(zip(keys, self._lift_each(value.values(), depth - 1), strict=True))
         if kind is list:
             return value if SCALARS.issuperset(map(type, value)) else self._lift_each(value, depth - 1)
@@ -178,6 +191,7 @@ class Values:
             members = self._lift_each(plain, depth)
             if code != TUPLE:
                 _bound(members)
+                self._share(members)
             return build(members)
         if code == OBJECT:
             name, state = plain

@@ -32,7 +32,7 @@ from scrapy import Field, FormRequest, Item, Request, Spider
 from scrapy.http import JsonRequest
 
 from scrapy_dq import RedisCrawlSpider
-from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, attributes
+from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, attributes, values
 from scrapy_dq.codec.serializer import Serializer
 
 URL = "https://example.com/"
@@ -979,22 +979,47 @@ def test_members_of_one_hash_are_refused(what: str, codec: Codec, monkeypatch: p
         with pytest.raises(CannotEncode, match="have the same hash"):
             codec.encode(Request(URL, meta={"x": value}))
     # As an attacker would: a list that is said to be a set, pairs that are said to be a dict.
-    values = codec._values
-    lowered = [values.lower(member) for member in many]
-    pairs = b"\xdf" + len(many).to_bytes(4, "big") + b"".join(values.pack(key) + b"\xc0" for key in lowered)
-    for packed in (values.pack(ExtType(SET, values.pack(lowered))), pairs):
+    own = codec._values
+    lowered = [own.lower(member) for member in many]
+    pairs = b"\xdf" + len(many).to_bytes(4, "big") + b"".join(own.pack(key) + b"\xc0" for key in lowered)
+    for packed in (own.pack(ExtType(SET, own.pack(lowered))), pairs):
         payload = (
-            bytes((FORMAT,))
-            + b"\x82"
-            + values.pack(1)
-            + values.pack(URL)
-            + values.pack(META)
-            + b"\x81\xa1x"
-            + packed
+            bytes((FORMAT,)) + b"\x82" + own.pack(1) + own.pack(URL) + own.pack(META) + b"\x81\xa1x" + packed
         )
         began = time.thread_time()
         assert "have the same hash" in reason(payload, codec)
         assert time.thread_time() - began < 10
+
+
+def alike_sets(members: int, levels: int, begin: int = 0) -> list[Any]:
+    """Return different members of one hash; with levels, they are sets of such members."""
+    if not levels:
+        return [(begin + n) * (2**61 - 1) for n in range(members)]
+    step = members**levels
+    return [frozenset(alike_sets(members, levels - 1, begin + n * step)) for n in range(members)]
+
+
+@pytest.mark.parametrize(("members", "levels"), [(7, 3), (13, 2), (2, 10)])
+@pytest.mark.parametrize("as_keys", [False, True])
+def test_sets_of_sets_of_one_hash_are_refused(
+    members: int, levels: int, as_keys: bool, codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To compare two is to compare all their members: 17 of each set, to 4 levels, took 5 s."""
+    sets = alike_sets(members, levels)
+    request = Request(URL, meta={"x": {(each,): 1 for each in sets} if as_keys else set(sets)})
+    with monkeypatch.context() as patch:
+        patch.setattr(values, "MAX_SHARING", 10**6)
+        payload = codec.encode(request)
+    assert "share their hash with another one" in reason(payload, codec)
+    with pytest.raises(CannotEncode):  # after the path to it, which is cut
+        codec.encode(request)
+
+
+def test_usual_sets_of_sets_are_stored(codec: Codec) -> None:
+    """Python gives -1 and -2 the same hash, and so what contains them."""
+    cells = [frozenset({(x, y), (x + 1, y)}) for x in range(-9, 9) for y in range(-9, 9)]
+    meta = {"cells": {frozenset(cells)}, "by": dict.fromkeys(cells), "steps": [{-1, -2, 1}] * 900}
+    assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta
 
 
 def test_many_members_whose_hashes_can_be_chosen_are_refused(codec: Codec) -> None:
