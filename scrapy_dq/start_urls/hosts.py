@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from scrapy import Request
@@ -9,6 +10,10 @@ from scrapy.utils.httpobj import urlparse_cached
 
 _FED = "dq_start"
 """Marks a request that was fed, in its meta: its retries and redirects have a copy."""
+
+
+# Others end a name for some programs: evil.example%2f.example.com.
+_NAME = re.compile(r"[0-9A-Za-z_.-]+").fullmatch
 
 
 class OtherHost(ValueError):
@@ -58,5 +63,6 @@ class StartHosts:
     def _check(self, request: Request, how: str) -> None:
         host = (urlparse_cached(request).hostname or "").rstrip(".")
         labels = host.split(".") if ":" not in host else [host]  # an IPv6 zone may end like a listed host
-        if not any(".".join(labels[n:]) in self._hosts for n in range(len(labels))):
+        is_name = ":" in host or _NAME(host)
+        if not (is_name and any(".".join(labels[n:]) in self._hosts for n in range(len(labels)))):
             raise OtherHost(f"{how}{host!a:.260}, which is not among DQ_START_HOSTS")

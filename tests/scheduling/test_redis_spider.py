@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import redis
+from scrapy import Request
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview
+from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import LONGEST_S, wait_until
@@ -227,6 +229,16 @@ def test_hosts_of_others_are_not_asked_nor_those_that_a_redirect_names(
     project.run_worker()
     assert other.hits() == before
     assert sorted(reasons(project)) == [why, why, why, slot]
+
+
+@pytest.mark.parametrize("char", ["%2f", "%23", "%00", "^", ";", "%E2%81%84"])
+def test_a_host_that_is_no_name_is_not_below_a_listed_one(char: str) -> None:
+    """A program that decodes it would ask another host."""
+    hosts = StartHosts(["allowed.example", "::1"])
+    with pytest.raises(OtherHost, match="not among DQ_START_HOSTS"):
+        hosts.check_fed(Request(f"http://evil.example{char}.allowed.example/"))
+    for url in ("http://a-b.c_d.Allowed.Example.:80/", "http://u:p@allowed.example/", "http://[::1]/"):
+        hosts.check_fed(Request(url))
 
 
 OWN = (
