@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +20,16 @@ from scrapy_dq.text import printable
 _CLASS = 0
 _NAMES = {_CLASS: "class"} | {key: name for name, key in KEYS.items()}
 _SCALARS = (type(None), bool, int, float, str)
-_SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie"))
-_SECRET_META = frozenset(("http_pass", "ftp_password"))
-_LOGIN = re.compile(r"(?<=//)[^/@]*@")
+# Names of headers, and of keys of `meta` and of a browser's context, in lower case.
+_SECRET = frozenset((
+    "authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2",
+    "http_pass", "ftp_password", "password", "http_credentials",
+))  # fmt: skip
+_COOKIES = "cookies"
+_PROXIES = frozenset(("proxy", "_auth_proxy"))
+# A proxy may have no scheme, and a password that is not escaped; in another URL, @ may be in the path.
+_PROXY_LOGIN = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.DOTALL | re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
 _HIDDEN = "..."
 _MOST_BITS = 10_000
 """Of an integer: Python does not convert much wider ones to text."""
@@ -50,29 +58,71 @@ class _AnyClass(Classes):
 def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     """Return what a payload holds, in values that JSON has, without logins; never raises.
 
-    `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict.
+    `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict. An
+    item of a Queue is shown whole: it is the user's own data.
     """
     payload = without_signature(payload)
-    kind = payload[0] if payload else None
     try:
-        if len(payload) > max_bytes:
-            raise ValueError(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")
-        if kind == formats.REQUEST:
-            return {"kind": "request"} | _request(payload[1:], max_bytes)
-        if kind == formats.PAYLOAD:
-            return {"kind": "fed", "payload": _plain(payload[1:])}
-        if kind == formats.ITEM:
-            return {"kind": "item", "item": _lifted(payload[1:], max_bytes)}
-        if kind == formats.SERIALIZED:
-            # It may be a pickle: what SCHEDULER_SERIALIZER has written is not read here.
-            return {"kind": "serialized", "payload": _plain(payload[1:])}
-        raise ValueError(f"its format is {kind}, which this version does not read")
+        return _shown(payload, max_bytes)
     except Exception as error:  # untrusted data; RecursionError included
         return {
             "kind": "unreadable",
             "reason": printable(str(error) or type(error).__name__),
             "bytes": len(payload),
         }
+
+
+def url_of(payload: bytes, max_bytes: int) -> str:
+    """Return the URL of a stored request as it is, with a login; "" if *payload* is none."""
+    payload = without_signature(payload)
+    try:
+        fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
+        return str(_request(payload[1:], max_bytes)["url"]) if fits else ""
+    except Exception:  # untrusted data
+        return ""
+
+
+def without_logins(value: Any, name: str = "") -> Any:
+    """Return a value as JSON has it, whose key is *name*, without what logs somebody in."""
+    if name.lower() in _SECRET:
+        return _HIDDEN
+    if name.lower() == _COOKIES and value:
+        return dict.fromkeys(value, _HIDDEN) if isinstance(value, dict) else _HIDDEN
+    if isinstance(value, str):
+        if name in _PROXIES:
+            return _PROXY_LOGIN.sub(rf"\g<1>{_HIDDEN}@", value)
+        return _LOGIN.sub(f"{_HIDDEN}@", value)
+    if isinstance(value, dict):
+        return {key: without_logins(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_logins(item) for item in value]
+    return value
+
+
+def _shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
+    if len(payload) > max_bytes:
+        raise ValueError(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")
+    kind = payload[0] if payload else None
+    if kind == formats.REQUEST:
+        # Scrapy's middlewares write a login into headers and meta of a request; its retries keep them.
+        return {"kind": "request", **without_logins(_request(payload[1:], max_bytes))}
+    if kind == formats.PAYLOAD:
+        return {"kind": "fed", "payload": without_logins(_plain(payload[1:]))}
+    if kind == formats.ITEM:
+        return {"kind": "item", "item": _lifted(payload[1:], max_bytes)}
+    if kind == formats.SERIALIZED:
+        return _serialized(payload[1:]) | {"kind": "serialized", "bytes": len(payload) - 1}
+    raise ValueError(f"its format is {kind}, which this version does not read")
+
+
+def _serialized(dumped: bytes) -> dict[str, Any]:
+    """Return the attributes of a request that SCHEDULER_SERIALIZER has written, if it is a JSON object."""
+    try:
+        written = json.loads(dumped)
+    except ValueError:  # it may be a pickle, and is not read here
+        return {}
+    plain = _plain(written)
+    return dict(without_logins(plain)) if isinstance(plain, dict) else {}
 
 
 def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
@@ -85,25 +135,7 @@ def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
         name = key if type(key) is str else _NAMES.get(key, f"attribute {key!a:.100}")
         if name != "kind":
             found[name] = _plain(values.lift(value))
-    _hide_logins(found)
     return found
-
-
-def _hide_logins(request: dict[str, Any]) -> None:
-    # Scrapy's middlewares write a login into the headers and the meta of a request; its retries keep them.
-    headers, meta = request.get("headers"), request.get("meta")
-    if cookies := request.get("cookies"):
-        request["cookies"] = dict.fromkeys(cookies, _HIDDEN) if isinstance(cookies, dict) else _HIDDEN
-    if isinstance(headers, dict):
-        request["headers"] = {
-            name: _HIDDEN if name.lower() in _SECRET_HEADERS else value for name, value in headers.items()
-        }
-    if isinstance(meta, dict):
-        for name in _SECRET_META.intersection(meta):
-            meta[name] = _HIDDEN
-        for name in {"proxy", "_auth_proxy"}.intersection(meta):
-            if isinstance(meta[name], str):
-                meta[name] = _LOGIN.sub(f"{_HIDDEN}@", meta[name])
 
 
 def _lifted(packed: bytes, max_bytes: int) -> Any:

@@ -137,12 +137,12 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
 
 
 def _record(found: Failed | Dead, place: looking.Place) -> dict[str, Any]:
-    from scrapy_dq.codec.shown import shown
+    from scrapy_dq.codec.shown import shown, without_logins
 
     request = shown(found.payload, place.config.max_entry_bytes)
     return {
         "id": found.entry_id.hex(),
-        "url": getattr(found, "label", "") or looking.title_of(request),
+        "url": without_logins(getattr(found, "label", "")) or looking.title_of(request),
         "reason": found.reason,
         "at": found.at,
         "worker": found.worker_id,

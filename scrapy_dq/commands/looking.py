@@ -110,10 +110,12 @@ def _count(text: str) -> int:
 def title_of(request: dict[str, Any]) -> str:
     """Return the URL of a payload as decoded by `codec.shown`, or a substitute in brackets."""
     kind = request["kind"]
-    if kind == "request":
+    if "url" in request:
         return str(request["url"])
     if kind == "unreadable":
         return f"(unreadable: {request['reason']})"
+    if kind == "serialized":
+        return f"(serialized: {request['bytes']:,} bytes)"
     return f"({kind}: {request.get('payload', request.get('item'))!s:.200})"
 
 

@@ -70,7 +70,7 @@ def _flat(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {
         "priority": request.get("priority", ""),
         "method": request.get("method", ""),
-        "callback": request.get("callback") or ("parse" if request["kind"] == "request" else ""),
+        "callback": request.get("callback") or ("parse" if "url" in request else ""),
         "url": looking.title_of(request),
     }
 

@@ -125,10 +125,10 @@ class _Choice:
         return bool(names) or any(fnmatchcase(url, glob) for glob in self._globs)
 
     def _url_of(self, payload: bytes) -> str:
-        from scrapy_dq.codec.shown import shown
+        from scrapy_dq.codec.shown import url_of
 
         # The URL of an undecodable payload is unknown: only its id selects it.
-        return str(shown(payload, self._max_bytes).get("url", ""))
+        return url_of(payload, self._max_bytes)
 
 
 def _words(words: Sequence[str], named: bool) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -161,10 +162,10 @@ def test_what_is_no_request_is_told_by_its_kind(dq: Any, worker: HandWorker) -> 
     assert [entry["request"] for entry in reversed(dq.found("peek"))] == [
         {"kind": "fed", "payload": "http://x/"},
         {"kind": "item", "item": {"a": 1}},
-        {"kind": "serialized", "payload": "{}"},
+        {"kind": "serialized", "bytes": 2},
     ]
     text = dq.text("peek")
-    for part in ("(fed: http://x/)", "(item: {'a': 1})", "(serialized: {})"):
+    for part in ("(fed: http://x/)", "(item: {'a': 1})", "(serialized: 2 bytes)"):
         assert part in text
 
 
@@ -217,6 +218,61 @@ def test_no_login_is_shown() -> None:
     assert found["meta"] | {"other": 1, "proxy": "http://...@proxy:8080"} == found["meta"]
 
 
+PROXIES = {
+    "user:s3cret@10.0.0.1:3128": "...@10.0.0.1:3128",
+    "http://user:s3cret@s3cret@h": "http://...@h",
+    "http://user:s3cret/s3cret@h": "http://...@h",
+    "SOCKS5://s3cret\n@h": "SOCKS5://...@h",
+    "http://h:3128": "http://h:3128",
+}
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize("name", ["proxy", "_auth_proxy"])
+def test_no_login_of_a_proxy_is_shown(name: str, proxy: str) -> None:
+    """Whether it has a scheme, and whether its password is escaped."""
+    assert shown(entry_of({name: proxy}), 10_000)["meta"] == {name: PROXIES[proxy]}
+
+
+def test_no_login_is_shown_that_is_further_down() -> None:
+    """Of a browser's context, in a header that a page sent, in a URL; a path may have an @."""
+    browser = {
+        "proxy": {"server": "http://u:s3cret@h", "username": "u", "password": "s3cret"},
+        "http_credentials": {"password": "s3cret"},
+        "extra_http_headers": {"authorization": "s3cret"},
+    }
+    meta = {"playwright_context_kwargs": browser, "redirect_urls": ["http://u:s3cret@h/", "http://h/@seen"]}
+    url = "https://u:s3cret@h/p?q=@seen"
+    request = {
+        "headers": {"Cookie2": "s3cret", "Set-Cookie": "s3cret", "Referer": url},
+        "meta": meta,
+        "cb_kwargs": {"cookies": {"id": "s3cret"}},
+    }
+    found = shown(stored(url, **request), 10_000)
+    assert "s3cret" not in str(found)
+    assert found["url"] == "https://...@h/p?q=@seen"
+    assert found["meta"]["redirect_urls"] == ["http://...@h/", "http://h/@seen"]
+    fed = shown(bytes((PAYLOAD,)) + url.encode(), 10_000)
+    assert fed == {"kind": "fed", "payload": found["url"]}
+    item = shown(bytes((ITEM,)) + msgpack.packb({"password": "mine"}), 10_000)
+    assert item["item"] == {"password": "mine"}
+
+
+def test_a_json_serializer_shows_no_login_either(dq: Any, worker: HandWorker) -> None:
+    written = {
+        "url": "http://u:s3cret@x/", "method": "POST", "headers": {"Authorization": ["s3cret"]},
+        "meta": {"proxy": "u:s3cret@h"}, "cookies": {"id": "s3cret"}, "callback": "parse_page", "priority": 0,
+        "kind": "request",
+    }  # fmt: skip
+    worker.exchange(put(1, payload=bytes((SERIALIZED,)) + json.dumps(written).encode()))
+    (found,) = dq.found("peek")
+    assert "s3cret" not in str(found)
+    assert (found["request"]["kind"], found["request"]["method"]) == ("serialized", "POST")
+    text = dq.text("peek")
+    assert "POST parse_page  http://...@x/" in text
+    assert "s3cret" not in text
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -244,7 +300,4 @@ def test_other_values_are_shown_as_python_writes_them() -> None:
 
 def test_what_a_serializer_has_written_is_not_read() -> None:
     """It may be a pickle."""
-    assert shown(bytes((SERIALIZED,)) + b"cos\nsystem\n", 1000) == {
-        "kind": "serialized",
-        "payload": "cos\nsystem\n",
-    }
+    assert shown(bytes((SERIALIZED,)) + b"cos\nsystem\n", 1000) == {"kind": "serialized", "bytes": 11}

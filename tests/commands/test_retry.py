@@ -82,6 +82,18 @@ def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: H
     assert dq.status == 0
 
 
+def test_a_login_in_a_url_is_not_shown_and_chooses(dq: Any, worker: HandWorker) -> None:
+    """The lists show it without; who names it writes it as it is."""
+    with_login = "http://me:s3cret@x.example/"
+    worker.exchange(*(put(n, payload=stored(with_login)) for n in range(2)), want=2)
+    worker.exchange(Fail(entry_id(0), "why", with_login), bury(1))
+    for name in ("failed", "dead"):
+        assert [each["url"] for each in dq.found(name)] == ["http://...@x.example/"]
+        assert "s3cret" not in dq.text(name)
+    found = dq.found("retry", with_login)
+    assert (found["failed"], found["dead"], found["missing"]) == (1, 1, [])
+
+
 def test_what_is_kept_nowhere_is_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """The others are moved; the exit status says that something was not."""
     end_badly(worker, 2)
