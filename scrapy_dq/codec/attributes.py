@@ -185,6 +185,18 @@ def encoding(value: Any) -> str:
     return value
 
 
+def stored_encoding(value: Any) -> Any:
+    """Return the encoding under which a request is stored: *value*, or the default if it is unknown.
+
+    `response.follow` copies that of the page, which a web site names as it likes; the URL and the body are
+    encoded already. A request that could not be stored would stay in this worker.
+    """
+    try:
+        return encoding(value)
+    except Unfit:
+        return DEFAULTS["encoding"]
+
+
 @cache
 def _encodings() -> frozenset[str]:
     modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}

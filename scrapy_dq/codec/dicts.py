@@ -36,6 +36,7 @@ class Dicts:
     def dict_of(self, request: Request) -> dict[str, Any]:
         """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it could not be rebuilt."""
         values = request.to_dict(spider=self._spider)
+        values["encoding"] = attributes.stored_encoding(values["encoding"])
         cls, _ = self.arguments_of(values)
         if cls is not type(request):
             raise Unfit(f"{values[CLASS]} is not the name of its class")

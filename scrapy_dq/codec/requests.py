@@ -116,6 +116,7 @@ class Codec:
             "callback": callbacks.name_of,
             "errback": callbacks.name_of,
             **flat,
+            "encoding": attributes.stored_encoding,
             **{name: _after(check, self._values.lower) for name, check in nested.items()},
         }
         self._read = {

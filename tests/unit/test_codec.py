@@ -17,7 +17,7 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from scrapy.utils.request import request_from_dict
 
-from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec
+from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, Serializer
 
 URL = "https://example.com/a?b=1"
 
@@ -488,8 +488,6 @@ def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpi
         ("method", b"GET"),
         ("priority", 1.5),
         ("flags", ("a",)),
-        ("_encoding", "no-such-encoding"),
-        ("_encoding", "hex"),
         ("_body", "text"),
         ("_url", "http://example.com/\r\nHost: evil"),
         ("_url", b"http://example.com/"),
@@ -506,6 +504,19 @@ def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: An
         setattr(request, attribute, value)
     with pytest.raises(CannotEncode):
         codec.encode(request)
+
+
+@pytest.mark.parametrize("serializer", [None, Serializer(msgpack)])
+@pytest.mark.parametrize("encoding", ["charmap", "punycode", "hex", "no-such-encoding"])
+def test_no_encoding_of_a_page_keeps_its_links_in_one_worker(
+    encoding: str, serializer: Serializer | None, spider: BookSpider
+) -> None:
+    """A web site names its encoding, and `response.follow` copies it; the URL is encoded already."""
+    codec = Codec(spider, serializer=serializer)
+    request = Request("http://example.com/?q=%C3%A9", body=b"\xe9")
+    request._encoding = encoding
+    again = codec.decode(codec.encode(request))
+    assert (again.url, again.body, again.encoding) == (request.url, request.body, "utf-8")
 
 
 def test_the_reason_says_where_in_the_request_the_trouble_is(codec: Codec) -> None:
