@@ -67,7 +67,7 @@ HAND_WRITTEN_TYPES = {
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
 """What would end a line of a log, command a terminal, or reverse the text around it."""
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search  # HTTP allows a tab
 _CONTROL_BYTES = bytes({*range(32), 127} - {ord("\t")})
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
 MAX_ENCODING = 40
@@ -217,10 +217,18 @@ def body(value: Any) -> Any:
 def cookies(value: Any) -> Any:
     """A worker keeps cookies: a CR would be in the headers of all its later requests to the site."""
     _exactly(value, dict, list)
-    each = [value] if type(value) is dict else value
-    if not all(isinstance(one, dict) for one in each):
-        raise Unfit("expected dict, or list of dict")
-    if any(_has_control(part) for one in each for pair in one.items() for part in pair):
+    parts: list[Any] = []
+    for one in (value,) if type(value) is dict else value:
+        if not isinstance(one, dict):
+            raise Unfit("expected dict, or list of dict")
+        parts += one
+        parts += one.values()
+    try:
+        text = "".join(parts)
+    except TypeError:  # numbers, flags and bytes are rare
+        written = [part for part in parts if isinstance(part, (str, bytes))]
+        text = "".join([part if isinstance(part, str) else part.decode("latin-1") for part in written])
+    if _CONTROL(text):
         raise Unfit("a cookie contains CR, LF or another control character")
     return value
 
@@ -305,10 +313,8 @@ def unknown(value: Any) -> Any:
     raise Unfit("this version of scrapy_dq does not know it")
 
 
-def _has_control(value: Any) -> bool:
-    if isinstance(value, str):
-        return _CONTROL(value) is not None
-    return isinstance(value, bytes) and value.translate(None, _CONTROL_BYTES) != value
+def _has_control(value: bytes) -> bool:
+    return value.translate(None, _CONTROL_BYTES) != value
 
 
 def _exactly(value: Any, *kinds: type) -> Any:
