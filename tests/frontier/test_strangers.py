@@ -257,6 +257,7 @@ def test_more_members_than_any_crawl_has_are_refused(live: LiveFrontier, worker:
     assert found == [1]
 
 
+NAN = float("nan")
 FORGED: dict[str, dict[str, Any]] = {
     "an invalid state": {"state": 5},
     "a phase that is not text": {"state": {"phase": {}, "hold": 3, "turn": "x"}},
@@ -276,6 +277,14 @@ FORGED: dict[str, dict[str, Any]] = {
     "an invalid worker": {"registering": {}},
     "partitions": {"partitions": [{}, 5]},
     "an exchange": {"seq": "x", "worker": "worker"},
+    "a list of no rank": {"list": ["p", NAN]},
+    "an endless token": {"token": [1] * 9000},
+    "a turn that is no number": {"state": {"turn": NAN}, "partitions": ["a"]},
+    "a turn beyond all": {"state": {"turn": -1e308}, "partitions": ["a"]},
+    "a phase and words that are no text": {"state": {"phase": True, "told": True}},
+    "another kind of seen": {"state": {"seen_kind": "compact"}},
+    "a conversion": {"seen_kind": "compact", "token": [1, "token"]},
+    "a directory": {"seen": ["generation", 1024, 5]},
 }
 
 
@@ -285,6 +294,8 @@ def test_what_no_script_of_ours_left_half_done_is_no_hindrance(
 ) -> None:
     """It is dropped, not tried again and again; what waits is served, and the crawl ends."""
     worker.exchange(*puts(b"a", 2))
+    if "seen" not in torn:
+        live.redis.sadd(live.key("seen"), "token")
     live.redis.set(live.key("in-flight:spoilt"), "no hash")
     torn = torn | {
         "state": {"epoch": worker.epoch, "run": worker.run} | torn["state"]
@@ -299,6 +310,21 @@ def test_what_no_script_of_ours_left_half_done_is_no_hindrance(
         live.call("audit", worker.epoch, worker.run, [], [])
         receipt = worker.exchange()
     assert receipt.status is Status.FINISHED
+
+
+@pytest.mark.parametrize("partition", [NAN, 5, {}, [], True])
+def test_a_forged_lease_without_a_name_of_a_partition(
+    live: LiveFrontier, worker: HandWorker, partition: Any
+) -> None:
+    """It becomes an entry, or nothing; it delays no script."""
+    worker.exchange(*puts(b"a", 2))
+    lease = {"id": "0" * 11 + "7", "place": "p" * 16, "attempts": 0, "payload": "x", "partition": partition}
+    state = {"epoch": worker.epoch, "run": worker.run}
+    live.redis.sadd(live.key("torn"), msgpack.packb({"state": state, "lease": lease, "partitions": ["a"]}))
+    found = [n for _ in range(3) for n in worker.take(3)]
+    assert not live.redis.exists(live.key("torn"))
+    assert set(found) - {7} == {0, 1}
+    assert worker.exchange(*(ack(n) for n in found)).status is Status.FINISHED
 
 
 @pytest.mark.parametrize("name", [b"x" * 200_000, b"a\0b", b"a\nb"])

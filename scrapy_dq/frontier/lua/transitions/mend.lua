@@ -5,8 +5,9 @@
 -- COST     O(partitions + workers + entries that were being moved), 0.2 s for 100,000 partitions
 -- CRASH    before, or stopped midway: the next caller mends it; after: nothing to do
 -- USES     keys.in_flight_key, keys.key, keys.worker_key, kinds.opened, kinds.tidy_seen, member.remove_member,
---          put_back.give_back, put_back.note_band, put_back.put_back_record, put_back.remove_token, recount, state,
---          state.save_state, state.touched, sums.add_up, types.only_looks, types.wrong_type, words.tell
+--          put_back.give_back, put_back.note_band, put_back.put_back_record, put_back.remove_token, recount,
+--          rights.is_denied, state, state.save_state, state.touched, state.wrong_seen, sums.add_up, types.only_looks,
+--          types.wrong_type, words.tell
 only_looks = true
 local wrong = wrong_type()
 if wrong then return wrong end
@@ -19,32 +20,36 @@ local understood, torn = pcall(cmsgpack.unpack, packed or '')
 if not understood or type(torn) ~= 'table' then torn = {} end -- not written by our scripts
 local was = type(torn.state) == 'table' and torn.state or {}
 local counted = state.waiting + state.in_flight + state.delayed
--- True for an error that bad data in `torn` causes, which every retry would meet again; false for a refusal of Redis,
--- which is temporary.
-local function is_forged(problem)
-  problem = type(problem) == 'table' and problem.err or tostring(problem)
-  for _, sign in ipairs({ 'attempt to', 'bad argument', 'WRONGTYPE', 'must be strings or integers', "'for' " }) do
-    if string.find(problem, sign, 1, true) then return true end
-  end
+-- Whether Redis refused a command, which is temporary; every other error is caused by bad data in `torn`, and every
+-- retry would meet it again. Redis 6.2 raises text, some with a position in front, and no code for a denied right.
+local function is_refusal(problem)
+  local words = type(problem) == 'table' and problem.err or tostring(problem)
+  local code = string.match(words, '^%-?(%u+) ') or string.match(words, '^@[^:]*: %d+: %-?(%u+) ')
+  return is_denied(words) or (code and code ~= 'ERR' and code ~= 'WRONGTYPE')
 end
 local function put_right()
-  local stored_phase = state.stored_phase
+  was.stored_phase, was.seen_kind = nil, nil
   for name, value in pairs(was) do
-    local fits = state[name] == nil or type(state[name]) == type(value)
-    if fits and type(value) ~= 'table' then state[name] = value end
+    -- A missing text is false. No count exceeds 2^53, nor is one NaN: Redis would not take it as a score.
+    local fits = type(value) == type(state[name] or name ~= 'limited' and '')
+    if fits and (type(value) ~= 'number' or math.abs(value) <= 2 ^ 53) then state[name] = value end
   end
   counted = state.waiting + state.in_flight + state.delayed
-  state.stored_phase = stored_phase
-  if torn.seen_kind then
+  if type(torn.seen_kind) == 'string' then
+    local stored_kind = state.seen_kind
     state.seen_kind, opened = torn.seen_kind, nil
-    redis.call('HSET', key.meta, 'seen_kind', torn.seen_kind)
+    if wrong_seen() then state.seen_kind = stored_kind -- no conversion of ours: the keys have other types
+    else redis.call('HSET', key.meta, 'seen_kind', torn.seen_kind) end
   end
-  if torn.seen then
+  if torn.seen and string.find(state.seen_kind or '', 'compact$') then
     redis.call('HSET', key.seen, 'generation', torn.seen[1], 'buckets', torn.seen[2], 'count', torn.seen[3])
   end
   if torn.token then remove_token(unpack(torn.token)) end
   tidy_seen()
-  if torn.lease then give_back(torn.lease) end
+  if torn.lease then
+    torn.lease.partition = torn.lease.partition .. '' -- a number among the names of `touched` could not be sorted
+    give_back(torn.lease)
+  end
   if torn.due then redis.call('ZADD', key.delayed, 0, torn.due) end
   for _, record in ipairs(torn.pending or {}) do put_back_record(record, torn.worker) end
   for _, id in ipairs(torn.granted or {}) do
@@ -58,7 +63,7 @@ local function put_right()
 end
 local function try(step)
   local right, problem = pcall(step)
-  if not right and not is_forged(problem) then error(problem, 0) end
+  if not right and is_refusal(problem) then error(problem, 0) end
 end
 if state.epoch and was.epoch == state.epoch and was.run == state.run then try(put_right) end
 -- Also a worker that was never a member: nothing else would find its record.
