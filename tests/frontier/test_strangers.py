@@ -42,6 +42,24 @@ def test_a_member_whose_id_is_not_text(live: LiveFrontier, worker: HandWorker) -
     assert live.dump() == {}
 
 
+def test_heartbeats_of_no_member(live: LiveFrontier, worker: HandWorker) -> None:
+    """They are not answered, and removed some at a time; a member without one gets it nevertheless."""
+    HandWorker(live, "other")
+    live.redis.hdel(live.key("beats"), "other")
+    live.redis.hset(live.key("beats"), "nobody", 0)
+    assert live.call("beats", "worker", worker.epoch) == {"worker": 1, "other": 0}
+    live.redis.hset(live.key("beats"), mapping={b"%d" % n: 0 for n in range(5000)})
+    sizes = []
+    while not sizes or sizes[-1] > 2:
+        assert set(live.call("beats", "worker", worker.epoch)) == {"worker", "other"}
+        sizes.append(live.redis.hlen(live.key("beats")))
+        assert len(sizes) < 20
+    assert sizes[0] > 3000
+    assert set(live.redis.hkeys(live.key("beats"))) == {b"worker", b"other"}
+    live.redis.sadd(live.key("members"), *range(20_000))
+    assert live.call("beats", "worker", worker.epoch) == {}
+
+
 @pytest.mark.parametrize("field", ["phase", "hold", "epoch", "run", "counts", "limiting", "told"])
 def test_fields_that_are_not_text(live: LiveFrontier, worker: HandWorker, field: str) -> None:
     """Nothing of it reaches a terminal as it is; the crawl can be deleted."""

@@ -64,7 +64,7 @@ async def scene_of(crawl: Crawl, url: str = "") -> AsyncIterator[Scene]:
     scene = Scene(frontier, "epoch")
     yield scene
     scene.reclaimer.cancel()
-    await asyncio.gather(*scene.reclaimer._tasks.values(), return_exceptions=True)
+    await asyncio.gather(*filter(None, [scene.reclaimer._task]), return_exceptions=True)
     await connection.close()
 
 
@@ -98,7 +98,7 @@ async def test_a_worker_that_is_silent_on_this_machine_is_looked_at_at_once(
         await scene.add("elsewhere", ELSEWHERE, 2)
         scene.observed(["gone", "elsewhere"], [])
         await until(lambda: scene.reclaimed, "the local one is reclaimed")
-        await until(lambda: not scene.reclaimer._tasks, "nothing goes on")
+        await until(lambda: not scene.reclaimer._task, "nothing goes on")
         assert set(state()["members"]) == {"own", "elsewhere"}
         scene.observed(["elsewhere"], ["elsewhere"])
         await until(lambda: len(scene.reclaimed) == 2, "the other one is reclaimed")
@@ -111,7 +111,7 @@ async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> Non
         await scene.add("gone", GONE, 1)
         scene.observed(["own"], ["own"])
         await asyncio.sleep(0)
-        assert not scene.reclaimer._tasks
+        assert not scene.reclaimer._task
         scene.observed(["own", "gone"], ["own", "gone"])
         await until(lambda: scene.reclaimed, "the other one is reclaimed")
         assert state()["members"]["own"][3] is False  # not fenced
@@ -125,7 +125,7 @@ async def test_one_reclaim_of_a_worker_at_a_time(crawl: Crawl, state: State) -> 
         await asyncio.gather(*(scene.frontier.members() for _ in range(3)))
         for _ in range(3):
             scene.observed(["gone"], ["gone"])
-        await until(lambda: not scene.reclaimer._tasks, "it is through")
+        await until(lambda: not scene.reclaimer._task, "it is through")
         await asyncio.sleep(0.05)
         assert scene.reclaimed == [2]
 
@@ -164,9 +164,9 @@ async def test_an_interrupted_reclaim_is_resumed(
         assert not late.applied
         fault = proxy.cut_next_reply("EVALSHA", containing=sha("fence"))
         scene.observed(["gone"], ["gone"])  # in the background a broken reclaim raises nowhere
-        await until(lambda: fault.fired and not scene.reclaimer._tasks, "it broke off again")
+        await until(lambda: fault.fired and not scene.reclaimer._task, "it broke off again")
         scene.observed(["gone"], ["gone"])
-        await until(lambda: not scene.reclaimer._tasks, "it is through")
+        await until(lambda: not scene.reclaimer._task, "it is through")
         assert set(entries(state(), "backlog")) == {1, 2, 3}
         assert entry_id(1) in state()["entries"]
         assert set(state()["members"]) == {"own"}
@@ -182,3 +182,59 @@ async def test_nothing_is_reclaimed_in_another_run_or_frontier(crawl: Crawl, sta
         await scene.reclaimer.reclaim("nobody", "epoch", 0, "")
         assert state() == before
         assert not scene.reclaimed
+
+
+async def test_many_deaths_at_once_take_one_connection(
+    crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one, each once, and those that cannot be reclaimed hold up no other: they are tried again."""
+    async with scene_of(crawl) as scene:
+        many = [f"gone {n}" for n in range(40)]
+        for worker_id in many:
+            await scene.frontier.join(worker_id, ELSEWHERE, "", IDENTITY)
+        broken = set(many[:3])
+        fence, under_way, most, fenced = scene.frontier.fence, 0, 0, list[str]()
+
+        async def counted(worker_id: str, *args: Any) -> tuple[str, str]:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            fenced.append(worker_id)
+            try:
+                if worker_id in broken:
+                    raise FrontierUnavailable("it cannot be read")
+                return await fence(worker_id, *args)
+            finally:
+                under_way -= 1
+
+        monkeypatch.setattr(scene.frontier, "fence", counted)
+        while len(scene.reclaimed) < 30:  # whoever is left is seen dead again and again meanwhile
+            gone = [each for each in fenced if each not in broken][: len(scene.reclaimed)]
+            left = [each for each in many if each not in gone]
+            scene.observed(left, left)
+            await asyncio.sleep(0)
+        await until(lambda: not scene.reclaimer._task, "it is through")
+        assert set(state()["members"]) == {"own", *broken}
+        assert most == 1
+        assert all(fenced.count(worker_id) == 1 for worker_id in many[3:])
+        broken.clear()
+        scene.observed(many[:3], many[:3])
+        await until(lambda: not scene.reclaimer._task, "it is through")
+        assert set(state()["members"]) == {"own"}
+
+
+async def test_a_frozen_process_reclaims_nothing_that_it_saw_before(
+    crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was dead then may be back; the next observation says so."""
+    async with scene_of(crawl) as scene:
+        for worker_id in ("gone", "back"):
+            await scene.add(worker_id, ELSEWHERE)
+        scene.observed(["gone", "back"], ["gone", "back"])
+        monkeypatch.setattr(reclaim, "BELIEVED_S", 0.0)
+        await until(lambda: not scene.reclaimer._task, "it is through")
+        assert set(state()["members"]) == {"own", "gone", "back"}
+        monkeypatch.undo()
+        scene.observed(["gone"], ["gone"])
+        await until(lambda: not scene.reclaimer._task, "it is through")
+        assert set(state()["members"]) == {"own", "back"}

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.frontier.worker.heartbeat import LONGEST_INTERVAL_S
 from scrapy_dq.frontier.worker.identity import certainly_dead
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
 """Most leases that one step moves: bounds how long it blocks Redis."""
+BELIEVED_S = 2 * LONGEST_INTERVAL_S
+"""How long an observation counts: if this process was frozen, a worker that was dead then may be back."""
 
 
 def names_of_arguments(starts: str) -> str:
@@ -40,7 +44,14 @@ class Reclaimer:
         self._own = own_identity
         self._max_attempts = max_attempts
         self._reclaimed = reclaimed
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+        """The only one, so that many deaths at once do not take all connections."""
+        self._silent: set[str] = set()
+        self._dead: dict[str, None] = {}
+        """Those of the last observation that are still to be looked at, in this order."""
+        self._in_run = ("", 0)
+        self._observed_at = 0.0
+        self._busy_with = ""
         self._cancelled = False
 
     async def reclaim(
@@ -88,26 +99,35 @@ class Reclaimer:
 
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
         """Reclaim in the background after an observation of the heartbeat; *dead* is a subset of *silent*."""
-        for worker_id in dead:
-            if worker_id != own_id:
-                self._spawn(worker_id, self.reclaim(worker_id, epoch, run, "its heartbeat has stopped"))
-        if set(silent) - set(dead):
-            self._spawn("local", self.reclaim_local(epoch, run, set(silent) - {own_id}))
+        dead_now = dict.fromkeys(each for each in dead if each not in (own_id, self._busy_with))
+        # Those that have waited longest come first: none waits behind those that always fail.
+        self._dead = {each: None for each in self._dead if each in dead_now} | dead_now
+        self._silent = set(silent) - set(dead) - {own_id}
+        self._in_run, self._observed_at = (epoch, run), time.monotonic()
+        if (self._dead or self._silent) and self._task is None and not self._cancelled:
+            self._task = asyncio.get_running_loop().create_task(self._reclaim_observed())
 
     def cancel(self) -> None:
         self._cancelled = True
-        for task in self._tasks.values():
-            task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-    def _spawn(self, name: str, work: Any) -> None:
-        if name in self._tasks or self._cancelled:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(self._guard(work))
-        self._tasks[name] = task
-        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+    async def _reclaim_observed(self) -> None:
+        try:
+            while (self._dead or self._silent) and time.monotonic() - self._observed_at < BELIEVED_S:
+                if self._silent:
+                    among, self._silent = self._silent, set()
+                    await self._attempt(self.reclaim_local(*self._in_run, among))
+                if self._dead:
+                    self._busy_with = next(iter(self._dead))
+                    del self._dead[self._busy_with]
+                    why = "its heartbeat has stopped"
+                    await self._attempt(self.reclaim(self._busy_with, *self._in_run, why))
+                    self._busy_with = ""
+        finally:
+            self._task, self._busy_with = None, ""
 
-    async def _guard(self, work: Any) -> None:
+    async def _attempt(self, work: Awaitable[None]) -> None:
         try:
             await work
         except FrontierError as error:
