@@ -122,6 +122,48 @@ def test_no_more_is_read_of_a_partition_than_is_reported(live: LiveFrontier, wor
     assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 7
 
 
+def commands_of(live: LiveFrontier, count: int) -> tuple[int, int]:
+    """Return how many entries are shown of *count* that are asked for, and how many commands that takes."""
+    live.redis.config_resetstat()
+    shown_ = len(upcoming(live.redis, live.crawl, count))
+    return shown_, sum(of["calls"] for of in live.redis.info("commandstats").values())
+
+
+def test_each_entry_is_read_once_however_many_are_asked_for(live: LiveFrontier, worker: HandWorker) -> None:
+    """One long partition among many short ones takes as many rounds as it has entries."""
+    worker.exchange(*[put(n, partition=b"long") for n in range(300)])
+    worker.exchange(*[put(300 + n, partition=b"short %d" % n) for n in range(199)])
+    shown_, commands = commands_of(live, 1000)
+    assert shown_ == 499
+    assert commands < 499 * 10
+    live.redis.delete(live.key("backlog:0:long"))
+    assert commands_of(live, 300)[0] == 199
+
+
+def test_names_without_entries_cost_little(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of partitions and of lists: somebody else wrote them, or the lists were deleted."""
+    worker.exchange(put(1, partition=b"a"))
+    live.redis.zadd(live.key("rotation"), {b"p%d" % n: -n for n in range(999)})
+    shown_, commands = commands_of(live, 1000)
+    assert (shown_, commands < 999 * 10) == (1, True)
+    for p in range(20):
+        live.redis.zadd(live.key("more_bands"), {b"p%d\0%08d" % (p, n): 0 for n in range(1000)})
+    shown_, commands = commands_of(live, 1000)
+    assert (shown_, commands < 999 * 10) == (1, True)
+
+
+def test_no_more_is_read_ahead_than_a_few_times_what_is_shown(live: LiveFrontier, worker: HandWorker) -> None:
+    """In each partition a large entry waits behind a small one that came back."""
+    for n in range(40):
+        worker.exchange(put(n, 9, partition=b"p%d" % n), want=1)
+    for n in range(40):
+        worker.exchange(put(100 + n, partition=b"p%d" % n, payload=b"x" * 1_000_000))
+    worker.exchange(*[release(int(entry)) for entry in sorted(worker.held)])
+    live.redis.config_resetstat()
+    assert upcoming(live.redis, live.crawl, 40)
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 18
+
+
 def test_what_came_back_or_is_delayed_keeps_to_the_bound(live: LiveFrontier, worker: HandWorker) -> None:
     """Together with what is in lists, and alone."""
     large = b"x" * 600_000

@@ -2,45 +2,57 @@
 -- ARGS     count, max_bytes
 -- RETURNS  flat: where (rotation | suspects | resting | saturated | delayed), wait_ms (-1: unknown), partition,
 --          id, attempts, payload, ...
--- COST     O(count * log partitions), plus one read of the partition heads for each round
+-- COST     O(count * log partitions): some 10 commands for each entry, and for each partition that has none
 -- CRASH    nothing to do
 -- USES     bands.list_of, entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.place_before, entry.read_delayed,
 --          entry.unpack_rank, entry.whole, keys.key, order.order_newest_first, state.load_state, state.now_ms
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
-local flat, left = {}, count
--- The first *most* entries of a partition in the order of serving, from its lists, `returned` and `quarantine`.
-local function best_of(partition, most)
-  local found = {}
-  for _, set in ipairs({ key.returned, key.quarantine }) do
-    local at, bytes, from = 0, 0, '[' .. partition .. '\0'
-    while at < most and bytes < max_bytes do -- one by one: each may be large
-      local member = redis.call('ZRANGEBYLEX', set, from, '(' .. partition .. '\1', 'LIMIT', 0, 1)[1]
-      if not member then break end
+local flat, left, room = {}, count, 4 * max_bytes -- room: for what is read, and perhaps not reported
+local missing = 1000 -- lists of which only the band is left: this many are skipped, in all partitions
+-- Returns a function that returns the next entry of a partition, in the order of serving; nil: there are no more. Each
+-- is read when it is asked for, and once: it may be large.
+local function entries_of(partition)
+  local first, last = '[' .. partition .. '\0', '(' .. partition .. '\1'
+  local function next_member(set, from) return redis.call('ZRANGEBYLEX', set, from, last, 'LIMIT', 0, 1)[1] end
+  local function members_of(set)
+    local from = first
+    return function()
+      local member = next_member(set, from)
+      if not member then return end
+      from, room = '(' .. member, room - #member
       local record = whole(string.sub(member, #partition + 2), MEMBER)
-      found[#found + 1] = { string.sub(record, 1, 16), string.sub(record, 17, 28), string.byte(record, 29),
-        string.sub(record, 30) }
-      at, bytes, from = at + 1, bytes + #member, '(' .. member
+      return { string.sub(record, 1, 16), string.sub(record, 17, 28), string.byte(record, 29), string.sub(record, 30) }
     end
   end
-  local ranks = { redis.call('HGET', key.bands, partition) or nil }
-  local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
-    'LIMIT', 0, most)
-  for _, member in ipairs(others) do ranks[#ranks + 1] = string.sub(member, #partition + 2) end
-  local listed, bytes = 0, 0
-  for _, band in ipairs(ranks) do
-    local rank = unpack_rank(band)
-    local newest, at = order_newest_first(rank), 0
-    while listed < most and bytes < max_bytes do
-      local element = redis.pcall('LINDEX', list_of(rank, partition), newest and -1 - at or at)
-      if type(element) ~= 'string' then break end -- end of the list, or a key of another type
-      element = whole(element, ELEMENT)
-      found[#found + 1] = { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0,
-        string.sub(element, 21) }
-      at, listed, bytes = at + 1, listed + 1, bytes + #element
+  local band, at, from = redis.call('HGET', key.bands, partition), 0, first
+  local function next_band()
+    local member = missing > 0 and next_member(key.more_bands, from)
+    band, at, from = member and string.sub(member, #partition + 2), 0, member and '(' .. member
+  end
+  local function next_listed()
+    if not band and from == first then next_band() end
+    while band do
+      local rank = unpack_rank(band)
+      local element = redis.pcall('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 - at or at)
+      if type(element) == 'string' then
+        at, room, element = at + 1, room - #element, whole(element, ELEMENT)
+        return { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0, string.sub(element, 21) }
+      end
+      if at == 0 then missing = missing - 1 end -- or its key has another type
+      next_band()
     end
   end
-  table.sort(found, function(a, b) return place_before(a[1], b[1]) end)
-  return found
+  local sources, read = { members_of(key.returned), members_of(key.quarantine), next_listed }, {}
+  return function()
+    local best
+    for i, source in ipairs(sources) do
+      if read[i] == nil then read[i] = source() or false end
+      if read[i] and (not best or place_before(read[i][1], read[best][1])) then best = i end
+    end
+    local entry = read[best]
+    read[best or 0] = nil
+    return entry
+  end
 end
 local function tell(where, wait_ms, partition, id, attempts, payload)
   payload = string.sub(payload, 1, MOST_BYTES)
@@ -49,23 +61,24 @@ local function tell(where, wait_ms, partition, id, attempts, payload)
 end
 load_state()
 for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
-  local heads = left > 0 and redis.call('ZRANGE', key[where], 0, left - 1, 'WITHSCORES') or {}
-  local told, gained = {}, true
-  while gained do -- in rounds, like lease.lua
-    gained = false
-    for i = 1, #heads, 2 do
-      local before = told[i] or 0
-      local fair = before + math.ceil(left / ((#heads - i + 1) / 2))
-      local best = left > 0 and max_bytes > 0 and best_of(heads[i], fair) or {}
-      local wait_ms = where == 'resting' and math.max(0, tonumber(heads[i + 1]) - now_ms())
-        or where == 'saturated' and -1 or 0
-      for n = before + 1, math.min(fair, #best) do
-        if max_bytes > 0 then
-          tell(where, wait_ms, heads[i], best[n][2], best[n][3], best[n][4])
-          told[i], gained = n, true
-        end
+  local heads, waiting = left > 0 and redis.call('ZRANGE', key[where], 0, left - 1, 'WITHSCORES') or {}, {}
+  for i = 1, #heads, 2 do
+    local wait_ms = where == 'resting' and math.max(0, tonumber(heads[i + 1]) - now_ms())
+      or where == 'saturated' and -1 or 0
+    waiting[#waiting + 1] = { partition = heads[i], wait_ms = wait_ms, left = (#heads - i + 1) / 2 }
+  end
+  while waiting[1] and left > 0 and max_bytes > 0 and room > 0 do -- in rounds, like lease.lua
+    local others = {}
+    for _, head in ipairs(waiting) do
+      local fair, more = math.ceil(left / head.left), true
+      head.next_entry = head.next_entry or fair > 0 and entries_of(head.partition)
+      while more and fair > 0 and max_bytes > 0 and room > 0 do
+        more, fair = head.next_entry(), fair - 1
+        if more then tell(where, head.wait_ms, head.partition, more[2], more[3], more[4]) end
       end
+      if more then others[#others + 1] = head end
     end
+    waiting = others
   end
 end
 local at = 0
