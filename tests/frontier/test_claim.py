@@ -229,3 +229,15 @@ def test_nor_is_one_that_is_tried_again_after_the_run(
     again = HandWorker(fed, "again")
     (lease,) = again.exchange(want=1).leases
     assert again.exchange(Ack(lease.entry_id)).census.done == 0
+
+
+def test_what_is_claimed_opens_a_finished_run(fed: Fed) -> None:
+    """Together with a put that was already seen: finished, its ack would not be applied."""
+    worker = HandWorker(fed, "worker")
+    worker.exchange(put(1), want=1)
+    assert worker.exchange(Ack(b"%012d" % 1)).status is Status.FINISHED
+    fed.feed(b"late")
+    receipt = worker.exchange(put(1), want=1, terms=claiming(fed))
+    assert (receipt.status, payloads(receipt.leases)) == (Status.OK, [b"late"])
+    receipt = worker.exchange(Ack(receipt.leases[0].entry_id))
+    assert (receipt.status, receipt.applied) == (Status.FINISHED, True)

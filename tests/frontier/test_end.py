@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Census, Parentless, Receipt, Seeding, Status, Words
 from support.live_frontier import (
@@ -214,6 +215,57 @@ def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, 
     for wrong in ({"worker_id": "nobody"}, {"seq": 5}, {"seq": 1}):
         assert worker.exchange(**wrong) == Receipt(Status.RESYNC)
     assert live.dump() == before
+
+
+# A phase that somebody else wrote
+
+
+@pytest.mark.parametrize("where", ["backlog", "returned", "quarantine", "delayed", "in-flight"])
+@pytest.mark.parametrize("next_call", ["exchange", "leave", "join", "rejoin", "overview"])
+def test_a_run_in_which_something_waits_is_not_finished_whatever_its_phase_says(
+    live: LiveFrontier, worker: HandWorker, where: str, next_call: str
+) -> None:
+    """It is served, and the next worker continues it; believed, the phase would have it deleted."""
+    worker.exchange(put(1, due_in=1000 if where == "delayed" else 0))
+    if where in ("returned", "quarantine", "in-flight"):
+        holder = HandWorker(live, "holder")
+        holder.exchange(want=1)
+        if where == "returned":
+            holder.leave()
+        elif where == "quarantine":
+            worker.reclaim("holder")
+    live.redis.hset(live.key("meta"), "phase", "finished")
+    if next_call == "exchange":
+        receipt = worker.exchange()
+        assert (receipt.status, receipt.damage) == (Status.OK, "phase")
+        assert worker.exchange().damage == ""
+    elif next_call == "leave":
+        worker.leave()
+    elif next_call == "rejoin":
+        worker.rejoin("again")
+    elif next_call == "overview":
+        assert peek(live.redis, live.crawl).phase == "open"
+    new = HandWorker(live, "new")
+    assert (new.joined.resumed, new.run) == (True, 0)
+    if where == "in-flight":
+        new.reclaim("holder")
+    live.advance(1000)
+    new.exchange()
+    assert new.take(1) == [1]
+    new.exchange(ack(1))
+    for name in live.members() - {"new"}:
+        new.reclaim(name)
+    assert new.exchange().status is FINISHED
+
+
+def test_a_phase_is_not_believed_though_the_counts_agree_with_it(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    worker.exchange(put(1))
+    live.change_count("waiting", -1)
+    live.redis.hset(live.key("meta"), "phase", "finished")
+    receipt = worker.exchange(want=1)
+    assert (receipt.status, numbers(receipt)) == (Status.OK, [1])
 
 
 # What is left behind

@@ -30,31 +30,30 @@ local function load_state()
     gone = tonumber(s[9] or 0) or 0, -- requests, and keys, of this run that audits have found to be gone (audit.lua)
     damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
-    delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0),
-    seen_kind = s[6],
+    delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     -- The counters of words (words.lua); nil: none was sent, as in most crawls.
     told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'),
     hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
   }
+  -- A finished run has no counts, and none of these keys (finish.lua): somebody else wrote that it is finished. If it
+  -- were believed, what waits would be deleted with the run.
+  if state.phase == 'finished' and (math.max(state.waiting, state.in_flight, state.delayed) > 0
+    or redis.call('EXISTS', key.bands, key.returned, key.quarantine, key.delayed) > 0) then
+    state.phase, state.damage = 'open', 'phase'
+  end
 end
 local function save_state()
   -- Not %d: a C long may have 32 bits.
   local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence,
     state.waiting, state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed,
     state.delayed, state.members, state.seen < 0 and -1 or seen_count())
-  if state.phase == state.stored_phase then
-    redis.call('HSET', key.meta, 'counts', counts)
-  else
-    redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
-    if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end -- the kept seen set is in use again
-  end
+  if state.phase == state.stored_phase then return redis.call('HSET', key.meta, 'counts', counts) end
+  redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
+  if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end -- the kept seen set is in use again
 end
 local function save_limiting()
-  if state.limited then
-    redis.call('HSET', key.meta, 'limiting', state.delay_ms .. ' ' .. state.concurrency)
-  else
-    redis.call('HDEL', key.meta, 'limiting')
-  end
+  if not state.limited then return redis.call('HDEL', key.meta, 'limiting') end
+  redis.call('HSET', key.meta, 'limiting', state.delay_ms .. ' ' .. state.concurrency)
 end
 -- Every call carries (epoch, run): a worker that was frozen while its run ended, or while the frontier was lost, must
 -- change nothing. If it is a member nevertheless, its run has a new number since (rejoin.lua).

@@ -1,5 +1,6 @@
--- claim: start payloads (start_keys in order) -> in-flight. Each becomes an entry; if it is released or reclaimed, it
--- waits in a separate partition. Its worker makes requests from it, puts them, and then acks it.
+-- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each becomes an entry; if it is
+-- released or reclaimed, it waits in a separate partition. Its worker makes requests from it, puts them, and then acks
+-- it.
 -- ARGS     want, kind (list: from its head; set; zset: highest score first), mark (first bytes of the entry's
 --          payload), id_stem (8 bytes, never used before)
 -- RETURNS  nothing; adds to grants, like a lease
@@ -32,6 +33,6 @@ local function claim(want, kind, mark, id_stem)
     end
   end
   state.in_flight = state.in_flight + claimed
-  if claimed > 0 then state.claimed = 1 end
+  if claimed > 0 then state.claimed, state.phase = 1, 'open' end -- with a put that is known, it was finished
   count_busy(CLAIMED, claimed)
 end
