@@ -218,3 +218,16 @@ def test_a_worker_that_dies_without_a_record_may_have_been_in_its_start(live: Li
     assert all_done(worker).census.incomplete == 1
     later = HandWorker(live, "later", ARGS)
     assert all_done(later).status is Status.FINISHED
+
+
+@pytest.mark.parametrize("stored", [b"\xc1 no msgpack", b"\x05", b"\xa4text"])
+def test_starts_that_cannot_be_read_count_as_one_that_was_interrupted(
+    live: LiveFrontier, worker: HandWorker, stored: bytes
+) -> None:
+    """It may have been; a start() that is completed later makes up for it."""
+    worker.exchange()
+    live.redis.hset(live.key("meta"), mapping={"starts": stored, "phase": "open"})
+    receipt = worker.exchange()
+    assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
+    later = HandWorker(live, "later", ARGS)
+    assert later.exchange().status is Status.FINISHED

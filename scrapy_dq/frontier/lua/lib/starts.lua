@@ -6,8 +6,11 @@
 -- USES     keys.key, keys.worker_key, state, state.next_event
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: stored start requests are gone, so start() has to run again
 local function stored_starts()
-  local unpacked, starts = pcall(cmsgpack.unpack, redis.call('HGET', key.meta, 'starts') or '')
-  return unpacked and type(starts) == 'table' and starts or {}
+  local stored = redis.call('HGET', key.meta, 'starts') or ''
+  local unpacked, starts = pcall(cmsgpack.unpack, stored)
+  if unpacked and type(starts) == 'table' then return starts end
+  -- Somebody else has overwritten it: one of those it named may be interrupted.
+  return stored == '' and {} or { [UNKNOWN] = { 0, '' } }
 end
 local function save_starts(starts)
   if next(starts) == nil then return redis.call('HDEL', key.meta, 'starts') end
