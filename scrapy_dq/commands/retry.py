@@ -167,7 +167,10 @@ def _result(found: Retried, overview: Overview, working: bool, options: argparse
     if found.failed or found.dead:
         yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
-        yield f"{found.left:,} were left: removed meanwhile, or stored by another version."
+        yield (
+            f"{found.left:,} were left: removed meanwhile, stored by another version, or the id of one that "
+            f"was moved."
+        )
     if working:
         return
     if overview.phase == "finished":

@@ -64,12 +64,11 @@ def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    found = dict[tuple[bytes, float], Failed]()
+    found = dict[bytes, Failed]()
     for record in islice(_failed_records(client, crawl), max(0, limit)):
         with suppress(Exception):
-            parsed = parse_failed(record)
-            # New failures shift the list, so that some records are read twice.
-            found[parsed.entry_id, parsed.at] = parsed
+            # By record: new failures shift the list, so that some are read twice.
+            found[record] = parse_failed(record)
     return list(found.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha1
 from typing import Any, TypeVar
 
 import msgpack
@@ -12,7 +13,13 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, parse_dead, parse_failed
 from scrapy_dq.frontier.admin.read_pace import ReadPace
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused, Order
+from scrapy_dq.frontier.model import (
+    ENTRY_ID_BYTES,
+    MAX_EXCHANGE_BYTES,
+    MAX_PARTITION_BYTES,
+    FrontierRefused,
+    Order,
+)
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import refuse
 
@@ -20,6 +27,7 @@ T = TypeVar("T")
 R = TypeVar("R", Failed, Dead)
 MAX_RECORDS = 100
 """Most in one call: a script blocks Redis while it runs."""
+PLACE_BYTES = 16
 
 
 @dataclass
@@ -29,7 +37,7 @@ class Retried:
     failed: int = 0
     dead: int = 0
     left: int = 0
-    """Chosen, but not moved: gone meanwhile, or stored in another format."""
+    """Chosen, but not moved: gone meanwhile, stored in another format, or another one has the same id."""
 
 
 def retry(
@@ -57,21 +65,32 @@ def retry(
     """
     found = Retried()
     if failed is not None:
-        _retry_failed(client, crawl, overview, _once(failed), found, moved)
+        _retry_failed(client, crawl, overview, _once(failed, found), found, moved)
     if dead is not None:
-        _retry_dead(client, crawl, overview, _once(dead), found, moved)
+        _retry_dead(client, crawl, overview, _once(dead, found), found, moved)
     return found
 
 
-def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
-    """Make *wanted* choose each entry only once; by id, not by time, as Redis's clock may be set back."""
-    chosen: set[bytes] = set()
+def _once(wanted: Callable[[R], bool], found: Retried) -> Callable[[R, bytes], bool]:
+    """Make *wanted* choose each entry only once; by id, not by time, as Redis's clock may be set back.
 
-    def choose(record: R) -> bool:
-        if record.entry_id in chosen or not wanted(record):
+    Another request under the same id, which somebody else has written, counts as left: of two that wait
+    under one id, only one would be leased.
+    """
+    chosen: dict[bytes, bytes] = {}
+    others: set[tuple[bytes, bytes]] = set()
+
+    def choose(record: R, key: bytes) -> bool:
+        if not wanted(record):
             return False
-        chosen.add(record.entry_id)
-        return True
+        content = sha1(record.payload).digest()
+        if key not in chosen:
+            chosen[key] = content
+            return True
+        if chosen[key] != content and (key, content) not in others:
+            others.add((key, content))
+            found.left += 1
+        return False
 
     return choose
 
@@ -87,7 +106,7 @@ def kept(client: Any, crawl: str) -> tuple[int, int]:
 
 
 def _retry_failed(
-    client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed], bool], found: Retried,
+    client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed, bytes], bool], found: Retried,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
@@ -103,7 +122,8 @@ def _retry_failed(
         chosen: list[tuple[bytes, int]] = []
         for index, record in enumerate(records):
             read = _read(parse_failed, record)
-            if read is not None and wanted(read):
+            # One that lua/transitions/retry.lua leaves hides no other one with its id.
+            if read is not None and wanted(read, read.entry_id if _is_movable(record) else record):
                 chosen.append((record, at + index - kept))
         taken = sum(
             retry_records(client, crawl, overview, batch)[0]
@@ -116,7 +136,7 @@ def _retry_failed(
 
 
 def _retry_dead(
-    client: Any, crawl: str, overview: Overview, wanted: Callable[[Dead], bool], found: Retried,
+    client: Any, crawl: str, overview: Overview, wanted: Callable[[Dead, bytes], bool], found: Retried,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
     name, cursor, pace = keys.prefix(crawl) + "dead", 0, ReadPace()
@@ -126,7 +146,7 @@ def _retry_dead(
         chosen = []
         for entry_id, record in part.items():
             read = _read(parse_dead, entry_id, record)
-            if read is not None and wanted(read):
+            if read is not None and wanted(read, entry_id):
                 chosen.append((entry_id, len(record)))
         for batch in _batches(chosen, lambda each: each[1]):
             ids = [entry_id for entry_id, _ in batch]
@@ -168,6 +188,18 @@ def _read(parse: Callable[..., T], *record: bytes) -> T | None:
     with suppress(Exception):  # it is untrusted
         return parse(*record)
     return None
+
+
+def _is_movable(record: bytes) -> bool:
+    """Tell whether lua/transitions/retry.lua moves a record that can be read."""
+    fields = msgpack.unpackb(record, raw=True)
+    if len(fields) < 9:
+        return False
+    entry_id, place, partition = fields[0], fields[6], fields[8]
+    if not (type(place) is type(partition) is bytes):
+        return False
+    lengths_fit = len(entry_id) == ENTRY_ID_BYTES and len(place) == PLACE_BYTES
+    return lengths_fit and len(partition) <= MAX_PARTITION_BYTES and b"\0" not in partition
 
 
 def _batches(chosen: Sequence[Any], size: Callable[[Any], int]) -> Iterator[list[Any]]:
