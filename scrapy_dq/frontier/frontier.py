@@ -229,7 +229,11 @@ class Frontier:
                 self._keep_failed, terms, moves,
             )  # fmt: skip
             if reply[0] != b"KIND":
-                return parse_receipt(reply, self.signer, time.monotonic())
+                try:
+                    return parse_receipt(reply, self.signer, time.monotonic())
+                except (ValueError, IndexError):
+                    # A stored answer, or a lease, was overwritten. A repeat would bring the same.
+                    return Receipt(Status.RESYNC, unreadable=True)
             # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
             self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
 

@@ -396,6 +396,12 @@ class Receipt:
     """None: not read."""
     damage: str = ""
     """Which keys contradict the counts: some were deleted or evicted, and an audit is due; empty: none."""
+    unreadable: bool = False
+    """With RESYNC: what is stored of the last exchange is not what a worker wrote."""
+
+    def fits(self, moves: int) -> bool:
+        """Tell whether all positions are those of *moves* moves."""
+        return all(0 <= position < moves for position in (*self.dropped, *self.refused))
 
 
 @dataclass(frozen=True, slots=True)

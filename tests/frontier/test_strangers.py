@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,25 @@ from scrapy_dq.frontier.model import (
     FrontierRefused,
     FrontierUnavailable,
     Hold,
+    Lease,
+    Seeding,
     Status,
 )
+from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.outbox import Outbox
+from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
 from scrapy_dq.settings import SETTINGS, Config
-from support.live_frontier import HandWorker, LiveFrontier, ack, entry_id, limited, numbers, put, puts
+from support.live_frontier import (
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    entry_id,
+    limited,
+    numbers,
+    put,
+    puts,
+)
 
 NO_TEXT = b"\xff\x1b[2J"
 
@@ -234,6 +250,67 @@ def test_a_corrupted_stored_answer_delays_no_repeat(
     assert len(worker.send(worker.last).leases) < 2
     worker.rejoin("again", held=[])
     assert sorted(worker.take(2)) == [0, 1]
+
+
+OVERWRITTEN: dict[str, Callable[[LiveFrontier], Any]] = {
+    "positions that are no numbers": lambda live: live.redis.hset(
+        live.key("worker:worker"), mapping={"last_seq": 3, "dropped": "x"}
+    ),
+    "positions beyond the moves": lambda live: live.redis.hset(
+        live.key("worker:worker"), mapping={"last_seq": 3, "dropped": "7,~900"}
+    ),
+    "a record without its zero byte": lambda live: (
+        live.redis.hset(live.key("worker:worker"), mapping={"last_seq": 3, "leases": b"i" + entry_id(0)}),
+        live.redis.hset(live.key("in-flight:worker"), entry_id(0), "no record of ours"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OVERWRITTEN)
+def test_an_answer_that_cannot_be_read_has_the_worker_register_again(
+    live: LiveFrontier, worker: HandWorker, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sending the same bytes again would bring the same answer, for ever."""
+    worker.exchange(*puts(b"a", 3), want=1)
+    protocol = WorkerProtocol(
+        live.crawl, Listener(), Outbox(), 10.0, new_id=iter(("worker", "again", "third")).__next__,
+        random_bytes=os.urandom,
+    )  # fmt: skip
+    protocol.joined(worker.joined)
+    protocol.seq, protocol.seeding = 2, Seeding.DONE
+    protocol.leases.grant(Lease(entry_id(0), 0, b"payload", b"a"))
+    assert not exchanged(live, protocol, 0)
+    OVERWRITTEN[what](live)
+    exchanged(live, protocol, 1)
+    assert protocol.id == "worker"
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    exchanged(live, protocol, 1)
+    assert protocol.id == "again"
+    for _ in range(9):
+        exchanged(live, protocol, 3)
+    assert {1, 2} <= {int(id_) for id_ in protocol.leases.held()}
+
+
+def exchanged(live: LiveFrontier, protocol: WorkerProtocol, want: int) -> bool:
+    """Make the protocol's next call; return whether it brought leases."""
+    call = protocol.compose(0.0, want)
+    if isinstance(call, Rejoin):
+        kept = (call.old_id, call.epoch, call.run, call.held, call.parentless, call.seeding)
+        protocol.rejoined(live.call("rejoin", call.new_id, {}, *kept, IDENTITY))
+        return False
+    assert isinstance(call, Exchange)
+    receipt = live.call(
+        "exchange", call.worker_id, call.epoch, call.run, call.seq, call.want, call.seeding, call.held,
+        call.moves, call.terms,
+    )  # fmt: skip
+    protocol.received(receipt, 0.0)
+    return bool(receipt.leases)
+
+
+def test_a_stored_answer_that_was_deleted_delays_no_repeat(live: LiveFrontier, worker: HandWorker) -> None:
+    worker.exchange(*puts(b"a", 1), want=1)
+    live.redis.hdel(live.key("worker:worker"), "leases", "dropped")
+    assert worker.send(worker.last).applied
 
 
 @pytest.mark.parametrize("hold", [NO_TEXT, b"none that we write"])

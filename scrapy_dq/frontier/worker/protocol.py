@@ -175,6 +175,7 @@ class WorkerProtocol:
         self.left_over: list[Put] = []
         """Puts without a parent that the run, now over, may not have completed: the next may take them."""
         self._left_behind = False
+        self._reported_unreadable = False
 
     @property
     def under_way(self) -> bool:
@@ -276,6 +277,15 @@ class WorkerProtocol:
         sent = self._call
         assert isinstance(sent, Exchange)
         self._call = None
+        if not receipt.fits(len(sent.prefix)):
+            receipt = Receipt(Status.RESYNC, unreadable=True)
+        if receipt.unreadable and not self._reported_unreadable:
+            self._reported_unreadable = True
+            logger.error(
+                "What Redis has stored of the last exchange of worker %s was changed by somebody else and "
+                "cannot be read. No more of these are shown",
+                self.id,
+            )
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:

@@ -35,7 +35,7 @@ local last_seq = tonumber(me[1])
 if last_seq == seq then
   -- A repeat after a lost reply. The leases are still in flight: no other worker could settle them.
   if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
-  repeat_grants(worker_id, me[5])
+  repeat_grants(worker_id, me[5] or '')
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
   return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '' }
