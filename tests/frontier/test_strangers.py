@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -15,13 +16,16 @@ from scrapy_dq.frontier.admin.backlog import sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.model import (
     MAX_PARTITION_BYTES,
+    Admission,
     Audited,
     Bury,
     FrontierRefused,
     FrontierUnavailable,
     Hold,
     Lease,
+    Order,
     Seeding,
+    Seen,
     Status,
 )
 from scrapy_dq.frontier.worker.listener import Listener
@@ -311,6 +315,39 @@ def test_a_stored_answer_that_was_deleted_delays_no_repeat(live: LiveFrontier, w
     worker.exchange(*puts(b"a", 1), want=1)
     live.redis.hdel(live.key("worker:worker"), "leases", "dropped")
     assert worker.send(worker.last).applied
+
+
+@pytest.mark.parametrize("number", [b"none", b"nan", b""])
+def test_an_exchange_number_that_is_none_delays_no_rejoin(
+    live: LiveFrontier, worker: HandWorker, number: bytes
+) -> None:
+    """The repeat of a rejoin is answered in full."""
+    worker.exchange(*puts(b"a", 1), want=1)
+    worker.rejoin("again")
+    live.redis.hset(live.key("worker:again"), "came_from", number)
+    worker.worker_id = "worker"
+    assert worker.rejoin("again").owned == {entry_id(0)}
+
+
+@pytest.mark.parametrize("since", [b"none", b"nan", b"-5", b"1e999"])
+def test_a_time_of_expiry_that_is_none_delays_no_exchange(
+    open_frontier: Callable[..., LiveFrontier], since: bytes
+) -> None:
+    """Nothing expires then."""
+    live = open_frontier(Order.FIFO, seen=Seen.EXPIRING)
+    worker = HandWorker(live, "worker", replace(IDENTITY, seen_ttl_s=1000.0))
+    live.redis.hset(live.key("meta"), "seen_since", since)
+    seen = put(1, admission=Admission.SEEN, token=b"token")
+    assert worker.exchange(seen, want=1).dropped == ()
+    assert worker.exchange(seen).dropped == (0,)
+
+
+def test_a_hold_without_a_word_is_told_nevertheless(live: LiveFrontier, worker: HandWorker) -> None:
+    live.redis.hset(live.key("meta"), "hold", "paused")
+    receipt = worker.exchange(put(1), want=1)
+    assert receipt.leases == ()
+    assert receipt.words is not None
+    assert receipt.words.hold is Hold.PAUSED
 
 
 @pytest.mark.parametrize("hold", [NO_TEXT, b"none that we write"])

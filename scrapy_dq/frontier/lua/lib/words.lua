@@ -1,7 +1,10 @@
 -- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
 -- USES     keys.key, state
 -- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
-local function words() return state.told and state.told .. ' ' .. state.hold or '' end
+local function words()
+  if not state.told and state.hold == '' then return '' end
+  return (state.told or '0 0 0 0') .. ' ' .. state.hold -- a hold without counters: somebody else wrote it
+end
 local COUNTERS = { stops = 2, forgets = 3, limitings = 4 }
 -- Notifies all workers: each gets the counters with its next exchange; the incremented one says what the word was.
 local function tell(counter)

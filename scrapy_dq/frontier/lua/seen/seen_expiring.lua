@@ -4,7 +4,8 @@
 function KINDS.expiring()
   local since -- read when needed
   local function seen_since()
-    since = since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
+    -- Digits only: what somebody else has written ("nan") may be no time.
+    since = since or tonumber(string.match(redis.call('HGET', key.meta, 'seen_since') or '', '^%d+$') or 0)
     return since
   end
   local function is_old(at) return tonumber(at) < seen_since() end

@@ -20,7 +20,7 @@ if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if is_member(new_id) then
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
-    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1), words() }
+    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, words() }
 end
 if state.run > run and not is_member(old_id) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
