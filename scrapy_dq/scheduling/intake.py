@@ -173,7 +173,9 @@ class Intake:
         self._count(stats.FED)
         return self._refused_fed
 
-    def push_local(self, request: Request, parents: set[bytes], due: Due = AT_ONCE) -> None:
+    def push_local(
+        self, request: Request, parents: set[bytes], partition: bytes = b"", due: Due = AT_ONCE
+    ) -> None:
         """Keep *request* in this worker; the leases *parents* do not end before it is done."""
         if request in self._work:
             # A callback yielded its own request again: the engine's set holds an object only once.
@@ -183,7 +185,7 @@ class Intake:
                 request = copy.copy(request)
         # The clock of Redis is not available here: for a local request, the clock of this host counts.
         due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)
-        self._work.local.push(request, parents, due_at)
+        self._work.local.push(request, partition, parents, due_at)
         if due_at:
             asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._settlement.wake)
         self._count(stats.ENQUEUED_LOCAL)
@@ -219,7 +221,7 @@ class Intake:
             parents: set[bytes] = set()
         else:
             parents = self._work.possible_parents(request, classified.parent)
-        self.push_local(request, parents, classified.due)
+        self.push_local(request, parents, classified.partition, classified.due)
         return True
 
     def _put_dead(self, request: Request, classified: _Classified, payload: bytes) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 
@@ -14,36 +14,37 @@ from scrapy import Request
 
 
 class LocalQueue:
-    """Local requests, higher priority first, then newest; and the leases that must wait for them.
+    """Local requests by partition, highest priority first, then newest; and the leases that wait for them.
 
     A crash loses local requests. So each lease that may be the parent of one is acked only after that one is
     done: after a crash, the parent runs again.
     """
 
     def __init__(self) -> None:
-        self._queue = PriorityQueue(lambda _: LifoMemoryQueue())  # type: ignore[arg-type, return-value]
-        self._later: list[tuple[float, int, Request]] = []
+        self._queues: dict[bytes, PriorityQueue] = {}
+        """None of them is empty; the one that was served longest ago comes first."""
+        self._later: list[tuple[float, int, Request, bytes]] = []
         self._numbers = count()
         self._parents: dict[Request, frozenset[bytes]] = {}
         self._taken: set[Request] = set()
         self._holds: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._later)
+        return len(self._parents) - len(self._taken)
 
     def __contains__(self, request: Request) -> bool:
         return request in self._parents
 
-    def push(self, request: Request, parents: Iterable[bytes], due_at: float = 0.0) -> None:
+    def push(self, request: Request, partition: bytes, parents: Iterable[bytes], due_at: float = 0.0) -> None:
         """Add *request*, and hold its *parents*.
 
         Args:
             due_at: time, in monotonic seconds, before which `pop` does not return it; 0: none.
         """
         if due_at:
-            heappush(self._later, (due_at, next(self._numbers), request))
+            heappush(self._later, (due_at, next(self._numbers), request, partition))
         else:
-            self._push(request)
+            self._push(request, partition)
         self._parents[request] = frozenset(parents)
         self._holds.update(self._parents[request])
 
@@ -52,20 +53,30 @@ class LocalQueue:
         """Return whether one of them, waiting or taken, has no parent: a crash would lose it for good."""
         return not all(self._parents.values())
 
-    def pop(self) -> Request | None:
-        """Take the next one, which holds its parents until `done`; None: none is due."""
-        if not self._parents:
-            return None
-        while self._later and self._later[0][0] <= time.monotonic():
-            self._push(heappop(self._later)[2])
-        request: Request | None = self._queue.pop()
-        if request is not None:
-            self._taken.add(request)
-        return request
+    def pop(self, choose: Callable[[Iterable[bytes]], bytes | None]) -> tuple[Request, bytes] | None:
+        """Take the next one, which holds its parents until `done`, with its partition; None: there is none.
 
-    def _push(self, request: Request) -> None:
-        priority = request.priority if isinstance(request.priority, int) else 0
-        self._queue.push(request, -priority)
+        Args:
+            choose: returns which of some partitions is served; None: none of them.
+        """
+        while self._later and self._later[0][0] <= time.monotonic():
+            self._push(*heappop(self._later)[2:])
+        partition = choose(self._queues) if self._queues else None
+        if partition is None:
+            return None
+        queue = self._queues.pop(partition)
+        request = queue.pop()
+        assert request is not None
+        if len(queue):
+            self._queues[partition] = queue
+        self._taken.add(request)
+        return request, partition
+
+    def _push(self, request: Request, partition: bytes) -> None:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PriorityQueue(lambda _: LifoMemoryQueue())  # type: ignore[arg-type, return-value]
+        queue.push(request, -(request.priority if isinstance(request.priority, int) else 0))
 
     def is_taken(self, request: Request) -> bool:
         """Return whether `pop` returned it, and it is not done; else it is from `engine.download()`."""

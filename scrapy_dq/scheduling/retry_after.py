@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.statscollectors import StatsCollector
 
-from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
 from scrapy_dq.stats import names as stats
 
@@ -22,13 +22,20 @@ STATUSES = (429, 503)
 class RetryAfter:
     """Watches responses, and blocks a partition for all workers if its site asks for it."""
 
-    def __init__(self, slots: Slots | OneSlot, worker: Worker, max_s: float, counts: StatsCollector) -> None:
+    def __init__(
+        self,
+        slots: Slots | OneSlot,
+        block: Callable[[bytes, float], None],
+        max_s: float,
+        counts: StatsCollector,
+    ) -> None:
         """
         Args:
+            block: blocks a partition, for all workers, for a number of seconds.
             max_s: longest block, in seconds (DQ_RETRY_AFTER_MAX).
         """
         self._slots = slots
-        self._worker = worker
+        self._block = block
         self._max_s = max_s
         self._stats = counts
         self._logged_until: dict[bytes, float] = {}
@@ -44,7 +51,7 @@ class RetryAfter:
             return
         wait_s, now = min(asked_s, self._max_s), time.monotonic()
         self._stats.inc_value(stats.RETRY_AFTER)
-        self._worker.block(partition, wait_s)
+        self._block(partition, wait_s)
         if self._logged_until.get(partition, 0) < now:
             if len(self._logged_until) > 1000:
                 self._logged_until.clear()

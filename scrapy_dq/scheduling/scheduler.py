@@ -145,7 +145,11 @@ class Scheduler(BaseScheduler):
         """Return the next leased or local request; None if there is none at the moment."""
         if self._session.paused:
             return None
-        request = self._work.local.pop()
+        request = None
+        if len(self._work.local) and self._session.downloads.local_turn:
+            request = self._take_local()
+            if request is None:
+                self._held_up.look()
         until = time.monotonic() + EXPANDING_S
         while request is None:
             if time.monotonic() >= until:
@@ -153,9 +157,11 @@ class Scheduler(BaseScheduler):
                 return None
             lease = self._session.worker.take()
             if lease is None:
-                self._held_up.look()
-                return None
-            if Payloads.is_fed(lease.payload):
+                request = self._take_local()
+                if request is None:
+                    self._held_up.look()
+                    return None
+            elif Payloads.is_fed(lease.payload):
                 self._make_requests(lease)
             else:
                 request = self._decode(lease)
@@ -169,6 +175,15 @@ class Scheduler(BaseScheduler):
 
     # Serving and settling.
 
+    def _take_local(self) -> Request | None:
+        taken = self._work.local.pop(self._session.downloads.choose)
+        if taken is None:
+            return None
+        request, partition = taken
+        if self._session.downloads.begin_local(request, partition):
+            self._outgoing.watch(request)
+        return request
+
     def _decode(self, lease: Lease) -> Request | None:
         try:
             request = self._session.codec.decode(lease.payload)
@@ -178,7 +193,9 @@ class Scheduler(BaseScheduler):
             self._session.worker.bury(lease.entry_id, str(error))
             return None
         self._work.begin(request, lease.entry_id)
-        if lease.send_at is not None:
+        timed = lease.send_at is not None
+        self._session.downloads.begin(request, lease.partition, timed=timed)
+        if timed:
             self._outgoing.watch(request)
         return request
 
@@ -196,17 +213,20 @@ class Scheduler(BaseScheduler):
             self._work.end(lease.entry_id, Ending(Outcome.DONE, "", ""))
 
     def _sent_out(self, request: Request) -> None:
+        self._session.downloads.sent(request)
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
             self._session.worker.sent(entry_id)
 
     def _wait(self, request: Request) -> None:
+        self._session.downloads.held_up(request)
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
             self._session.worker.held_up(entry_id)
 
     def downloaded(self, request: Request) -> None:
         """Called by Settlement: *request* has left the downloader."""
+        self._session.downloads.ended(request)
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
             # Its download handler may not have reported it. If it was never sent, the site got no request.
@@ -215,6 +235,7 @@ class Scheduler(BaseScheduler):
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by Settlement: *request* has left the engine."""
+        self._session.downloads.ended(request)
         local = self._work.left(request, Ending(outcome, reason, request.url))
         if local and outcome is Outcome.FAILED:
             self._count(stats.FAILED)

@@ -20,6 +20,7 @@ from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
+from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
 from scrapy_dq.scheduling.feeds import open_none
@@ -76,6 +77,7 @@ class Session(Listener):
     worker: Worker
     settlement: Settlement
     slots: Slots | OneSlot
+    downloads: Downloads
     listening: IdleTimeout
 
     def __init__(self, crawler: Crawler, config: Config, dupefilter: BaseDupeFilter) -> None:
@@ -131,6 +133,9 @@ class Session(Listener):
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
+            self.downloads = Downloads(
+                self.slots, self.config.limits, self.settlement.wake, lambda *block: self.worker.block(*block)
+            )
             client = await self._connection.open()
             where = f" {self.config.crawl!r} at {self._connection.target}"
             start_keys = self._start_keys
@@ -152,7 +157,7 @@ class Session(Listener):
         crawl = identity_of(config, self._crawler)
         self.worker = Worker(
             frontier, crawl, options_of(config, self.slots.most), self,
-            connect=self._connection.blocking, capacity=self._capacity, limit=self.slots.limit,
+            connect=self._connection.blocking, capacity=self._capacity, limit=self.downloads.limit,
             pace=OneByOne() if config.strict_order else Pace(),
         )  # fmt: skip
         self.listening = IdleTimeout(
@@ -177,7 +182,14 @@ class Session(Listener):
             self._listen()
         log_join(self._crawler, config, self._connection.target, joined, crawl)
         self._side_tasks = SideTasks(
-            self._crawler, config, frontier, self._connection.target, self.worker, self.slots, self.settlement
+            self._crawler,
+            config,
+            frontier,
+            self._connection.target,
+            self.worker,
+            self.slots,
+            self.settlement,
+            self.downloads.block,
         )
 
     def _listen(self) -> None:

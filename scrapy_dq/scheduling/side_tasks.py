@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -35,15 +35,17 @@ class SideTasks:
         worker: Worker,
         slots: Slots | OneSlot,
         settlement: Settlement,
+        block: Callable[[bytes, float], None],
     ) -> None:
         """
         Args:
             target: where Redis is, for messages.
+            block: see RetryAfter.
         """
         assert crawler.stats is not None
         if config.retry_after_max_s and config.partition_by != "none":
             # Signals hold their receivers weakly.
-            self._retry_after = RetryAfter(slots, worker, config.retry_after_max_s, crawler.stats)
+            self._retry_after = RetryAfter(slots, block, config.retry_after_max_s, crawler.stats)
             crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
         self._sharing: StatsSharing | None = None
         if isinstance(crawler.stats, SharedStats):

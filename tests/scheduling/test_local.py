@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from support.waiting import wait_until
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 LOGIN = """\
 import asyncio
@@ -280,3 +283,86 @@ def test_what_runs_again_does_not_double_its_unfiltered_children(
     project.run_to_end(timeout_s=30)
     assert project.count("leaf") == {f"/p/{number}": 1 for number in range(2, 22)}
     assert project.count("listing") == {"-": 1}
+
+
+# Its callbacks cannot be stored, as a site may bring about; "quick" pages and "stored" ones are.
+MANY_LOCAL = """\
+import scrapy
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        for host, count, target, local in self.settings.getlist("LINKS"):
+            for number in range(count):
+                url = response.urljoin(target % number).replace("127.0.0.1", host)
+                callback = (lambda response: self.leaf(response)) if local else self.leaf
+                yield scrapy.Request(url, callback)
+
+    def leaf(self, response):
+        self.record("done", page_path(response))
+"""
+
+
+def local_project(
+    redis_url: str, make_project: MakeProject, site: TreeSite, *links: tuple[str, int, str, bool], **more: Any
+) -> Project:
+    settings = {"LINKS": links, "RETRY_ENABLED": False, "CONCURRENT_REQUESTS": 4} | more
+    return make_project([site.start_url], redis_url=redis_url, spider=MANY_LOCAL, settings=settings)
+
+
+def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """However many there are: their site has no more downloads than it has slots, or than others leave it."""
+    site = start_site(pages=1, hosts=HOSTS)
+    project = local_project(
+        redis_url, make_project, site,
+        (HOSTS[1], 20, "/slow/%d?s=600", True), (HOSTS[2], 40, "/quick/%d?s=0", False),
+        CONCURRENT_REQUESTS_PER_DOMAIN=2,
+    )  # fmt: skip
+    worker = project.start_worker()
+    wait_until(lambda: len(project.count()) == 40, "all pages of the quick site are done", 30)
+    assert sum(hit.host == HOSTS[1] for hit in site.log()) == 2
+    worker.kill()
+
+
+def test_a_local_request_waits_while_its_site_wants_to_be_left_alone(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """As this worker has read in a Retry-After. Another site's local requests go on."""
+    site = start_site(pages=1, hosts=HOSTS)
+    project = local_project(
+        redis_url, make_project, site,
+        (HOSTS[1], 10, "/busy/%d?s=0&flaky=1&after=300", True), (HOSTS[2], 10, "/quick/%d?s=0", True),
+        DQ_DOMAIN_DELAY=0.1,
+    )  # fmt: skip
+    worker = project.start_worker()
+    wait_until(lambda: len(project.count()) == 10, "all pages of the other site are done", 30)
+    assert sum(hit.host == HOSTS[1] for hit in site.log()) == 1
+    worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"), [({"DQ_DOMAIN_DELAY": 0.2}, 0), ({"DQ_DOMAIN_CONCURRENCY": 1}, 0.2)]
+)
+def test_local_requests_keep_the_limits_of_their_site(
+    settings: dict[str, Any],
+    seconds: float,
+    redis_url: str,
+    make_project: MakeProject,
+    start_site: StartSite,
+) -> None:
+    """Those that are stored, of the same site, are counted with them; and nothing is waited for too long."""
+    site = start_site(pages=1, hosts=HOSTS)
+    project = local_project(
+        redis_url, make_project, site,
+        (HOSTS[1], 6, f"/local/%d?s={seconds}", True), (HOSTS[1], 6, f"/stored/%d?s={seconds}", False),
+        **settings,
+    )  # fmt: skip
+    project.run_to_end(timeout_s=60)
+    assert len(project.count()) == 12
+    asked = [hit.at_s for hit in site.log() if hit.host == HOSTS[1]]
+    assert min(b - a for a, b in pairwise(asked)) >= 0.9 * 0.2

@@ -1,12 +1,21 @@
-"""The queue of requests that stay in their worker: order, due times, and the parents they hold."""
+"""Requests that stay in their worker: order, due times, the parents they hold; their turns and their room."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scrapy import Request
 
-from scrapy_dq.scheduling import local_queue as module
+from scrapy_dq.frontier.model import Limits
+from scrapy_dq.scheduling import downloads, local_queue
+from scrapy_dq.scheduling.downloads import MARGIN_S, Downloads
 from scrapy_dq.scheduling.local_queue import LocalQueue
+from scrapy_dq.scheduling.partitions import OneSlot
+
+A, B, C = b"a.com", b"b.com", b"c.com"
 
 
 class Clock:
@@ -22,7 +31,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(local_queue, "time", clock)
+    monkeypatch.setattr(downloads, "time", clock)
     return clock
 
 
@@ -30,10 +40,14 @@ def request(name: str, priority: int = 0) -> Request:
     return Request(f"http://a.com/{name}", priority=priority)
 
 
+def first(partitions: Iterable[bytes]) -> bytes | None:
+    return next(iter(partitions), None)
+
+
 def drain(queue: LocalQueue) -> list[str]:
     found = []
-    while (popped := queue.pop()) is not None:
-        found.append(popped.url.rpartition("/")[2])
+    while (popped := queue.pop(first)) is not None:
+        found.append(popped[0].url.rpartition("/")[2])
     return found
 
 
@@ -41,16 +55,16 @@ def test_the_newest_of_the_highest_priority_comes_first() -> None:
     """As Scrapy's own memory queue serves."""
     queue = LocalQueue()
     for name, priority in (("a", 0), ("b", 1), ("c", 0), ("d", 1)):
-        queue.push(request(name, priority), ())
+        queue.push(request(name, priority), A, ())
     assert drain(queue) == ["d", "b", "c", "a"]
 
 
 def test_what_is_not_due_waits_and_is_counted(clock: Clock) -> None:
     """A crawl with only delayed requests left is not at its end."""
     queue = LocalQueue()
-    queue.push(request("late"), (), clock.now + 5)
-    queue.push(request("early"), (), clock.now + 2)
-    queue.push(request("now"), ())
+    queue.push(request("late"), A, (), clock.now + 5)
+    queue.push(request("early"), A, (), clock.now + 2)
+    queue.push(request("now"), A, ())
     assert len(queue) == 3
     assert drain(queue) == ["now"]
     assert len(queue) == 2
@@ -67,9 +81,9 @@ def test_what_is_due_takes_the_place_that_its_priority_gives_it(clock: Clock) ->
     """Equal times do not compare requests, which cannot be compared."""
     queue = LocalQueue()
     for name, priority in (("low", -1), ("high", 1), ("same", 1)):
-        queue.push(request(name, priority), (), clock.now + 1)
+        queue.push(request(name, priority), A, (), clock.now + 1)
     clock.now += 1
-    queue.push(request("plain"), ())
+    queue.push(request("plain"), A, ())
     assert drain(queue) == ["same", "high", "plain", "low"]
 
 
@@ -77,15 +91,159 @@ def test_a_delayed_request_holds_its_parents_until_it_is_done(clock: Clock) -> N
     """A crash before that runs them again."""
     queue = LocalQueue()
     delayed, plain = request("delayed"), request("plain")
-    queue.push(delayed, [b"one", b"two"], clock.now + 5)
-    queue.push(plain, [b"two"])
+    queue.push(delayed, A, [b"one", b"two"], clock.now + 5)
+    queue.push(plain, A, [b"two"])
     assert delayed in queue
     assert queue.parents(delayed) == {b"one", b"two"}
-    assert queue.pop() is plain
+    assert queue.pop(first) == (plain, A)
     assert list(queue.done(plain)) == []
     assert queue.holds(b"one")
     clock.now += 5
-    assert queue.pop() is delayed
+    assert queue.pop(first) == (delayed, A)
     assert queue.holds(b"one")
     assert set(queue.done(delayed)) == {b"one", b"two"}
     assert delayed not in queue
+
+
+class Here(Downloads):
+    """Two downloads of each partition at once; timers are noted, and never run."""
+
+    def __init__(self, limits: Limits | None = None, slots: Any = None) -> None:
+        self.woken = 0
+        self.timers: list[float] = []
+        self.blocked: list[tuple[bytes, float]] = []
+        slots = slots or SimpleNamespace(limit=lambda partition: 2)
+        super().__init__(slots, limits or Limits(), self._woken, lambda *block: self.blocked.append(block))
+
+    def _woken(self) -> None:
+        self.woken += 1
+
+    def _wake_at(self, moment: float) -> None:
+        self.timers.append(moment)
+
+    def local(self, partition: bytes) -> Request:
+        """Begin the download of a local request."""
+        made = request("local")
+        self.begin_local(made, partition)
+        return made
+
+    def lease(self, partition: bytes, *, timed: bool = False) -> Request:
+        """Begin the download of a leased request."""
+        made = request("lease")
+        self.begin(made, partition, timed=timed)
+        return made
+
+
+def test_each_partition_has_its_own_order_and_its_turn() -> None:
+    """Of those with room the least loaded, then the one that was served longest ago."""
+    here, queue = Here(), LocalQueue()
+    for partition, names in ((A, "012"), (B, "34"), (C, "5")):
+        for name in names:
+            queue.push(request(name), partition, ())
+    here.lease(C)
+    found = []
+    while (taken := queue.pop(here.choose)) is not None:
+        here.begin_local(*taken)
+        found.append(taken[0].url[-1])
+    assert found == ["2", "4", "5", "1", "3"]
+    assert len(queue) == 1
+
+
+def test_local_requests_and_leases_share_the_room_of_a_partition() -> None:
+    """The engine is woken when a download ends and a local request waits for that."""
+    here = Here()
+    first, second = here.local(A), here.lease(A)
+    assert (here.limit(A), here.limit(B)) == (1, 2)
+    assert here.choose([A]) is None
+    assert not here.woken
+    here.ended(second)
+    here.ended(second)
+    assert here.woken == 1
+    assert here.choose([A]) == A
+    here.ended(first)
+    assert here.limit(A) == 2
+
+
+def test_what_waits_in_a_middleware_takes_no_room() -> None:
+    """A login, say, that it waits for is local. But it still has to be sent in time."""
+    here = Here(Limits(own={"b.com": (5.0, None)}))
+    for held_up in here.lease(A), here.lease(A), here.lease(B, timed=True):
+        here.held_up(held_up)
+    assert here.choose([A]) == A
+    assert here.choose([B]) is None
+
+
+def test_local_requests_and_leases_take_turns() -> None:
+    """Those of which fewer are downloaded come first; with one partition, the local ones."""
+    here = Here()
+    assert here.local_turn
+    ended = here.local(A)
+    assert not here.local_turn
+    here.lease(B)
+    assert here.local_turn
+    here.lease(C)
+    here.local(C)
+    assert not here.local_turn
+    here.ended(ended)
+    assert here.local_turn
+    single = Here(slots=OneSlot())
+    single.local(b"")
+    assert single.local_turn
+
+
+def test_a_partition_with_a_concurrency_has_no_more_at_once() -> None:
+    """Leases of the frontier, which counts no local ones, included."""
+    here = Here(Limits(concurrency=1, own={"b.com": (None, 0)}))
+    assert [here.limit(p) for p in (A, B)] == [2, 2]
+    here.local(A)
+    here.local(B)
+    assert [here.limit(p) for p in (A, B)] == [0, 1]
+    assert here.choose([A, B]) == B
+
+
+def test_a_partition_with_a_delay_waits_until_the_last_request_was_sent_and_then_for_the_delay(
+    clock: Clock,
+) -> None:
+    """After a local one, leases go first, and no worker sends one before."""
+    here = Here(Limits(delay_s=5.0))
+    lease = here.lease(A, timed=True)
+    assert here.choose([A]) is None
+    here.sent(lease)
+    clock.now += 1
+    here.ended(lease)  # it was sent before
+    assert here.choose([A]) is None
+    assert here.timers[-1] == clock.now + 4
+    clock.now += 4
+    assert here.choose([A]) == A
+    local = here.local(A)
+    assert here.limit(A) == 0
+    assert here.choose([A]) is None
+    here.ended(local)  # nothing has reported when it was sent
+    assert here.blocked == [(A, 5.0)]
+    assert here.choose([A, B]) == B
+    clock.now += 5
+    assert here.choose([A]) is None
+    clock.now += MARGIN_S
+    assert here.choose([A]) == A
+
+
+def test_a_block_that_this_worker_has_heard_of_holds_for_local_requests(clock: Clock) -> None:
+    """Also one that is longer than the delay."""
+    here = Here(Limits(delay_s=5.0))
+    local = here.local(A)
+    here.block(A, 60.0)
+    here.ended(local)
+    clock.now += 59
+    assert here.choose([A]) is None
+    assert here.timers[-1] == clock.now + 1
+    clock.now += 1
+    assert here.choose([A]) == A
+
+
+def test_what_rests_no_more_is_forgotten(clock: Clock) -> None:
+    """However many partitions there are."""
+    here = Here()
+    for number in range(100):
+        here.block(b"%d.com" % number, 3.0)
+        clock.now += 1
+    assert len(here._rest) <= 10

@@ -1,0 +1,193 @@
+"""What this worker is downloading, by partition; and the turns and the room of its local requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
+from math import inf
+from typing import NamedTuple
+
+from scrapy import Request
+
+from scrapy_dq.frontier.model import Limits
+from scrapy_dq.scheduling.partitions import OneSlot, Slots
+
+MARGIN_S = 0.25
+"""How much longer than its delay a partition rests, for local requests, after one of them: a stored request
+goes first, if there is one."""
+
+
+class _Download(NamedTuple):
+    partition: bytes
+    local: bool
+
+
+class Downloads:
+    """The requests between `next_request` and the end of their download.
+
+    The frontier keeps the limits of a partition for leases. It does not know local requests: for these they
+    are kept here, over all that this worker itself sends.
+    """
+
+    def __init__(
+        self,
+        slots: Slots | OneSlot,
+        limits: Limits,
+        wake: Callable[[], None],
+        block: Callable[[bytes, float], None],
+    ) -> None:
+        """
+        Args:
+            wake: makes the engine ask for a request.
+            block: blocks a partition, for all workers, for a number of seconds.
+        """
+        self._slots = slots
+        self._limits = limits
+        self._own = {name.encode(): own for name, own in limits.own.items()}
+        self._wake = wake
+        self._block = block
+        self._downloads: dict[Request, _Download] = {}
+        self._load: Counter[bytes] = Counter()
+        self._local: Counter[bytes] = Counter()
+        """The part of `_load` that is local."""
+        self._unsent: dict[bytes, Request] = {}
+        """By partition with a delay, the request that was not sent yet."""
+        self._rest: dict[bytes, float] = {}
+        """By partition, when the next local request may be sent."""
+        self._last_was_local = False
+        self._short_of_room = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limit(self, partition: bytes) -> int:
+        """Return how many leases of *partition* may be downloading here at once."""
+        local = self._local.get(partition)
+        if not local:
+            return self._slots.limit(partition)
+        return 0 if partition in self._unsent else self._most(partition) - local
+
+    @property
+    def local_turn(self) -> bool:
+        """Whether a local request, if one has room, goes before the leases.
+
+        If both could use all downloads, both get half of them. In a single partition, local ones come first.
+        """
+        local = self._local.total()
+        stored = len(self._downloads) - local
+        even = local == stored and not self._last_was_local
+        return local < stored or even or isinstance(self._slots, OneSlot)
+
+    def choose(self, partitions: Iterable[bytes]) -> bytes | None:
+        """Return the least loaded of *partitions* whose local requests have room now.
+
+        None: there is none. Then the engine is woken as soon as there may be one.
+        """
+        now, earliest = time.monotonic(), inf
+        best, least = None, 0
+        for partition in partitions:
+            if partition in self._unsent:
+                continue
+            rest_until = self._rest.get(partition, now)
+            if rest_until > now:
+                earliest = min(earliest, rest_until)
+                continue
+            load = self._load.get(partition, 0)
+            if load < self._most(partition) and (best is None or load < least):
+                best, least = partition, load
+                if not load:
+                    break
+        if best is None:
+            self._short_of_room = True
+            self._wake_at(earliest)
+        return best
+
+    def begin_local(self, request: Request, partition: bytes) -> bool:
+        """Note that the engine gets a local request; return whether `sent` has to be called for it."""
+        timed = self._delay_s(partition) > 0
+        self._local[partition] += 1
+        self._begin(request, _Download(partition, True), timed)
+        return timed
+
+    def begin(self, request: Request, partition: bytes, *, timed: bool) -> None:
+        """Note that the engine gets the request of a lease; *timed*: `sent` will be called for it."""
+        self._begin(request, _Download(partition, False), timed)
+
+    def _begin(self, request: Request, download: _Download, timed: bool) -> None:
+        self._downloads[request] = download
+        self._load[download.partition] += 1
+        self._last_was_local = download.local
+        if timed:
+            self._unsent[download.partition] = request
+
+    def sent(self, request: Request) -> None:
+        """Note that a request was sent; only the first call for it has an effect."""
+        if not self._unsent or (download := self._downloads.get(request)) is None:
+            return
+        partition = download.partition
+        if self._unsent.get(partition) is not request:
+            return
+        del self._unsent[partition]
+        delay_s = self._delay_s(partition)
+        if download.local:
+            self.block(partition, delay_s)
+            delay_s += min(delay_s, MARGIN_S)
+        self._rest_for(partition, delay_s)
+        self._room_appeared()
+
+    def held_up(self, request: Request) -> None:
+        """Note that a request waits in this process: it takes no room, unless it has a time of sending."""
+        download = self._downloads.get(request)
+        if download is not None and self._unsent.get(download.partition) is not request:
+            self.ended(request)
+
+    def ended(self, request: Request) -> None:
+        """Note that a request has left the downloader; only the first call for it has an effect."""
+        self.sent(request)
+        download = self._downloads.pop(request, None)
+        if download is None:
+            return
+        for load in (self._load, self._local) if download.local else (self._load,):
+            load[download.partition] -= 1
+            if not load[download.partition]:
+                del load[download.partition]
+        self._room_appeared()
+
+    def block(self, partition: bytes, seconds: float) -> None:
+        """Leave a partition alone for *seconds*: all workers, and this one's local requests."""
+        self._rest_for(partition, seconds)
+        self._block(partition, seconds)
+
+    def _delay_s(self, partition: bytes) -> float:
+        own = self._own.get(partition, (None, None))[0]
+        return self._limits.delay_s if own is None else own
+
+    def _most(self, partition: bytes) -> int:
+        own = self._own.get(partition, (None, None))[1]
+        most = self._limits.concurrency if own is None else own
+        limit = self._slots.limit(partition)
+        return min(most, limit) if most else limit
+
+    def _rest_for(self, partition: bytes, seconds: float) -> None:
+        now = time.monotonic()
+        # Two out for one in: what is over does not stay.
+        for other in list(islice(self._rest, 2)):
+            rest_until = self._rest.pop(other)
+            if rest_until > now:
+                self._rest[other] = rest_until
+        if seconds:
+            self._rest[partition] = max(now + seconds, self._rest.get(partition, 0.0))
+
+    def _room_appeared(self) -> None:
+        if self._short_of_room:
+            self._short_of_room = False
+            self._wake()
+
+    def _wake_at(self, moment: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if moment < inf:
+            pause_s = max(0.0, moment - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._wake)
