@@ -26,6 +26,7 @@ from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.in_progress import InProgress
 from scrapy_dq.scheduling.logins import Logins
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
+from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.stats import names as stats
@@ -137,7 +138,7 @@ class Intake:
         if request.meta.get("dq_local"):
             return None
         try:
-            return self._codec.encode(self._logins.without(as_stored(request)))
+            return self._codec.encode(with_short_referer(self._logins.without(as_stored(request))))
         except CannotEncode as error:
             self._warn_unencodable(request, error)
             return None

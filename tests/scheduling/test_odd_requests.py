@@ -128,3 +128,31 @@ def test_unfiltered_children_that_differ_in_more_than_the_page_stay_separate(
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=JARS)
     assert project.run_worker(timeout_s=30).close_reason == "finished"
     assert project.count() == dict.fromkeys(["jar-0", "jar-1", "jar-2"], 1)
+
+
+REFERERS = (
+    HEAD
+    + """\
+    def parse(self, response):
+        for path in ("/p/0?s=0&x=" + "x" * 1000, "/p/0?s=0&x=" + "x" * 3000):
+            yield response.follow(path, self.page)
+
+    def page(self, response):
+        yield response.follow(f"/leaf?s=0&{len(response.url)}", self.leaf)
+
+    def leaf(self, response):
+        self.record("referer", response.request.headers["Referer"].decode())
+"""
+)
+
+
+def test_a_long_referer_is_stored_as_its_origin(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """As browsers send it: else each of 20,000 links of a page would carry the 16 kB of its URL."""
+    site = start_site(pages=1)
+    project = make_project(
+        [site.start_url], redis_url=redis_url, spider=REFERERS, settings={"URLLENGTH_LIMIT": 5000}
+    )
+    project.run_to_end(timeout_s=20)
+    assert set(project.count("referer")) == {site.url("/p/0?s=0&x=" + "x" * 1000), site.url("/")}
