@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_HOSTS = 10_000
 """Number of hosts whose partition is cached."""
+LONGEST_CACHED = 300
+"""Length of the longest beginning of a URL that is cached; a host has at most 253 characters."""
 
 
 def delay_of_each(crawler: Crawler, config: Config) -> str:
@@ -75,7 +77,7 @@ class Slots:
         end = url.find("/", 8)  # "https://" has 8 characters: the host stands before *end*
         if (
             not self._by_host
-            or end < 0  # http://a.com, say: a query could follow the host
+            or not 0 < end <= LONGEST_CACHED  # http://a.com?x=1, say: a query may follow the host
             or not url.startswith(("http://", "https://"))
             or self._downloader.DOWNLOAD_SLOT in request.meta
         ):

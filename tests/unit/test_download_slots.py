@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -188,3 +189,14 @@ def test_of_very_many_hosts_some_are_read_again(monkeypatch: pytest.MonkeyPatch)
     for number in (*range(10), *range(10)):
         assert mine.partition_of(Request(f"http://{number}.example/x")) == b"%d.example" % number
         assert len(mine._hosts) <= 3
+
+
+@pytest.mark.parametrize("before", ["?", "#", ".", "@"])
+def test_no_long_beginning_of_a_url_is_kept(before: str) -> None:
+    """A page may have 10,000 links like this one."""
+    mine = slots()
+    url = f"http://a{before}{'x' * 16_000}/"
+    assert mine.partition_of(Request("http://b.com/")) == b"b.com"
+    with suppress(BadPartition):
+        mine.partition_of(Request(url, meta={"verbatim_url": True}))
+    assert max(map(len, mine._hosts)) < 20
