@@ -71,25 +71,29 @@ class Slots:
         """Return the partition that *request* waits in.
 
         Raises:
-            BadPartition: the name of its slot is too long, or contains control characters.
+            BadPartition: the name of the slot in its meta is too long, or contains control characters.
         """
+        if request.meta.get(self._downloader.DOWNLOAD_SLOT) is not None:
+            return _partition(self._slot_of(request))
         url = request.url
         end = url.find("/", 8)  # "https://" has 8 characters: the host stands before *end*
         if (
             not self._by_host
             or not 0 < end <= LONGEST_CACHED  # http://a.com?x=1, say: a query may follow the host
             or not url.startswith(("http://", "https://"))
-            or self._downloader.DOWNLOAD_SLOT in request.meta
         ):
-            return _partition(str(self._downloader.get_slot_key(request)))
+            return _partition_of_host(self._slot_of(request))
         begin = url[:end]
         partition = self._hosts.get(begin)
         if partition is None:
-            partition = _partition(str(self._downloader.get_slot_key(request)))
+            partition = _partition_of_host(self._slot_of(request))
             if len(self._hosts) >= MOST_HOSTS:
                 self._hosts.clear()
             self._hosts[begin] = partition
         return partition
+
+    def _slot_of(self, request: Request) -> str:
+        return str(self._downloader.get_slot_key(request))
 
     def leave_inherited(self, request: Request, parent: Request | None) -> None:
         """Remove the slot from *request*'s meta if it was only copied from *parent*, as in a redirect.
@@ -137,7 +141,18 @@ def partition_without_downloader(request: Request) -> bytes:
     """
     # Source: scrapy/core/downloader/__init__.py::Downloader.get_slot_key
     slot = request.meta.get(Downloader.DOWNLOAD_SLOT)
-    return _partition(str(urlparse_cached(request).hostname or "" if slot is None else slot))
+    if slot is not None:
+        return _partition(str(slot))
+    return _partition_of_host(urlparse_cached(request).hostname or "")
+
+
+def _partition_of_host(name: str) -> bytes:
+    """Return the partition of a host, for any host.
+
+    One whose name is not valid has no address: its requests fail like those to any other host that is not
+    found. As dead letters they would all stay in Redis, and a page can have tens of thousands.
+    """
+    return _partition(name if fits_a_partition(name) else ascii(name)[1:-1][:MAX_PARTITION_BYTES])
 
 
 @lru_cache(maxsize=10_000)

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgpack
 
-from scrapy_dq.frontier import Overview
+from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.frontier import Overview, failed
 from scrapy_dq.frontier.frontier import Identity
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
@@ -165,3 +166,33 @@ def test_a_renamed_callback_makes_dead_letters_of_what_waits_for_it(
     assert project.count() == done
     assert second.stats["dq/buried"] == look(project).census.dead == waiting == 21 - done.total()
     assert set(reasons(project)) == {f"callback: the spider '{project.name}' has no callback 'parse_item'"}
+
+
+NOWHERE = """\
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        for host in ("a" * 600, ".".join(["a" * 60] * 9)):
+            for number in range(5):
+                yield response.follow(f"http://{host}/{number}")
+"""
+
+
+def test_links_to_hosts_that_cannot_exist_fail_and_leave_no_dead_letters(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+) -> None:
+    """A page can have 20,000. Of what has failed, DQ_KEEP_FAILED says how much stays; dead letters all do."""
+    project = make_project(
+        [start_site(pages=1).start_url], redis_url=redis_url, spider=NOWHERE,
+        settings={"RETRY_TIMES": 1, "DQ_KEEP_FAILED": 3},
+    )  # fmt: skip
+    worker = project.run_to_end(timeout_s=60)
+    assert worker.stats["retry/count"] == 10
+    assert look(project).census.dead == 0
+    assert look(project).census.failed == 10
+    with connect_url(redis_url) as client:
+        assert len(failed(client, project.name)) == 3

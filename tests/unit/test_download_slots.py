@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,13 @@ from scrapy.settings import Settings
 
 from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES
 from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
-from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots, delay_of_each
+from scrapy_dq.scheduling.partitions import (
+    BadPartition,
+    OneSlot,
+    Slots,
+    delay_of_each,
+    partition_without_downloader,
+)
 from scrapy_dq.settings import Config
 
 LONGEST = "x" * MAX_PARTITION_BYTES
@@ -47,6 +52,10 @@ def slots(**settings: Any) -> Slots:
         *([("http://[::1]:80/", {}, b"::1")] if "[" in Request("http://[::1]:80/").url else []),
         ("http://bücher.example/", {}, b"xn--bcher-kva.example"),
         ("data:,", {}, b""),
+        # Hosts that no resolver knows.
+        (f"http://{LONGEST}/", {}, LONGEST.encode()),
+        (f"http://{LONGEST}more/", {}, LONGEST.encode()),
+        ("http://a\x1bb/", {"verbatim_url": True}, rb"a\x1bb"),
         ("http://a.com/1", {"download_slot": "mine"}, b"mine"),
         ("http://a.com/1", {"download_slot": "straße 1"}, "straße 1".encode()),
         ("http://a.com/1", {"download_slot": LONGEST}, LONGEST.encode()),
@@ -57,6 +66,7 @@ def slots(**settings: Any) -> Slots:
 def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any], partition: bytes) -> None:
     """The host of its URL, as Scrapy reads it, or what its meta says."""
     assert slots().partition_of(Request(url, meta=meta)) == partition
+    assert partition_without_downloader(Request(url, meta=meta)) == partition
 
 
 @pytest.mark.parametrize(
@@ -197,6 +207,5 @@ def test_no_long_beginning_of_a_url_is_kept(before: str) -> None:
     mine = slots()
     url = f"http://a{before}{'x' * 16_000}/"
     assert mine.partition_of(Request("http://b.com/")) == b"b.com"
-    with suppress(BadPartition):
-        mine.partition_of(Request(url, meta={"verbatim_url": True}))
+    mine.partition_of(Request(url, meta={"verbatim_url": True}))
     assert max(map(len, mine._hosts)) < 20
