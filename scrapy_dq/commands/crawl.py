@@ -106,7 +106,7 @@ class Crawl(Subcommand):
         codec_of(config, crawler)
         with ExitStack() as stack:
             view = CrawlView(config.crawl, options.spider)
-            feeds = [Joining(feed, data_dir() / "feeds", view.say) for feed in plan_feeds(crawler)]
+            feeds = [Joining(feed, config.crawl, view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
                 stack.enter_context(feed.held())
             client, target = stack.enter_context(opened(config, data_dir()))

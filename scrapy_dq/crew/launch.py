@@ -65,6 +65,8 @@ def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> lis
             named.parent.mkdir(parents=True, exist_ok=True)
             return [named.with_name(f"{named.stem}-{n}{named.suffix}") for n in range(1, count + 1)]
         folder = folder / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
+        # By default in the embedded Redis's folder: private to its owner, whoever creates it.
+        folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_private(folder)
         return _taken(folder, count)
     except OSError as error:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from scrapy import Spider
 
 from scrapy_dq.crew.errors import CrewError, Interrupted
 from scrapy_dq.crew.feeds.joining import Joined, Joining
 from scrapy_dq.crew.feeds.parts import PartsFolder, Run, part_path, run_of, write_lock
 from scrapy_dq.crew.feeds.plan import JoinedFeed
+from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, run_begins
+from scrapy_dq.environment import data_dir
 
 THIS, LAST = Run("epoch", 3), Run("epoch", 2)
 
@@ -41,8 +49,8 @@ class Feed:
     def __init__(self, folder: Path) -> None:
         self.target = folder / "here" / "items.jsonl"
         self.parts = folder / "here" / "items.jsonl.parts"
+        self.record = folder / "here" / ".items.jsonl.run"
         self.target.parent.mkdir(parents=True)
-        self.notes = folder / "feeds"
         self.said: list[str] = []
 
     def write_part(self, text: str, run: Run = THIS) -> Path:
@@ -53,7 +61,7 @@ class Feed:
 
     def joining(self, overwrite: bool = False, kind: str = "jsonlines") -> Joining:
         options = {"format": kind, "overwrite": overwrite}
-        return Joining(JoinedFeed("items.jsonl", self.target, options), self.notes, self.said.append)
+        return Joining(JoinedFeed("items.jsonl", self.target, options), "crawl", self.said.append)
 
     def join(
         self, *, run: Run = THIS, overwrite: bool = False,
@@ -62,6 +70,16 @@ class Feed:
         joining = self.joining(overwrite)
         with joining.held():
             return joining.join(run, NoBar(), stopped, took_part=took_part)
+
+    def crawl_alone(self, text: str, run: Run = THIS, *, new: bool = False) -> None:
+        """Let a `scrapy crawl -O` join *run*, and write to the feed."""
+        crawler = Mock()
+        run_begins(crawler, "crawl", run, new=new)
+        storage = UnbufferedFileFeedStorage.from_crawler(
+            crawler, str(self.target), feed_options={"overwrite": True}
+        )
+        with storage.open(Spider("any")) as file:
+            file.write(text.encode())
 
     @property
     def lines(self) -> list[str]:
@@ -74,7 +92,7 @@ def feed(tmp_path: Path) -> Feed:
 
 
 def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
-    """The feed keeps its mode; with all joined, nothing else is left beside it."""
+    """The feed keeps its mode; with all joined, only the record is left beside it."""
     feed.target.write_text("0\n")
     feed.target.chmod(0o640)
     for text in ("1\n2\n", "3\ntor", "4\n"):
@@ -82,7 +100,7 @@ def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
     assert feed.join() == Joined(feed.target, 4, True)
     assert feed.lines == ["0", "1", "2", "3", "4"]
     assert feed.target.stat().st_mode & 0o777 == 0o640
-    assert os.listdir(feed.target.parent) == ["items.jsonl"]
+    assert sorted(os.listdir(feed.target.parent)) == [".items.jsonl.run", "items.jsonl"]
 
 
 @pytest.mark.parametrize(("owner", "mode"), [("this user", 0o664), ("another user", None)])
@@ -125,9 +143,9 @@ def test_a_folder_that_somebody_else_may_write_to_is_refused(
     ])  # fmt: skip
 
 
-def test_notes_that_cannot_be_written_are_reported_before_anything_is_crawled(feed: Feed) -> None:
-    """Without them -O could not tell later what the feed holds."""
-    feed.notes.write_text("no folder")
+def test_a_record_that_cannot_be_written_is_reported_before_anything_is_crawled(feed: Feed) -> None:
+    """Without it -O could not tell later what the feed holds."""
+    feed.record.mkdir()
     with pytest.raises(CrewError, match="holds cannot be recorded"), feed.joining().held():
         pass
     assert not feed.parts.exists()
@@ -310,11 +328,114 @@ def test_a_kill_at_any_step_joins_nothing_twice_and_loses_nothing(tmp_path: Path
         feed.write_part("5\n")
         feed.join(overwrite=overwrite)
         assert Counter(feed.lines) == Counter("12345"), steps
-        assert os.listdir(feed.target.parent) == ["items.jsonl"]
+        assert sorted(os.listdir(feed.target.parent)) == [".items.jsonl.run", "items.jsonl"]
         if survived:
             break
         steps += 1
     assert steps > 12
+
+
+def test_a_crew_that_is_killed_at_any_step_is_continued_by_scrapy_crawl(tmp_path: Path) -> None:
+    """And that one by the next crew. What the killed one has joined is not emptied, nor joined again."""
+    steps, survived = 0, False
+    while not survived:
+        feed = Feed(tmp_path / f"{steps}")
+        feed.crawl_alone("0\n", LAST, new=True)
+        feed.write_part("1\n2\n")
+        survived = not killed_at(steps, lambda f=feed: f.join(overwrite=True))
+        feed.crawl_alone("3\n")
+        feed.write_part("4\n")
+        feed.join(overwrite=True)
+        assert Counter(feed.lines) == Counter("1234"), steps
+        steps += 1
+    assert steps > 12
+
+
+def test_the_record_is_locked_until_it_names_the_run_of_a_replaced_feed(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `scrapy crawl -O` in between would empty it, as that of an older run."""
+    feed.crawl_alone("0\n", LAST, new=True)
+    feed.write_part("1\n")
+    replace, locked = os.replace, []
+
+    def replaced(old: Any, new: Any) -> None:
+        replace(old, new)
+        if new == feed.target:
+            with feed.record.open() as file, suppress(BlockingIOError):
+                locked.append(True)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                locked.clear()
+
+    monkeypatch.setattr(os, "replace", replaced)
+    feed.join(overwrite=True)
+    assert locked
+
+
+def test_a_run_is_one_feed_whichever_way_it_is_crawled(feed: Feed) -> None:
+    """By `scrapy crawl -O` and `scrapy dq crawl -O` in turn; the next run replaces it, by either."""
+
+    def crew(text: str, run: Run) -> None:
+        feed.write_part(text, run)
+        feed.join(run=run, overwrite=True)
+
+    feed.crawl_alone("0\n", LAST, new=True)
+    crew("1\n", LAST)
+    feed.crawl_alone("2\n", LAST)
+    assert feed.lines == ["0", "1", "2"]
+    crew("3\n", THIS)
+    feed.crawl_alone("4\n")
+    crew("5\n", THIS)
+    assert feed.lines == ["3", "4", "5"]
+    feed.crawl_alone("6\n", Run("epoch", 4))  # it joins others, who began the run with another feed
+    assert feed.lines == ["6"]
+
+
+@pytest.mark.parametrize("left", ["note", "marker"])
+def test_what_version_0_1_0_has_recorded_counts(
+    feed: Feed, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note in the project's folder; the marker of a killed crew, without the name of the crawl."""
+    monkeypatch.chdir(feed.target.parent)
+    feed.target.write_text("1\n")
+    if left == "note":
+        notes = data_dir() / "feeds"
+        notes.mkdir(parents=True)
+        name = hashlib.sha256(os.fsencode(feed.target)).hexdigest()[:32]
+        (notes / f"{name}.json").write_text(json.dumps({"target": str(feed.target), "run": THIS}))
+    else:
+        marker = {"parts": [feed.write_part("1\n").name], "run": THIS}
+        (feed.parts / "joined.json").write_text(json.dumps(marker))
+    feed.record.write_text(json.dumps({"crawl": LAST.name}))
+    feed.crawl_alone("2\n")
+    feed.write_part("3\n")
+    feed.join(overwrite=True)
+    assert feed.lines == ["1", "2", "3"]
+
+
+def test_a_marker_that_others_could_have_written_removes_nothing(
+    feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a folder that others can write to, `NAME.parts` may be a link to files of ours."""
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    (ours / "precious").touch()
+    (ours / "joined.json").write_text(json.dumps({"parts": ["precious"], "crawl": "crawl", "run": THIS}))
+    feed.parts.symlink_to(ours)
+    feed.target.write_text("0\n")
+    feed.crawl_alone("1\n", new=True)
+    assert sorted(os.listdir(ours)) == ["joined.json", "precious"]
+    assert feed.lines == ["1"]
+    assert "only you can write" in caplog.text
+
+
+def test_a_record_that_a_kill_left_half_written_is_read(feed: Feed) -> None:
+    """A shorter text over a longer one, which was not cut off yet."""
+    feed.target.write_text("1\n")
+    feed.record.write_text(json.dumps({"crawl": THIS.name}) + 'epoch.2"}')
+    feed.write_part("2\n")
+    feed.join(overwrite=True)
+    assert feed.lines == ["1", "2"]
 
 
 def killed_at(step: int, work: Callable[[], Any]) -> bool:
@@ -352,4 +473,4 @@ def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
     """Another name has no run."""
     assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
     assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
-    assert PartsFolder(tmp_path / "x.csv", tmp_path).path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"
+    assert PartsFolder(tmp_path / "x.csv").path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"

@@ -10,7 +10,8 @@ from unittest.mock import Mock
 import pytest
 from scrapy import Spider
 
-from scrapy_dq.crew.feeds import storage
+from scrapy_dq.crew.feeds import parts, storage
+from scrapy_dq.crew.feeds.parts import Run
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 
 
@@ -20,10 +21,10 @@ class Feed:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def worker(self, run: str, *, new: bool, overwrite: bool = True, crawl: str = "crawl") -> Any:
+    def worker(self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl") -> Any:
         """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
         crawler = Mock()
-        storage.run_begins(crawler, crawl, run, new=new)
+        storage.run_begins(crawler, crawl, Run("epoch", run), new=new)
         return UnbufferedFileFeedStorage.from_crawler(
             crawler, str(self.path), feed_options={"overwrite": overwrite}
         )
@@ -40,30 +41,30 @@ class Feed:
 @pytest.fixture
 def feed(tmp_path: Path) -> Feed:
     made = Feed(tmp_path / "folder" / "items.jsonl")
-    made.write(made.worker("run 0", new=True), "0")
+    made.write(made.worker(0, new=True), "0")
     assert made.text == "0"
     return made
 
 
 def test_the_first_worker_empties_it_as_it_begins(feed: Feed) -> None:
     """Not with its first item: another one, that joined later, may have written by then."""
-    first = feed.worker("run 1", new=True)
-    feed.write(feed.worker("run 1", new=False), "a")
+    first = feed.worker(1, new=True)
+    feed.write(feed.worker(1, new=False), "a")
     feed.write(first, "b")
     assert feed.text == "ab"
 
 
 def test_a_worker_that_continues_appends(feed: Feed) -> None:
     """Also if the first one was killed before it had scraped anything."""
-    feed.worker("run 1", new=True)
-    feed.write(feed.worker("run 1", new=False), "a")
-    feed.write(feed.worker("run 1", new=False), "b")
+    feed.worker(1, new=True)
+    feed.write(feed.worker(1, new=False), "a")
+    feed.write(feed.worker(1, new=False), "b")
     assert feed.text == "ab"
 
 
 def test_a_later_worker_empties_a_file_of_its_own(feed: Feed) -> None:
     """Others crawl in the run already, on another host: this file is of the run before."""
-    feed.write(feed.worker("run 1", new=False), "a")
+    feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "a"
 
 
@@ -71,18 +72,18 @@ def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: 
     """It may be of this run: what it holds will not be scraped again."""
     (mark,) = feed.path.parent.glob(".*")
     mark.unlink()
-    feed.write(feed.worker("run 1", new=False), "a")
+    feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "0a"
     mark.unlink()
-    feed.write(feed.worker("run 2", new=True), "b")
+    feed.write(feed.worker(2, new=True), "b")
     assert feed.text == "b"
 
 
 def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
     """Nor noted."""
     (mark,) = feed.path.parent.glob(".*")
-    feed.write(feed.worker("run 1", new=True, overwrite=False), "a")
-    assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "run 0"}')
+    feed.write(feed.worker(1, new=True, overwrite=False), "a")
+    assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "epoch.0"}')
 
 
 def test_a_storage_that_scrapy_creates_as_a_test_empties_nothing(feed: Feed) -> None:
@@ -98,7 +99,7 @@ def test_a_mark_that_is_a_link_is_not_followed(feed: Feed, tmp_path: Path) -> No
     ours = tmp_path / "ours"
     ours.write_text("precious")
     mark.symlink_to(ours)
-    feed.worker("run 1", new=True)
+    feed.worker(1, new=True)
     assert ours.read_text() == "precious"
 
 
@@ -108,10 +109,10 @@ def test_a_mark_that_somebody_locks_delays_no_worker_for_ever(
     """Whoever can read it can lock it; others cannot read one of ours."""
     (mark,) = feed.path.parent.glob(".*")
     assert mark.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(storage, "LONGEST_LOCK_S", 0.1)
+    monkeypatch.setattr(parts, "LONGEST_LOCK_S", 0.1)
     with mark.open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        feed.worker("run 0", new=False)
+        feed.worker(0, new=False)
     assert "another process has locked it for 0.1 s" in caplog.text
     assert feed.text == "0"
 
@@ -121,17 +122,17 @@ def test_a_folder_that_takes_no_mark(feed: Feed, caplog: pytest.LogCaptureFixtur
     (mark,) = feed.path.parent.glob(".*")
     mark.unlink()
     mark.mkdir()
-    feed.write(feed.worker("run 1", new=False), "a")
+    feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "0a"
-    feed.write(feed.worker("run 2", new=True), "b")
+    feed.write(feed.worker(2, new=True), "b")
     assert feed.text == "b"
-    assert f"{mark} cannot be written" in caplog.text
+    assert f"not recorded: [Errno 21] Is a directory: '{mark}'" in caplog.text
 
 
 def test_a_file_that_two_crawls_share_is_emptied_by_the_first_worker_of_each_alone(feed: Feed) -> None:
     """Not by a worker that joins one of them after the other has begun."""
-    feed.write(feed.worker("run 1", new=True), "a")
-    feed.write(feed.worker("run 7", new=True, crawl="other"), "o")
-    feed.write(feed.worker("run 1", new=False), "b")
-    feed.write(feed.worker("run 7", new=False, crawl="other"), "p")
+    feed.write(feed.worker(1, new=True), "a")
+    feed.write(feed.worker(7, new=True, crawl="other"), "o")
+    feed.write(feed.worker(1, new=False), "b")
+    feed.write(feed.worker(7, new=False, crawl="other"), "p")
     assert feed.text == "obp"

@@ -41,13 +41,14 @@ class Joining:
     """One feed of a crew: `held` while the crew works, `join` at its end.
 
     Args:
-        notes: the folder that records which run each feed holds.
+        crawl: its name.
     """
 
-    def __init__(self, feed: JoinedFeed, notes: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, feed: JoinedFeed, crawl: str, say: Callable[[str], None]) -> None:
         self.feed = feed
+        self._crawl = crawl
         self._say = say
-        self._folder = PartsFolder(feed.target, notes)
+        self._folder = PartsFolder(feed.target)
         self._wait_reported = False
 
     @property
@@ -99,7 +100,6 @@ class Joining:
 
         parts = folder.finished_parts(waiting)
         others = [part for part in parts if not _of(part, run)]
-        resumed = folder.holds == run
         if self.feed.overwrite and others:
             self._say(f"{folder.target}: discarded the parts of {len(others)} workers of earlier runs")
             parts = [part for part in parts if part not in others]
@@ -109,6 +109,8 @@ class Joining:
             self._say(f"{folder.target}: also joined the parts of {len(others)} workers of earlier runs")
         if not parts:
             return None
+        with folder.record() as record:
+            resumed = record.holds(run)
         appended = folder.target.exists() and (not self.feed.overwrite or resumed)
         before = folder.target if appended else None
         sizes = [path.stat().st_size for path in ([before] if before else []) + parts]
@@ -129,7 +131,7 @@ class Joining:
             folder.drop(parts)
             self._say(f"{folder.target}: left unchanged: the run was finished before")
             return None
-        folder.replace(parts, run)
+        folder.replace(parts, self._crawl, run)
         return Joined(folder.target, items, appended)
 
 

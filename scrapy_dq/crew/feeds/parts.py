@@ -1,4 +1,4 @@
-"""The folder beside a feed in which each worker of a crew writes a part of it.
+"""What is beside a feed: a record of what it holds, and the folder of parts that a crew's workers write.
 
     crew.lock     exclusive: held by the one `scrapy dq crawl` that writes this feed
     workers.lock  shared: held by each worker that may still write; joining waits for it
@@ -6,9 +6,9 @@
     joined        the new feed, while it is built
     joined.json   the marker that `joined` replaces the feed: which parts it holds, up to which run
 
-Which run a feed holds is recorded in a folder of the project, in one file per feed: a finished run may be
-reopened (`scrapy dq retry`), and until then nothing is left beside the feed. The kernel releases both locks
-when their holders die, kill -9 included.
+The record, `.NAME.run`, says which run of each crawl the feed holds. It stays after the end: a finished run
+may be reopened (`scrapy dq retry`). `scrapy crawl` uses the same one: otherwise each of both would replace
+what the other has scraped in the run. The kernel releases all locks when their holders die, kill -9 included.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.private_folder import make_private
+from scrapy_dq.environment import data_dir
 
 try:
     import fcntl
@@ -33,6 +35,8 @@ except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says
 SUFFIX = ".parts"
 POLL_S = 0.05
 CHANCES = 100
+LONGEST_LOCK_S = 10.0
+"""How long another process may hold the record of a feed. It needs milliseconds."""
 
 
 class Run(NamedTuple):
@@ -40,6 +44,11 @@ class Run(NamedTuple):
 
     epoch: str
     number: int
+
+    @property
+    def name(self) -> str:
+        """No other run of any crawl has the same."""
+        return f"{self.epoch}.{self.number}"
 
 
 def part_path(folder: Path, epoch: str, run: int, worker: int) -> Path:
@@ -55,34 +64,55 @@ def run_of(part: Path) -> Run:
     return Run("", -1)
 
 
+class Record:
+    """Which run of each crawl a feed holds, for the process that has locked its file."""
+
+    def __init__(self, file: FileIO, target: Path) -> None:
+        self._file = file
+        self._runs = _runs_of_old_note(target)
+        with suppress(ValueError, AttributeError, RecursionError):
+            # Only the first value: the rest was longer, and note() was killed before it was cut off.
+            found, _ = json.JSONDecoder().raw_decode(file.readall().decode())
+            self._runs |= {crawl: run for crawl, run in found.items() if isinstance(run, str)}
+
+    def holds(self, run: Run) -> bool:
+        return run.name in self._runs.values()
+
+    def note(self, crawl: str, run: Run) -> bool:
+        """Record that the feed holds *run*; return whether a run of *crawl* was recorded before.
+
+        It is on the disk then: after a power loss, the next worker must not empty a feed that has new items.
+        """
+        known = crawl in self._runs
+        self._runs[crawl] = run.name
+        self._file.seek(0)
+        # In this order: if it was emptied first, a kill in between would lose the runs of all crawls.
+        self._file.write(json.dumps(self._runs).encode())
+        self._file.truncate()
+        os.fsync(self._file.fileno())
+        return known
+
+
 class PartsFolder:
-    """The folder of one feed, for the crew that holds its lock.
+    """The folder of one feed, for the crew that holds its lock; `record` is for everyone."""
 
-    Args:
-        notes: the folder that records what each feed holds.
-    """
-
-    def __init__(self, target: Path, notes: Path) -> None:
+    def __init__(self, target: Path) -> None:
         self.target = Path(os.path.realpath(target))
         self.path = self.target.with_name(self.target.name + SUFFIX)
         self.joined = self.path / "joined"
         self._marker = self.path / "joined.json"
-        name = hashlib.sha256(os.fsencode(self.target)).hexdigest()[:32]
-        self._note = notes / f"{name}.json"
+        self._record = self.target.with_name(f".{self.target.name}.run")
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder and hold it; at the end, remove it if nothing is left in it.
 
         Raises:
-            CrewError: another crew writes this feed, or a folder cannot be made.
+            CrewError: another crew writes this feed, the folder cannot be made, or the record not be used.
         """
         lock = self._take_lock()
         try:
             try:
-                # The parent folder is the embedded Redis's: private to its owner, whoever creates it.
-                self._note.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._note.parent.mkdir(mode=0o700, exist_ok=True)
                 self._recover()
             except OSError as error:
                 raise CrewError(f"what {self.target} holds cannot be recorded: {error}") from error
@@ -109,13 +139,23 @@ class PartsFolder:
             os.close(lock)
         raise CrewError(f"{self.path} cannot be used: it is removed repeatedly")
 
-    @property
-    def holds(self) -> Run | None:
-        """The run that was last joined into the feed, finished or not."""
-        found = _read(self._note)
-        with suppress(TypeError, KeyError):
-            return Run(*found["run"])
-        return None
+    @contextmanager
+    def record(self) -> Iterator[Record]:
+        """Lock the record of this feed; first finish what a crew had begun that was killed while it joined.
+
+        Raises:
+            CrewError: others could write to the folder of parts.
+            OSError: the record cannot be written, or another process has locked it for LONGEST_LOCK_S.
+        """
+        # Not through a link that others have created; not readable, so that they cannot lock it.
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        with FileIO(os.open(self._record, flags, 0o600), "r+") as file:
+            lock_alone(file.fileno(), LONGEST_LOCK_S)
+            record = Record(file, self.target)
+            if self._marker.exists() and not self.joined.exists():
+                make_private(self.path)
+                self._settle(record)
+            yield record
 
     def has_part_of(self, run: Run) -> bool:
         """Tell whether anything is left that was written in *run*."""
@@ -137,23 +177,25 @@ class PartsFolder:
         finally:
             os.close(lock)
 
-    def replace(self, parts: list[Path], run: Run) -> None:
+    def replace(self, parts: list[Path], crawl: str, run: Run) -> None:
         """Replace the feed with `joined`, record its *run*, and remove the *parts* that it holds.
 
         CRASH before the marker: joined again, from the same parts. Between marker and rename: the same.
-        After the rename: the marker exists and `joined` does not: the run is recorded and the parts are
-        removed, not joined again.
+        After the rename: the marker exists and `joined` does not: whoever opens the record next records the
+        run and removes the parts; they are not joined again.
         """
         with suppress(OSError):
             before = self.target.stat()
             # Never a program of another user that runs as this one.
             if before.st_uid == os.geteuid():
                 self.joined.chmod(before.st_mode & 0o666)
-        _write(self._marker, {"parts": [part.name for part in parts], "run": run})
-        os.replace(self.joined, self.target)
-        _sync(self.path)
-        _sync(self.target.parent)
-        self._settle()
+        _write(self._marker, {"parts": [part.name for part in parts], "crawl": crawl, "run": run})
+        # Under its lock: a `scrapy crawl -O` in between would take the feed for an older run's, and empty it.
+        with self.record() as record:
+            os.replace(self.joined, self.target)
+            _sync(self.path)
+            _sync(self.target.parent)
+            self._settle(record)
 
     def drop(self, parts: list[Path]) -> None:
         """Remove *parts* that have no items, and `joined`; the feed stays."""
@@ -162,15 +204,17 @@ class PartsFolder:
 
     def _recover(self) -> None:
         """Finish, or undo, what a killed crew had begun."""
-        if self._marker.exists() and not self.joined.exists():
-            self._settle()
+        # A record that cannot be used is reported now, before anything is crawled.
+        if os.path.lexists(self._record) or self._marker.exists():
+            with self.record():
+                pass
         for left in (self._marker, self.joined):
             left.unlink(missing_ok=True)
 
-    def _settle(self) -> None:
+    def _settle(self, record: Record) -> None:
         marker = _read(self._marker) or {}
         if marker.get("run"):
-            _write(self._note, {"target": str(self.target), "run": marker["run"]})
+            record.note(marker.get("crawl", _UNKNOWN), Run(*marker["run"]))
         for name in marker.get("parts", ()):
             (self.path / Path(name).name).unlink(missing_ok=True)
         self._marker.unlink(missing_ok=True)
@@ -182,6 +226,19 @@ class PartsFolder:
                 for name in names:
                     (self.path / name).unlink(missing_ok=True)
                 self.path.rmdir()
+
+
+_UNKNOWN = ""
+"""The crawl of a run that version 0.1.0 has recorded, which did not store its name."""
+
+
+def _runs_of_old_note(target: Path) -> dict[str, str]:
+    """Return the run that a crew of version 0.1.0 has recorded for a feed: in a folder of the project."""
+    name = hashlib.sha256(os.fsencode(target)).hexdigest()[:32]
+    found = _read(data_dir() / "feeds" / f"{name}.json")
+    with suppress(TypeError, KeyError):
+        return {_UNKNOWN: Run(*found["run"]).name}
+    return {}
 
 
 def write_lock(folder: Path) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import logging
 import os
 import threading
@@ -20,8 +19,9 @@ from weakref import WeakKeyDictionary
 from scrapy import Spider
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
+from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.feeds.parts import Run, lock_alone, part_path, write_lock
+from scrapy_dq.crew.feeds.parts import PartsFolder, Run, part_path, write_lock
 from scrapy_dq.signals import crawl_joined
 
 if TYPE_CHECKING:
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
-LONGEST_LOCK_S = 10.0
-"""How long another worker may take to empty a feed. It needs milliseconds."""
 _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
 
 
 class _RunOfFeeds(NamedTuple):
     crawl: str
-    name: str
+    run: Run
     new: bool
 
 
@@ -53,13 +51,12 @@ _parts: _Parts | None = None
 """Of this process, once it has joined a run as a worker of a crew."""
 
 
-def run_begins(crawler: Crawler, crawl: str, run: str, *, new: bool) -> None:
+def run_begins(crawler: Crawler, crawl: str, run: Run, *, new: bool) -> None:
     """Have each local feed with `overwrite` emptied once in a run: when the first worker opens it.
 
     Later workers append: what it holds was acknowledged and will not be scraped again.
 
     Args:
-        run: its name; no other run of any crawl has the same.
         new: no worker has scraped anything in it yet.
     """
     _runs[crawler] = _RunOfFeeds(crawl, run, new)
@@ -72,7 +69,7 @@ def write_parts(folders: Mapping[str, str], run: Run, worker: int) -> None:
 
 
 def _note_run(sender: Crawler, crawl: str, epoch: str, run: int, new: bool) -> None:
-    run_begins(sender, crawl, f"{epoch}.{run}", new=new)
+    run_begins(sender, crawl, Run(epoch, run), new=new)
 
 
 def _part_of(crawler: Crawler, feed_options: Any) -> Path | None:
@@ -91,15 +88,6 @@ def _part_of(crawler: Crawler, feed_options: Any) -> Path | None:
         if options is feed_options and uri in _parts.folders:
             return part_path(Path(_parts.folders[uri]), *_parts.run, _parts.worker)
     return None
-
-
-def _runs_in(mark: IO[str]) -> dict[str, str]:
-    mark.seek(0)
-    with suppress(ValueError):
-        found = json.loads(mark.read())
-        if isinstance(found, dict):
-            return found
-    return {}
 
 
 _WITH_BEGINNING = ("json", "csv", "xml")
@@ -140,31 +128,23 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         """Empty the file, as `overwrite` requires, unless a worker may have written to it in this run.
 
         Now, not with the first item: until then others may have written theirs, or, if this worker is killed
-        before, the next would find the items of an older run. The file beside it records for which run of
-        each crawl it was emptied last; only the holder of its lock reads it.
+        before, the next would find the items of an older run.
         """
         path = Path(self.path)
         if path.exists() and not path.is_file():  # a pipe, a terminal
             return
         self.write_mode = "ab"
-        mark, noted = path.with_name(f".{path.name}.run"), ""
+        held = known = False
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
-                # Not through a link that others have created; not readable, so that they cannot lock it.
-                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-                file = stack.enter_context(open(os.open(mark, flags, 0o600), "r+"))
-                lock_alone(file.fileno(), LONGEST_LOCK_S)
-                runs = _runs_in(file)
-                noted = runs.get(run.crawl, "")
-                file.seek(0)
-                file.truncate(0)
+                record = stack.enter_context(PartsFolder(path).record())
+                held = record.holds(run.run)
                 # Before the file is emptied: otherwise the next worker would empty it again.
-                file.write(json.dumps(runs | {run.crawl: run.name}))
-                file.flush()
-            except OSError as error:
-                logger.warning("%s cannot be written (%s): the run of %s is not recorded", mark, error, path)
-            if noted != run.name and (noted or run.new):
+                known = record.note(run.crawl, run.run)
+            except (OSError, CrewError) as error:
+                logger.warning("The run that %s holds is not recorded: %s", path, error)
+            if not held and (known or run.new):
                 with suppress(FileNotFoundError):
                     os.truncate(path, 0)
             elif path.exists() and path.stat().st_size:
