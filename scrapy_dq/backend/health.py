@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,14 @@ def scripts(refused: str, cached: bool) -> Finding:
     return Finding(
         "scripts", OK, "run; " + ("the exchange is cached" if cached else "the exchange is not cached yet")
     )
+
+
+def start_keys(names: Sequence[str], refused: Sequence[str]) -> Finding:
+    """Judge the rights on the start keys of a spider; *refused*: those that Redis denies this user."""
+    if refused:
+        rules = " ".join(f"~{name}" for name in refused)
+        return Finding("start keys", BAD, f"Redis denies this user access to them. Add {rules} to its ACL")
+    return Finding("start keys", OK, f"accessible: {', '.join(names)}")
 
 
 def signing(host: str) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -47,12 +48,15 @@ class Doctor(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.backend.health import BAD, OK
         from scrapy_dq.commands.output.display import print_json, print_table
+        from scrapy_dq.start_urls.keys import start_keys_of
 
         audits = options.audit or options.repair
         if audits and not (options.spider or options.crawl):
             raise WrongUsage("--audit, --repair: name a spider, or a crawl with --crawl")
-        with looking.opened(looking.config_named(settings, options)) as place:
-            findings = examine(place)
+        config, spider = looking.spider_named(settings, options)
+        start_keys = start_keys_of(spider, config) if spider else None
+        with looking.opened(config) as place:
+            findings = examine(place, start_keys.keys if start_keys else ())
             scripts_run = all(finding.level == OK for finding in findings if finding.what == "scripts")
             if audits and scripts_run:
                 findings += examine_crawl(place, options)
@@ -99,10 +103,10 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
     return [health.Finding("crawl", level, text)]
 
 
-def examine(place: looking.Place) -> list[Finding]:
+def examine(place: looking.Place, start_keys: Sequence[str]) -> list[Finding]:
     """Return the findings, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
-    from scrapy_dq.frontier.admin.backlog import info_of, refused_scripts
+    from scrapy_dq.frontier.admin.backlog import info_of, refused_keys, refused_scripts
 
     info = info_of(place.client)
     if info is None:
@@ -127,4 +131,6 @@ def examine(place: looking.Place) -> list[Finding]:
     findings.append(
         health.scripts(*refused_scripts(place.client, place.config.order, place.config.seen_kind))
     )
+    if start_keys and findings[-1].level == health.OK:
+        findings.append(health.start_keys(start_keys, refused_keys(place.client, start_keys)))
     return findings

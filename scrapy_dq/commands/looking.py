@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
@@ -15,6 +15,9 @@ from scrapy.utils.conf import arglist_to_dict
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.settings import Config
+
+if TYPE_CHECKING:
+    from scrapy import Spider
 
 MOST = 1000
 """Maximum number of entries that a command shows."""
@@ -144,6 +147,11 @@ def opened(config: Config) -> Iterator[Place]:
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
     """Return the Config of the named spider; without one, that of the project, for the crawl `--crawl`."""
+    return spider_named(settings, options)[0]
+
+
+def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Spider | None]:
+    """Like `config_named`; also return the spider itself."""
     from scrapy_dq.commands.input.crawlers import prepared_crawler, project_settings
     from scrapy_dq.factory import config_of
 
@@ -152,7 +160,8 @@ def config_named(settings: Settings, options: argparse.Namespace) -> Config:
     # It may depend on environment variables that only workers have, and only workers need it.
     settings.set("DQ_RUN_NAME", "", "cmdline")
     if options.spider:
-        return config_of(prepared_crawler(settings, options.spider, spider_args))
+        crawler = prepared_crawler(settings, options.spider, spider_args)
+        return config_of(crawler), crawler.spider
     if not options.crawl:
         settings.set("DQ_CRAWL", "-", "cmdline")  # Redis alone is looked at
-    return Config.read(project_settings(settings), {})
+    return Config.read(project_settings(settings), {}), None

@@ -120,7 +120,10 @@ class Frontier:
         self._seen = seen
         self.client = client
         self._keys = (keys.meta(crawl),)
-        self._exchange_keys = (*self._keys, *(start_keys.keys if start_keys else ()))
+        self._start_keys = start_keys.keys if start_keys else ()
+        self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
+        """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
+        otherwise the worker would wait for ever."""
         self._scripts = {name: Script(name, order, seen) for name in (*TRANSITIONS, "probe")}
         self._denied = False
         """Redis has refused a command: all commands are probed before the next script."""
@@ -417,7 +420,7 @@ class Frontier:
             each.encode("utf-8", "surrogateescape") if isinstance(each, str) else each for each in args
         )
         try:
-            keys_of = self._exchange_keys if transition == "exchange" else self._keys
+            keys_of = self._keys_of.get(transition, self._keys)
             if self._denied:
                 refuse(await self._scripts["probe"].call(self.client, self._keys))
                 self._denied = False
@@ -425,7 +428,7 @@ class Frontier:
         except (RedisError, OSError, TimeoutError) as error:
             if denies(error):
                 self._denied = True
-                raise FrontierRefused(denied(describe(error))) from error
+                raise FrontierRefused(denied(describe(error), self._start_keys)) from error
             raise FrontierUnavailable(explain(error)) from error
         refuse(reply)
         return reply

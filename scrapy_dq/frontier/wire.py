@@ -237,11 +237,12 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
 _RIGHTS = "+@connection +@read +@write -@dangerous -@scripting +eval +evalsha +script|exists +time +info"
 
 
-def denied(words: str) -> str:
+def denied(words: str, start_keys: Sequence[str] = ()) -> str:
     """Return the message for a Redis that denies its user something; *words*: Redis's own message."""
+    patterns = " ".join(f"~{each}" for each in (f"{keys.PREFIX}*", *start_keys))
     return (
         f"Redis denies access: {words}. The user in REDIS_URL needs what docs/settings.md lists, for "
-        f"example: ACL SETUSER name ~{keys.PREFIX}* {_RIGHTS}"
+        f"example: ACL SETUSER name {patterns} {_RIGHTS}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,19 @@ import pytest
 from scrapy_dq.backend import health
 from scrapy_dq.commands.subcommand import WrongUsage
 from support.live_frontier import HandWorker, LiveFrontier, puts
+from support.project import Project
 from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq
 
 Dq = Callable[[str], Any]
+FED = """\
+from scrapy_dq import RedisSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(RedisSpider):
+    name = SPIDER_NAME
+    redis_key = ["yes", "no"]
+"""
 
 
 def levels(found: Any) -> dict[str, str]:
@@ -59,6 +70,21 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: Callable[..., Re
     assert levels(found)["INFO"] == "warn"
     assert dq.status == 1
     client.close()
+
+
+def test_a_user_who_may_not_use_a_start_key(
+    make_project: Callable[..., Project], start_redis: Callable[..., RedisServer]
+) -> None:
+    """Its spider would be fed nothing. With all rights all is ok."""
+    server = start_redis(appendonly=True)
+    url = server.url.replace("redis://", "redis://poor:pw@")
+    project = make_project([], redis_url=url, spider=FED)
+    for rights, status, text in (("~yes", 1, "bad start keys .* Add ~no to its ACL"), ("~no", 0, "yes, no")):
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~dq:*", "+@all", rights)
+        done = run_dq(project, "doctor", project.name)
+        assert re.search(text, " ".join(done.stdout.split())), done.stdout + done.stderr
+        assert done.returncode == status
 
 
 HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}

@@ -21,6 +21,7 @@ from scrapy_dq.frontier.model import Admission, Order
 from scrapy_dq.frontier.wire import pack_moves
 from support import stored
 from support.live_frontier import put
+from support.project import SPIDER as SPIDER_MODULE
 from support.project import Project
 from support.redis_server import KINDS, Kind, RedisServer, find_binary, found_kinds
 from support.waiting import free_port
@@ -99,6 +100,16 @@ class Stage:
         return keys.prefix(self.crawl) + name
 
 
+FED = """\
+from scrapy_dq import RedisSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(RedisSpider):
+    name = SPIDER_NAME
+    redis_key = ["yes", "no"]
+"""
+
+
 class Case(NamedTuple):
     """One way in which a crawl cannot be opened."""
 
@@ -108,6 +119,7 @@ class Case(NamedTuple):
     """What the first ERROR line holds, besides where Redis is."""
     settings: Mapping[str, Any] = {}
     names_redis: bool = True
+    spider: str = SPIDER_MODULE
 
 
 def unreachable(stage: Stage) -> str:
@@ -194,6 +206,10 @@ for _kind in KINDS:
     if find_binary(_kind):
         _rights = ("denies access", "ACL SETUSER", "docs/settings.md")
         CASES[f"no EVALSHA, {_kind}"] = Case(without_rights(_kind, "~*", "+@all", "-evalsha"), _rights)
+        # The other start key may be used.
+        CASES[f"a start key, {_kind}"] = Case(
+            without_rights(_kind, "~dq:*", "~yes", "+@all"), (*_rights, "~dq:* ~yes ~no "), spider=FED
+        )
         CASES[f"none of our keys, {_kind}"] = Case(without_rights(_kind, "~other:*", "+@all"), _rights)
 
 
@@ -235,7 +251,8 @@ def refused(
         servers = {kind: stack.enter_context(RedisServer(kind)) for kind in KINDS if find_binary(kind)}
 
         def run(name: str) -> Refused:
-            project = Project(folder / re.sub(r"\W+", "-", name), [])
+            spider = cases[name].spider if name in cases else SPIDER_MODULE
+            project = Project(folder / re.sub(r"\W+", "-", name), [], spider=spider)
             stack.callback(project.close)
             if name == "control":
                 module = project.folder / "tree_project" / "settings.py"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import describe
+from scrapy_dq.frontier.errors import denies, describe
 from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import refused_commands
@@ -170,6 +171,23 @@ def refused_scripts(client: Any, order: Order, seen: Seen) -> tuple[str, bool]:
     except ResponseError as error:
         return describe(error), False
     return refused, bool(cached)
+
+
+def refused_keys(client: Any, names: Iterable[str]) -> list[str]:
+    """Return those keys that no script of this user gets, if its scripts run at all; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    refused = []
+    for name in names:
+        try:
+            client.eval("return 1", 1, name)
+        except ResponseError as error:
+            if not denies(error):
+                raise
+            refused.append(name)
+    return refused
 
 
 def _text(name: bytes) -> str:
