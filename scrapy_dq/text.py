@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+CREW_SHOWS = "dq_crew_shows"
+"""The attribute of a log record that `scrapy dq crawl` shows although it is only a warning."""
+
 
 def printable(text: str, limit: int = 500) -> str:
     """Return *text* in one line of at most *limit* characters, with ? for what cannot be printed."""

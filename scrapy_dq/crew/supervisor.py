@@ -65,6 +65,8 @@ class Supervisor:
         self._grace_s = grace_s
         self._view = view
         self._say: Callable[[str], None] = view.say
+        self._warnings = set[str]()
+        """Those shown."""
         self._start_failed = False
         """A worker could not start, and the end of its log was shown."""
         self._forwarded = 0
@@ -132,6 +134,9 @@ class Supervisor:
         status = process.status
         for error in process.read():
             self._say(f"{slot.name}: {error}")
+        for warning in process.warnings - self._warnings:  # all workers have the same
+            self._say(f"Warning: {warning}")
+        self._warnings |= process.warnings
         self.run = self.run or process.run
         self.took_part |= process.run is not None and not process.over
         if status is not None:

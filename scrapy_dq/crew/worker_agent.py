@@ -20,7 +20,7 @@ from scrapy_dq.crew.feeds.storage import write_parts
 from scrapy_dq.crew.handshake import Handshake
 from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import printable
+from scrapy_dq.text import CREW_SHOWS, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -63,7 +63,7 @@ class WorkerAgent:
     def enter(self, grace_s: float) -> None:
         """Start to watch the parent and to send reports; on the event loop."""
         self._grace_s = grace_s
-        self._relay = _ErrorRelay(self._handshake.reports)
+        self._relay = _Relay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
@@ -110,16 +110,23 @@ class WorkerAgent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _ErrorRelay(logging.Handler):
-    """Sends the first line of each error, with the exception, to the parent; at most 5 per second."""
+class _Relay(logging.Handler):
+    """Sends the first line of each error, with the exception, to the parent; at most 5 per second.
+
+    And those warnings that concern the whole crew.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__(logging.WARNING)
         self._descriptor = descriptor
         self._since = 0.0
         self._sent = 0
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.ERROR:
+            if getattr(record, CREW_SHOWS, False):
+                ipc.send(self._descriptor, {"warning": _first_line(record.getMessage())})
+            return
         now = time.monotonic()
         if now >= self._since + 1:
             self._since, self._sent = now, 0

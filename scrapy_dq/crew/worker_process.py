@@ -34,6 +34,7 @@ class WorkerProcess:
         self, number: int, command: Sequence[str], log: Path, lifeline: int, parts: Mapping[str, str]
     ) -> None:
         self.pages = self.items = self.errors = self.done = 0
+        self.warnings = set[str]()
         self.run: Run | None = None
         self.over = False
         self.joined_at = math.inf
@@ -71,6 +72,9 @@ class WorkerProcess:
         for report in self._reader.read():
             if "error" in report:
                 errors.append(str(report["error"]))
+                continue
+            if "warning" in report:
+                self.warnings.add(str(report["warning"]))
                 continue
             self.pages, self.items, self.errors = report["pages"], report["items"], report["errors"]
             self.done = report["done"]

@@ -30,7 +30,7 @@ from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import printable
+from scrapy_dq.text import CREW_SHOWS, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -95,7 +95,9 @@ class Intake:
         self._logins = Logins(crawler)
         self._fed_puts: list[Put] = []
         self._refused_fed = ""
-        self._warned_unencodable = self._warned_dead = self._warned_over = False
+        self._warned_dead = self._warned_over = False
+        self._warned_unencodable = set[bool]()
+        """Of which kinds of requests a warning was logged; True: start requests."""
 
     def store(self, request: Request) -> bool:
         """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
@@ -267,16 +269,20 @@ class Intake:
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)
-        if not self._warned_unencodable or self._debug:
-            self._warned_unencodable = True
+        start = bool(request.meta.get("is_start_request"))
+        if start not in self._warned_unencodable or self._debug:
+            self._warned_unencodable.add(start)
             more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
-                "%s cannot be stored (%s): it stays in this worker and is not shared. %s%s counts them",
-                printable(str(request)),
+                "%s cannot be stored (%s): %s. %s%s counts them",
+                printable(str(request), 100 if start else 500),  # a crew's screen shows 300 characters
                 error,
+                "each worker crawls this start request" if start
+                else "it stays in this worker and is not shared",
                 more,
                 stats.UNENCODABLE,
-            )
+                extra={CREW_SHOWS: start},
+            )  # fmt: skip
 
     def _warn_over(self, request: Request) -> None:
         if not self._warned_over:

@@ -431,6 +431,28 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
     assert re.search(r"^ +all +.* 2 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
 
 
+def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: Callable[..., Scene]) -> None:
+    """It cannot be stored. A later request of a worker that cannot be stored either is in its log alone."""
+    spider = (
+        "import scrapy\nfrom support.tree_spider import TreeSpider\n"
+        "from tree_project.settings import SPIDER_NAME, START_URLS\n\n\n"
+        "class Lambda(TreeSpider):\n    name = SPIDER_NAME\n\n    async def start(self):\n"
+        "        yield scrapy.Request(START_URLS[0], lambda response: self.then(response))\n\n"
+        "    def then(self, response):\n"
+        "        yield scrapy.Request(response.url + '?2', lambda response: None)\n"
+    )
+    here = scene(pages=1)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
+    crew = here.crew("-w", "2", "--logfile", "crawl.log")
+    assert crew.wait() == 0
+    assert here.site.hits()["/p/0"] == 2
+    assert re.findall(r"^Warning: .*: (.*)\. No more", crew.err, re.M) == [
+        "each worker crawls this start request"
+    ]
+    logs = [here.project.folder / f"crawl-{number}.log" for number in (1, 2)]
+    assert all("/p/0?2> cannot be stored" in log.read_text() for log in logs)
+
+
 def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
     """Once when it is paused, once when it was so at the start, and how it goes on."""
     here = scene(pages=40, latency_s=0.1)

@@ -26,7 +26,7 @@ from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.stop_signals import SIGNALS, StopSignals
 from scrapy_dq.crew.supervisor import Supervisor
-from scrapy_dq.crew.worker_agent import WorkerAgent, _ErrorRelay
+from scrapy_dq.crew.worker_agent import WorkerAgent, _Relay
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -152,7 +152,7 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
     """The log has them all."""
     monkeypatch.setattr(worker_agent, "time", SimpleNamespace(monotonic=lambda: 100.0))
     ours, theirs = os.pipe()
-    relay, reader = _ErrorRelay(theirs), ipc.Reader(ours)
+    relay, reader = _Relay(theirs), ipc.Reader(ours)
     for number in range(20):
         relay.handle(logging.makeLogRecord({"msg": f"error {number}", "levelno": logging.ERROR}))
     os.close(theirs)

@@ -69,7 +69,7 @@ def test_a_hold_is_logged_once_and_its_end_wakes_the_engine(
     assert session.settlement.wake.call_count == 2  # type: ignore[attr-defined]
 
 
-# What start() yields cannot be stored: it stays in this worker.
+# What start() yields cannot be stored: each worker crawls it.
 LOCAL = """\
 import scrapy
 from support.tree_spider import TreeSpider
@@ -95,7 +95,7 @@ def test_what_is_local_waits_for_the_end_of_a_pause_too(
         steer(client, project.name, Word.PAUSE)
         worker = project.start_worker()
         worker.wait_for_log("paused; no requests are sent")
-        worker.wait_for_log("stays in this worker")
+        worker.wait_for_log("each worker crawls this start request")
         time.sleep(0.7)
         assert project.count("done") == {}
         first.leave()
