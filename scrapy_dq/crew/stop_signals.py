@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import signal
 
@@ -22,6 +23,8 @@ class StopSignals:
         """
         for number in SIGNALS:
             signal.signal(number, self._count)
+        # After this, Python itself would replace handlers that are functions by the default action.
+        atexit.register(_ignore)
 
     def _count(self, number: int, frame: object) -> None:
         # A closing terminal or session may send SIGHUP twice, or after SIGTERM: this is not a second request.
@@ -30,3 +33,8 @@ class StopSignals:
         if self.count > self.most:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+
+
+def _ignore() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

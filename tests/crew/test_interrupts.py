@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,18 @@ def test_ctrl_c_in_the_first_moments_is_a_line(scene: Callable[..., Scene], modu
     assert crew.wait(10) != 0
     # (Scrapy 2.13 loads the spiders before the subcommand has begun.)
     assert crew.err.splitlines() in ([says], ["scrapy dq: interrupted"])
+
+
+def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
+    """Not even after Python has replaced the handlers that are functions: modules are destroyed later."""
+    program = (
+        "import os, signal\nfrom scrapy_dq.crew.stop_signals import SIGNALS, StopSignals\n\n\n"
+        "class Last:\n    def __del__(self, signals=SIGNALS, kill=os.kill, pid=os.getpid(), say=os.write):\n"
+        "        for number in signals:\n            kill(pid, number)\n        say(1, b'reached')\n\n\n"
+        "last = Last()\nStopSignals().listen()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"reached", b"")
 
 
 def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene]) -> None:
