@@ -324,7 +324,7 @@ def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:
             raise ValueError("a literal % is written %%")
         return template % names
     except KeyError as error:
-        allowed = ", ".join(f"%({name})s" for name in sorted(names))
+        allowed = ", ".join(f"%({name})s" for name in sorted(names) if name[0] != "_")
         raise ConfigError(
             f"{setting.name} = {template!r}: there is no {error.args[0]!r} here; use {allowed}"
         ) from None

@@ -44,7 +44,9 @@ class Setting:
     """What it is for, in one line of Markdown."""
 
     def wrong(self, value: Any, expected: str) -> ConfigError:
-        secret = self.name.endswith(_MAY_HOLD_A_PASSWORD) and not isinstance(value, int)
+        # A port of a command line is text.
+        number = isinstance(value, int) or (self.parse is integer and str(value).isdigit())
+        secret = self.name.endswith(_MAY_HOLD_A_PASSWORD) and not number
         shown = " (not shown here)" if secret else f" = {value!r}"
         return ConfigError(f"{self.name}{shown}: expected {expected}")
 

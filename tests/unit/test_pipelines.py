@@ -45,6 +45,7 @@ def opened(pipeline: RedisPipeline) -> RedisPipeline:
         ({"DQ_ITEMS_TYPE": "set"}, "DQ_ITEMS_TYPE = 'set'"),
         ({"DQ_SHUTDOWN_GRACE": -1}, "DQ_SHUTDOWN_GRACE = -1"),
         ({"REDIS_PORT": "many"}, "REDIS_PORT (not shown here)"),
+        ({"REDIS_PORT": "99999"}, "REDIS_PORT = '99999'"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(

@@ -714,3 +714,10 @@ def test_the_docs_list_the_meta_keys() -> None:
         "dq_start",
         "dq_seeded",
     ]
+
+
+def test_a_name_that_a_spider_keeps_for_itself_is_not_proposed() -> None:
+    """Only those that a user may have meant."""
+    names = {"spider": "books", "_follow_links": "True"}
+    with pytest.raises(ConfigError, match=r"there is no 'foo' here; use %\(spider\)s$"):
+        Config.read(Settings({"DQ_CRAWL": "%(foo)s"}), names)
