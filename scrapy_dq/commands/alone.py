@@ -35,5 +35,5 @@ async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
     own = own_identity()
     unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
     if unsure:
-        names = printable(", ".join(unsure[:5]))
-        print(f"Watching for up to {ttl_s:g} s whether {names} is alive", file=sys.stderr)
+        names, be = printable(", ".join(unsure[:5])), "is" if len(unsure) == 1 else "are"
+        print(f"Watching for up to {ttl_s:g} s whether {names} {be} alive", file=sys.stderr)

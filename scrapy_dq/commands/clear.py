@@ -104,7 +104,7 @@ SWEEP_S = 60.0
 
 
 def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:
-    more = f" (and {others:,} more are registered)" if others > 0 else ""
+    more = f" (and {others:,} more {'is' if others == 1 else 'are'} registered)" if others > 0 else ""
     named = options.spider or f"--crawl {crawl}"
     return (
         f"worker {worker_id} of crawl {crawl!r} is alive{more}: nothing was deleted. `scrapy dq stop "

@@ -10,7 +10,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.output.progress import COUNTS, read_status
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 
 INTERVAL_S = 1.0
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0
@@ -39,7 +39,7 @@ class Status(Subcommand):
             help="repeat: a live view in a terminal, elsewhere one line (with --json: one object) each time",
         )  # fmt: skip
         parser.add_argument(
-            "--every", type=_seconds, default=INTERVAL_S, metavar="SECONDS",
+            "--every", type=_seconds, metavar="SECONDS",
             help=f"with --watch: time between two updates (default: {INTERVAL_S:g})",
         )  # fmt: skip
 
@@ -47,6 +47,8 @@ class Status(Subcommand):
         from scrapy_dq.commands.output.display import print_json
         from scrapy_dq.commands.output.status_text import print_status
 
+        if options.every and not options.watch:
+            raise WrongUsage("--every: only with --watch")
         if options.watch:
             return self._watch(settings, options)
         if not (options.spider or options.crawl):
@@ -62,7 +64,7 @@ class Status(Subcommand):
         from scrapy_dq.commands.watching import output, watch
 
         with looking.place_of(settings, options) as place:
-            watch(place, options.every, output(as_json=options.json))
+            watch(place, options.every or INTERVAL_S, output(as_json=options.json))
         return DONE
 
 

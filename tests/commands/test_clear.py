@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import threading
 import time
@@ -111,6 +112,16 @@ def test_a_worker_that_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, w
     assert time.monotonic() - began >= 1
     assert (found["deleted"]["waiting"], found["deleted"]["in_flight"]) == (1, 1)
     assert live.dump() == {}
+
+
+def test_several_workers_are_named_in_the_plural(
+    dq: Any, live: LiveFrontier, worker: HandWorker, beaten: HandWorker
+) -> None:
+    """And one more in the singular."""
+    live.call("join", "silent", {}, "epoch", IDENTITY)
+    with pytest.raises(FrontierRefused, match=r"is alive \(and 1 more is registered\)"):
+        dq.text("clear", "--yes", **TTL)
+    assert re.search("whether (worker, silent|silent, worker) are alive", dq.said[0])
 
 
 def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
