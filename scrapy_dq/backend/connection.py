@@ -16,14 +16,21 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    InvalidResponse,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from scrapy_dq.backend import health
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable, describe, explain
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
 
 logger = logging.getLogger(__name__)
@@ -234,6 +241,8 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
         index = "DB index" in str(error)
         hint = ". The database is the number at the end of REDIS_URL, or REDIS_DB" if index else ""
         return FrontierRefused(f"Redis at {target} refuses commands: {error}{hint}")
+    if isinstance(error, InvalidResponse):
+        return FrontierRefused(f"what answers at {target} is no Redis ({describe(error)}). Correct REDIS_URL")
     return FrontierRefused(
         f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or remove "
         f"REDIS_URL and REDIS_HOST to use the embedded Redis"
@@ -256,8 +265,13 @@ def client_for_commands(config: Config, data_dir: Path) -> Iterator[tuple[redis.
                 client.ping()
             except (RedisError, OSError, TimeoutError) as error:
                 raise refusal(error, connection.target) from error
-            with as_unavailable(connection.target):
-                yield client, connection.target
+            try:
+                with as_unavailable(connection.target):
+                    yield client, connection.target
+            except FrontierUnavailable as error:
+                if error.__cause__ is not None and denies(error.__cause__):
+                    raise FrontierRefused(denied(describe(error.__cause__))) from error
+                raise
     finally:
         asyncio.run(connection.close())
 

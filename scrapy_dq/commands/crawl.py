@@ -37,6 +37,7 @@ class Crawl(Subcommand):
     name = "crawl"
     arguments = "<spider>"
     own_status = True
+    needs_project = True
     summary = "crawl with several workers on this machine"
     description = (
         "Crawls with N worker processes, shows the progress, restarts workers that die, and joins their "
@@ -84,6 +85,7 @@ class Crawl(Subcommand):
             raise CommandError(str(error)) from error
 
     def _run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.input.again import named
         from scrapy_dq.commands.input.crawlers import prepared_crawler
         from scrapy_dq.commands.output.crawl_summary import Summary
         from scrapy_dq.commands.output.crawl_view import CrawlView, workers
@@ -105,7 +107,7 @@ class Crawl(Subcommand):
         _need_our_scheduler(crawler, config)
         codec_of(config, crawler)
         with ExitStack() as stack:
-            view = CrawlView(config.crawl, options.spider)
+            view = CrawlView(config.crawl, named(config.crawl, options))
             feeds = [Joining(feed, config.crawl, view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
                 stack.enter_context(feed.held())

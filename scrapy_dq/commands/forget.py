@@ -16,6 +16,7 @@ class Forget(Subcommand):
     """Removes fingerprints from what a crawl has seen."""
 
     name = "forget"
+    needs_project = True
     arguments = "<spider> [<URL> ...]"
     words = "urls"
     summary = "remove requests from what was seen"

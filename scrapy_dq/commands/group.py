@@ -111,10 +111,11 @@ class Command(ScrapyCommand):
         # Scrapy checks `requires_project` of its own commands only. Source: scrapy/cmdline.py
         if not inside_project() and not opts.crawl:
             self.exitcode = FAILED
+            other = "; or name the crawl with --crawl, and its Redis with -s REDIS_URL=..."
             _say(
                 subcommand,
-                "no Scrapy project here: run this in the folder that has scrapy.cfg; or name the crawl with "
-                "--crawl, and its Redis with -s REDIS_URL=...",
+                "no Scrapy project here: run this in the folder that has scrapy.cfg"
+                + ("" if subcommand.needs_project else other),
             )
             return
         with lasting_streams() as errors:

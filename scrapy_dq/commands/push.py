@@ -24,6 +24,7 @@ class Push(Subcommand):
     """Puts requests as a worker would: what was seen is not crawled again."""
 
     name = "push"
+    needs_project = True
     arguments = "<spider> [<URL> ...]"
     words = "urls"
     summary = "put requests into a crawl"

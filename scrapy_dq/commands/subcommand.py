@@ -38,6 +38,9 @@ class Subcommand(ABC):
     own_status: ClassVar[bool] = False
     """Whether its exit status ignores that its output could not be printed."""
 
+    needs_project: ClassVar[bool] = False
+    """Whether it needs a spider, so that `--crawl` is not enough."""
+
     @abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add its options, in addition to those of Scrapy and `--crawl`."""

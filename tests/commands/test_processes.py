@@ -174,11 +174,10 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
-        line = (
-            f"scrapy dq {command[0]}: no Scrapy project here: run this in the folder that has scrapy.cfg; or"
-        )
+        other = "" if command[0] in ("crawl", "push", "forget") else "; or name the crawl with --crawl"
+        line = f"scrapy dq {command[0]}: no Scrapy project here: run this in the folder that has scrapy.cfg"
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
-        assert done.stderr.startswith(line)
+        assert done.stderr.startswith(line + (other or "\n"))
     assert sorted(project.folder.rglob("*")) == before
     named = subprocess.run(
         project.command("dq", "status"), cwd=project.folder, capture_output=True, text=True, timeout=120,

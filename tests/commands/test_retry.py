@@ -12,8 +12,9 @@ from commands.test_failures import end_badly
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import retry
-from scrapy_dq.frontier.model import Fail, Status
+from scrapy_dq.frontier.model import Fail, FrontierRefused, Status
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put
+from support.redis_server import RedisServer
 from support.stored_requests import stored
 
 
@@ -58,6 +59,21 @@ def test_all_says_how_many_and_asks(
     assert counts(live) == (6, 0, 0)
     assert "Nothing to retry." in dq.text("retry", "--all", "--failed")
     assert dq.status == 0
+
+
+def test_a_user_who_only_looks_is_told_which_rights_are_missing(
+    dq_at: Any, live: LiveFrontier, worker: HandWorker, server: RedisServer
+) -> None:
+    """Not only that a script has failed."""
+    end_badly(worker, 2)
+    rights = ["~dq:*", "+@connection", "+@read", "-@dangerous", "+eval", "+evalsha", "+time", "+info"]
+    live.redis.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *rights)
+    try:
+        dq = dq_at(f"redis://observer:pw@127.0.0.1:{server.port}/0")
+        with pytest.raises(FrontierRefused, match=r"denies access: .*ACL SETUSER name ~dq:\* "):
+            dq.text("retry", "--all", "--yes", "--crawl", live.crawl)
+    finally:
+        live.redis.execute_command("ACL", "DELUSER", "observer")
 
 
 def test_all_says_that_not_all_that_failed_are_kept(dq: Any, worker: HandWorker) -> None:

@@ -248,11 +248,11 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scen
     here = scene(pages=13)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILS)
     words = ("-w", "1", "-O", "items.jsonl")
-    first = here.crew(*words)
+    first = here.crew(*words, "-a", "a=b", "-s", "DQ_KEEP_FAILED=99")
     assert first.wait() == 0
     assert paths_of(here.feed) == {"/p/0": 1}
     (failed,) = (line for line in first.out.splitlines() if "failed for good" in line)
-    name = here.project.name
+    name = f"{here.project.name} -a a=b -s DQ_KEEP_FAILED=99"
     assert re.fullmatch(rf"\d+ requests? .*: scrapy dq failed {name}, scrapy dq retry {name} --all", failed)
     assert os.listdir(here.project.folder / ".scrapy") == ["dq"]
     assert (here.project.folder / ".scrapy" / "dq").stat().st_mode & 0o777 == 0o700

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,6 +241,26 @@ def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
         open_and_close(connection_to("redis://127.0.0.1:9"))
     for way in ("REDIS_URL", "REDIS_HOST", "embedded"):
         assert way in str(refusal.value)
+
+
+def test_a_server_that_is_no_redis_is_refused_as_such() -> None:
+    """One of HTTP, say: to start it would not help."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client:
+                    client.recv(4096)
+                    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(FrontierRefused, match=r"is no Redis .*Correct REDIS_URL"):
+            open_and_close(connection_to(f"redis://127.0.0.1:{server.getsockname()[1]}"))
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_database_that_does_not_exist_is_refused_with_where_it_is_set(redis_server: RedisServer) -> None:

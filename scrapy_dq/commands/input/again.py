@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -19,9 +20,12 @@ _HARMLESS = (
 _LOGIN = re.compile(r"//[^/\s]*@")
 
 
-def named(crawl: str, spider: str) -> str:
-    """Return the words that name a crawl to other commands."""
-    return shlex.quote(spider) if spider == crawl else f"--crawl {shlex.quote(crawl)}"
+def named(crawl: str, options: argparse.Namespace) -> str:
+    """Return the words that name a crawl, and its Redis, to other commands."""
+    words = [shlex.quote(options.spider), *repeated("-a", options.spargs)]
+    if options.spider != crawl:
+        words = [f"--crawl {shlex.quote(crawl)}"]
+    return " ".join([*words, *repeated("-s", options.set)])
 
 
 def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Summary:
         self._target = target
         self._joined = joined
         self._unjoined = unjoined
-        self._named = named(crawl, options.spider)
+        self._named = named(crawl, options)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
 
     def print_json(self) -> None:

@@ -14,7 +14,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scrapy_dq.commands.input.again import named
 from scrapy_dq.commands.output.echo import without_control_echo
 from scrapy_dq.frontier.model import Hold
 from scrapy_dq.text import printable
@@ -31,9 +30,10 @@ LINES_A_SECOND = 10
 class CrawlView:
     """Shows a crew on standard error. If the terminal is closed, the crawl continues."""
 
-    def __init__(self, crawl: str, spider: str = "") -> None:
+    def __init__(self, crawl: str, named: str = "") -> None:
+        """*named*: the words that name the crawl to other commands."""
         self._crawl = crawl
-        self._named = named(crawl, spider)
+        self._named = named
         self._hold = Hold.NONE
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
         self._live: Live | None = None
