@@ -7,17 +7,20 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-# Names of settings and spider arguments with secrets; and values with a password, or with a user in a URL.
-_NAMED = (
-    r"(?:PASS(?:W|PHRASE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE(?!S_))"
+from scrapy_dq.text import has_login, without_login
+
+# Words in the names of settings, arguments, headers and fields of JSON or of a query that hold secrets.
+_SECRET = (
+    r"(?:PASS(?:W|PHRASE|CODE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))"
+    r"|COOKIE(?!S_))"
 )
-_SECRET = re.compile(
-    rf"([^=]*{_NAMED}[^=]*|[^=]*(?==.*(?://[^/\s]*@|password)))=.*", re.DOTALL | re.IGNORECASE
-)
+_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+_NAMED_INSIDE = re.compile(rf"{_SECRET}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
 _HARMLESS = (
     "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
 )  # fmt: skip
-_LOGIN = re.compile(r"//[^/\s]*@")
+# Settings with the address of a server: none is followed by an @, as that of a page may be.
+_SERVER = re.compile(r"[A-Z0-9_]*(?:URL|URI|DSN)")
 
 
 def named(crawl: str, options: argparse.Namespace) -> str:
@@ -30,9 +33,18 @@ def named(crawl: str, options: argparse.Namespace) -> str:
 
 def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
     """Yield *flag* with each of *values*, quoted for a shell."""
-    for value in values or ():
-        if flag in ("-a", "-s") and not value.startswith(_HARMLESS):
-            shown = _SECRET.sub(r"\1=...", value)
+    for given in values or ():
+        if flag in ("-a", "-s"):
+            name, equals, value = given.partition("=")
+            shown = f"{name}{equals}{'...' if _is_secret(name, value) else value}"
         else:  # the URI of a feed, say
-            shown = _LOGIN.sub("//...@", value)
+            shown = without_login(given)
         yield f"{flag} {shlex.quote(shown)}"
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if name == "REDIS_PARAMS":  # a dict of whatever a client takes
+        return True
+    if has_login(value) or ("@" in value and _SERVER.fullmatch(name)):
+        return True
+    return name not in _HARMLESS and bool(_SECRET_NAME.search(name) or _NAMED_INSIDE.search(value))
