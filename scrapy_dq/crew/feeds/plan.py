@@ -19,6 +19,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.formats import unjoinable, unreadable
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
+from scrapy_dq.text import without_login
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -133,7 +134,7 @@ def _resolved(crawler: Crawler, uri: str, options: Mapping[str, Any], worker: st
         params = change(params, spider) or params
         return _PLACEHOLDER.sub("%%", uri) % params
     except Exception as error:
-        raise CrewError(f"feed {_shown(uri)}: {type(error).__name__}: {error}") from error
+        raise CrewError(f"feed {without_login(uri)!r}: {type(error).__name__}: {error}") from error
     finally:
         spider.dq_worker = before  # type: ignore[attr-defined]
 
@@ -160,8 +161,4 @@ def _reasons(exporter: FeedExporter, uri: str, scheme: str, options: Mapping[str
 
 def _refusal(uri: str, why: str) -> str:
     way = "write it to a file" if uri.startswith("stdout:") else "put %(dq_worker)s into its name"
-    return f"feed {_shown(uri)}: {why}. Either {way}, or crawl with `scrapy crawl` alone"
-
-
-def _shown(uri: str) -> str:
-    return repr(re.sub(r"//[^/@]*@", "//...@", uri))
+    return f"feed {without_login(uri)!r}: {why}. Either {way}, or crawl with `scrapy crawl` alone"
