@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.backend.connection import arguments_error, client_arguments, enable_host_name_check
+from scrapy_dq.backend.connection import arguments_error, client_arguments, new_client
 from scrapy_dq.settings import Config, ConfigError
 
 SOCKET_TIMEOUT_S = 30.0
@@ -26,6 +26,8 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
     Args:
         redis_cls: another class than `redis.Redis`, or its dotted path.
         options: redis-py's: host, port, db, password, decode_responses, …
+    Raises:
+        ConfigError: the URL cannot be used; nothing of it is shown.
     """
     if isinstance(redis_cls, str):
         redis_cls = load_object(redis_cls)
@@ -34,9 +36,7 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
         options["retry"] = Retry(NoBackoff(), 0)
     # redis-py 8 has a default time-out of 5 s: BLPOP could not wait longer.
     options.setdefault("socket_timeout", None)
-    client: redis.Redis = cls.from_url(url, **options) if url else cls(**options)
-    if isinstance(client, redis.Redis):
-        enable_host_name_check(client)
+    client: redis.Redis = new_client(cls, url, options)
     return client
 
 

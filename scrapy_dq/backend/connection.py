@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.settings.setting import check_url, wrong_url
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
@@ -161,14 +162,13 @@ class Connection:
         try:
             url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
-            client = cls.from_url(url, **options) if url else cls(**options)
+            client = new_client(cls, url, options)
             pool = client.connection_pool
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
             # A script that the client sends twice is applied twice: only the worker may repeat.
             # Set here and not in *options*: the query of a URL would override those.
             pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
-            enable_host_name_check(client)
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except TypeError as error:
             raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
@@ -306,17 +306,36 @@ def arguments_error(url: str, error: Exception) -> ConfigError:
     """Return the error for a *url*, or if it is empty for REDIS_PARAMS, that redis-py cannot use."""
     if not url:
         return ConfigError(f"REDIS_PARAMS cannot be used: {error}")
-    # Without the text of the error: it may contain a part of the password.
-    return ConfigError(
-        "REDIS_URL cannot be used: expected redis://, rediss:// or unix://, for example "
-        "redis://user:password@host:6379/0, with special characters of the password percent-encoded"
-    )
+    return wrong_url("REDIS_URL, or url in REDIS_PARAMS")
+
+
+def new_client(cls: Any, url: str | None, options: Mapping[str, Any]) -> Any:
+    """Return a client of *cls*, by *url* if there is one.
+
+    Raises:
+        ConfigError: the URL cannot be used; nothing of it is shown.
+    """
+    if url:
+        check_url("url", url)
+        try:
+            client = cls.from_url(url, **options)
+        except ValueError:
+            raise wrong_url("url") from None
+    else:
+        client = cls(**options)
+    if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
+        enable_host_name_check(client)
+    return client
 
 
 def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
-    """Return a blocking client for *url* that decodes nothing and never retries."""
-    client: redis.Redis = redis.Redis.from_url(
-        url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
-    )
-    enable_host_name_check(client)
+    """Return a blocking client for *url* that decodes nothing and never retries.
+
+    Raises:
+        ConfigError: the URL cannot be used; nothing of it is shown.
+    """
+    options = {
+        "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)
+    }  # fmt: skip
+    client: redis.Redis = new_client(redis.Redis, url, options)
     return client

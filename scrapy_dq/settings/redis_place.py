@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scrapy_dq.settings.setting import Setting, host, integer
+from scrapy_dq.settings.setting import Setting, host, integer, socket_path, url
 
 _SOCKETS = ("url", "unix_socket_path", "path")
 _NAMES_REDIS = (*_SOCKETS, "host", "port", "db", "username", "password", "ssl")
 """Arguments that refer to a certain Redis, not to the embedded one."""
+_CHECKS = {"url": url, "host": host, **dict.fromkeys(_SOCKETS[1:], socket_path)}
+"""Of what is shown as the place of Redis: a password in it would be, too."""
 
 
 def names_redis(params: Mapping[str, Any]) -> bool:
@@ -27,14 +29,19 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any], place: Setting,
         given: the project's settings.
         values: their parsed values, by the fields of Config; changed.
         place, port: how a host and a port are checked.
+    Raises:
+        ConfigError: a place in REDIS_PARAMS is none.
     """
     params = values["redis_params"]
+    for name, check in _CHECKS.items():
+        if params.get(name):
+            check(replace(place, name=f"{name} in REDIS_PARAMS"), params[name])
     port_given = given.get("REDIS_PORT") is not None
     db_given = bool(given.get("REDIS_DB"))  # as in scrapy-redis: 0 counts as not set
-    url = values["redis_url"] or params.get("url") or ""
-    if url:
+    address = values["redis_url"] or params.get("url")
+    if address:
         # The URL itself overrides both.
-        own_port = port_given and not str(url).startswith("unix:")
+        own_port = port_given and not address.startswith("unix:")
         more = ({"port": values["redis_port"]} if own_port else {}) | (
             {"db": values["redis_db"]} if db_given else {}
         )
@@ -44,7 +51,6 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any], place: Setting,
         names_one = port_given or given.get("REDIS_DB") is not None or names_redis(params)
         if any(params.get(name) for name in _SOCKETS) or not names_one:
             return
-        named = params.get("host") or "localhost"
-        values["redis_host"] = host(replace(place, name="host in REDIS_PARAMS"), named)
+        values["redis_host"] = params.get("host") or "localhost"
     if not port_given and params.get("port"):
         values["redis_port"] = integer(replace(port, name="port in REDIS_PARAMS"), params["port"])

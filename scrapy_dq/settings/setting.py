@@ -178,11 +178,43 @@ def need_program(setting: Setting, value: str) -> None:
 
 
 def url(setting: Setting, value: Any) -> str:
-    parts = urlsplit(text(setting, value))
-    # An unescaped / ? or # in a password ends the host there: a part of it would be printed as the port.
-    if parts.scheme in ("redis", "rediss") and "@" in parts.path + parts.query + parts.fragment:
-        raise setting.wrong(value, "a URL whose user and password are percent-encoded (/ is %2F, # is %23)")
+    check_url(setting.name, text(setting, value))
     return str(value)
+
+
+def check_url(name: str, url: str) -> None:
+    """Refuse a URL of Redis from which a part of the password would be taken for something else, and shown.
+
+    An unescaped / ? or # in a password ends the host there: its beginning would be printed as the host or the
+    port, or its end as the path of a socket.
+
+    Raises:
+        ConfigError: it shows nothing of the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("redis", "rediss", "unix"):
+            parts.port  # noqa: B018  # raises if it is no number
+            # The path of a socket may have an @, if no login may have ended in it.
+            if "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix"):
+                raise ValueError
+    except ValueError:
+        raise wrong_url(name) from None
+
+
+def wrong_url(name: str) -> ConfigError:
+    """Return the error for a URL of Redis: with nothing of it, and of no other error about it."""
+    return ConfigError(
+        f"{name} (not shown here): expected redis://, rediss:// or unix://, for example "
+        f"redis://user:password@host:6379/0, with special characters of user and password percent-encoded "
+        f"(/ is %2F, # is %23, @ is %40)"
+    )
+
+
+def socket_path(setting: Setting, value: Any) -> Any:
+    if "://" in str(value):
+        raise setting.wrong(value, "the path of a unix socket; a URL belongs in REDIS_URL")
+    return value
 
 
 def choice(setting: Setting, value: Any) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.backend.clients import get_redis_from_settings
+from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
 from scrapy_dq.backend.connection import Connection, check_info, connect_url
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
@@ -190,6 +191,18 @@ def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, 
     assert "s3cr3t" not in str(refusal.value)
     assert refusal.value.__cause__ is None
     assert refusal.value.__suppress_context__
+
+
+@pytest.mark.parametrize("make", [connect_url, lambda url: get_redis(url=url)], ids=["connect", "get"])
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:s3cr3t/x@host", "redis://:s3cr3t\uff1fx@host", "http://:s3cr3t@host", "redis://host:s3cr3t"],
+)
+def test_a_url_that_a_program_cannot_use_is_not_shown(make: Callable[[str], redis.Redis], url: str) -> None:
+    """Neither by the error nor by what it was raised from."""
+    with pytest.raises(ConfigError, match=r"url \(not shown here\): expected redis://") as refusal:
+        make(url)
+    assert "s3cr3t" not in "".join(traceback.format_exception(refusal.value, limit=0))
 
 
 @pytest.mark.parametrize(

@@ -269,13 +269,51 @@ def test_a_server_that_is_not_there_matters_only_where_it_is_to_be_started() -> 
     assert read(REDIS_URL="redis://host", DQ_REDIS_SERVER="nonesuch").redis_server == "nonesuch"
 
 
-@pytest.mark.parametrize("url", ["redis://:123/45@db", "redis://bob:99#x@db", "rediss://:1?2@db:6379"])
-def test_a_password_that_would_be_cut_is_refused_and_not_shown(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:123/45@db",
+        "redis://bob:99#x@db",
+        "rediss://:1?2@db:6379",
+        "redis://:gehe@imes/pw@db",
+        "unix://:geh/eim@/tmp/r.sock",
+        "redis://:geheim\uff1fpw@db",
+        "redis://:gehe[im@db",
+        "redis://db:geheim",
+    ],
+)
+@pytest.mark.parametrize("setting", ["REDIS_URL", "REDIS_PARAMS"])
+def test_a_password_that_would_be_cut_is_refused_and_not_shown(setting: str, url: str) -> None:
     """An unescaped / ? or # ends the host: the password's beginning would stand in the log as a port."""
-    with pytest.raises(ConfigError) as refusal:
-        read(REDIS_URL=url)
+    with pytest.raises(ConfigError, match=setting) as refusal:
+        read(**{setting: url if setting == "REDIS_URL" else {"url": url}})
     assert "percent-encoded" in str(refusal.value)
     assert url not in str(refusal.value)
+    # A traceback has the text of what it was raised from.
+    assert refusal.value.__suppress_context__
+
+
+def test_the_path_of_a_socket_may_have_an_at_sign() -> None:
+    url = "unix:///run/me@host.sock?db=1"
+    assert read(REDIS_URL=url).redis_url == url
+    assert not read(REDIS_PARAMS={"url": url}).embedded
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("url", ["redis://db"]),
+        ("unix_socket_path", "unix://:geheim@/tmp/r.sock"),
+        ("path", "unix://:geheim@/tmp/r.sock"),
+        ("host", ":geheim@db"),
+    ],
+)
+@pytest.mark.parametrize("url", ["", "redis://db"])
+def test_a_place_in_the_params_that_is_none_is_named_and_not_shown(name: str, value: Any, url: str) -> None:
+    """It would be printed as the place of Redis."""
+    with pytest.raises(ConfigError, match=rf"{name} in REDIS_PARAMS \(not shown here\): expected") as refusal:
+        read(REDIS_URL=url, REDIS_PARAMS={name: value})
+    assert "geheim" not in str(refusal.value)
 
 
 def test_ranges_are_written_in_full() -> None:
