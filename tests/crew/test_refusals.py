@@ -27,6 +27,7 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
         (["-o", "items.xml"], "parts in the format 'xml' cannot be joined"),
         (["-o", f"ftp://me:{PASSWORD}@there/items.csv"], "ftp://...@there/items.csv': each worker would"),
         (["-o", f"ftp://me:pw@{PASSWORD}@there/items.csv"], "ftp://...@there/items.csv': each worker would"),
+        (["-o", f"ftp://me:{PASSWORD}\uff1f@there/items.csv"], "cannot be written: ValueError: ...@there' "),
         (["-o", "items-%(batch_id)d.csv", "-s", "FEED_EXPORT_BATCH_ITEM_COUNT=5"], "batches of several"),
         (["-o", "items.csv", "-s", "FEED_EXPORT_ENCODING=utf-16"], "in the encoding 'utf-16'"),
         (["-o", "/proc/items.jsonl"], "/proc/items.jsonl.parts cannot be used: "),

@@ -63,7 +63,9 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
     except NotConfigured:
         raise CrewError("a feed cannot be written, as Scrapy says above") from None
     except Exception as error:
-        raise CrewError(f"a feed cannot be written: {type(error).__name__}: {error}") from error
+        raise CrewError(
+            f"a feed cannot be written: {type(error).__name__}: {without_login(str(error))}"
+        ) from error
     feeds = []
     now = datetime.now(tz=timezone.utc).replace(
         microsecond=0
