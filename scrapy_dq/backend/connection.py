@@ -43,6 +43,8 @@ _IGNORED_PARAMS = (
     "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
 )  # fmt: skip
 """Arguments of REDIS_PARAMS that are not passed on to the clients of workers and commands."""
+_ARGUMENTS = ", with args beginning with"
+"""In the error of a server that does not know a command: what follows repeats it."""
 
 
 class Connection:
@@ -293,13 +295,42 @@ def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     return "", options
 
 
-def enable_host_name_check(client: Any) -> None:
-    """Make a TLS client verify the host name of the certificate: redis-py before 6 does not."""
-    pool = client.connection_pool
+def _make_safe(pool: Any) -> None:
+    """Make TLS connections verify the host name, and errors while logging in show no password."""
     options = pool.connection_kwargs
     speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
+    # redis-py before 6 does not verify it.
     if speaks_tls and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
+    if options.get("redis_connect_func") is None:
+        on_the_loop = issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection)
+        options["redis_connect_func"] = _log_in_on_the_loop if on_the_loop else _log_in
+
+
+def _log_in(connection: Any) -> None:
+    """Do what redis-py does with a new connection, but raise errors that do not repeat the password."""
+    try:
+        connection.on_connect()
+    except RedisError as error:
+        _hide_password(error, connection)
+        raise
+
+
+async def _log_in_on_the_loop(connection: Any) -> None:
+    """As `_log_in`, for a client of `redis.asyncio`."""
+    try:
+        await connection.on_connect()
+    except RedisError as error:
+        _hide_password(error, connection)
+        raise
+
+
+def _hide_password(error: RedisError, connection: Any) -> None:
+    """Remove from *error* the arguments of AUTH or HELLO: a server that does not know these repeats them."""
+    text = str(error).partition(_ARGUMENTS)[0]
+    if connection.password:
+        text = text.replace(str(connection.password), "...")
+    error.args = (text,)
 
 
 def arguments_error(url: str, error: Exception) -> ConfigError:
@@ -324,7 +355,7 @@ def new_client(cls: Any, url: str | None, options: Mapping[str, Any]) -> Any:
     else:
         client = cls(**options)
     if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
-        enable_host_name_check(client)
+        _make_safe(client.connection_pool)
     return client
 
 

@@ -248,6 +248,28 @@ def test_a_password_is_in_no_target_log_or_error(
     assert "s3cr3t" not in repr(connection._config)
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_server_that_repeats_what_it_does_not_know_shows_no_password(
+    start_redis: StartRedis, protocol: int
+) -> None:
+    """Some managed servers, or old ones, know no AUTH (sent with protocol 2) or no HELLO (with 3)."""
+    server = start_redis(args=["--rename-command", "AUTH", "", "--rename-command", "HELLO", ""])
+    url = f"redis://:s3cr3t@127.0.0.1:{server.port}/0"
+    command = "HELLO" if protocol == 3 else "AUTH"
+    with pytest.raises(FrontierRefused, match=f"refuses commands: unknown command .{command}.$") as refusal:
+        open_and_close(connection_to(url, redis_params={"protocol": protocol}))
+    assert "s3cr3t" not in "".join(traceback.format_exception(refusal.value))
+    settings = {"REDIS_URL": url, "REDIS_PARAMS": {"protocol": protocol}}
+    for client in (
+        connect_url(f"{url}?protocol={protocol}"),
+        get_redis(url=url, protocol=protocol),
+        get_redis_from_settings(settings),
+        connection_to(url, redis_params={"protocol": protocol}).blocking(),
+    ):
+        with client, pytest.raises(redis.ResponseError, match=f"unknown command .{command}.$"):
+            client.ping()
+
+
 def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
     """What, where, what to do."""
     with pytest.raises(FrontierRefused, match=r"127\.0\.0\.1:9/0 cannot be reached") as refusal:
