@@ -118,8 +118,9 @@ class Crawl(Subcommand):
             }  # fmt: skip
             if not config.run_name:
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
-            folder = (options.log_dir or data_dir() / "logs").absolute()
-            logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl)
+            home = None if options.log_dir else data_dir().absolute()
+            folder = home / "logs" if home else options.log_dir.absolute()
+            logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl, home=home)
             stops = StopSignals()
             stops.listen()
             monitor = stack.enter_context(Monitor(client, config.crawl).looking())

@@ -50,12 +50,15 @@ def _set(settings: Mapping[str, Any]) -> Iterator[str]:
         yield from ("-s", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
 
 
-def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> list[Path]:
+def log_paths(
+    count: int, folder: Path, log_file: str | None, crawl: str, *, home: Path | None = None
+) -> list[Path]:
     """Return one log per worker; their folders are created.
 
     Args:
         folder: for logs if there is no *log_file*; those of the last crew are kept next to the new ones.
         log_file: LOG_FILE; the name of each worker's log is this with its number.
+        home: the data directory, if *folder* is one of its own: nobody else may replace it.
     Raises:
         CrewError: they cannot be written.
     """
@@ -64,6 +67,9 @@ def log_paths(count: int, folder: Path, log_file: str | None, crawl: str) -> lis
             named = Path(log_file).absolute()
             named.parent.mkdir(parents=True, exist_ok=True)
             return [named.with_name(f"{named.stem}-{n}{named.suffix}") for n in range(1, count + 1)]
+        if home is not None:
+            make_private(home, may_be_link=True)
+            make_private(folder)
         folder = folder / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
         # By default in the embedded Redis's folder: private to its owner, whoever creates it.
         folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -203,6 +203,25 @@ def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) 
     assert os.listdir(tmp_path / "books") == []
 
 
+def test_the_folders_above_the_logs_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    """Whoever could write to one of them could put other logs there; a link of ours does no harm."""
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o700)
+    (tmp_path / "moved").symlink_to(disk)
+    before = os.umask(0)
+    try:
+        for home in (tmp_path / "dq", tmp_path / "moved"):
+            assert log_paths(1, home / "logs", None, "books", home=home)
+            for folder in (home, home / "logs"):
+                assert folder.stat().st_mode & 0o777 == 0o700
+                folder.chmod(0o770)
+                with pytest.raises(CrewError, match=f"{folder} is not a folder that only you can write to"):
+                    log_paths(1, home / "logs", None, "books", home=home)
+                folder.chmod(0o700)
+    finally:
+        os.umask(before)
+
+
 def test_a_file_of_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> None:
     """Whoever could read it could lock it; of a former version it may be readable."""
     assert log_paths(1, tmp_path, None, "shop")

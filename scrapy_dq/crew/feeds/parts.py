@@ -289,7 +289,9 @@ def _read(path: Path) -> Any:
 def _write(path: Path, value: Any) -> None:
     """Replace a small file; a crash leaves the old one or the new one."""
     new = path.with_suffix(".new")
-    with new.open("w") as file:
+    new.unlink(missing_ok=True)
+    # O_EXCL: never through a link that somebody else has put there.
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         json.dump(value, file)
         file.flush()
         os.fsync(file.fileno())
