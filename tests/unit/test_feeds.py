@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -101,6 +102,24 @@ def test_a_mark_that_is_a_link_is_not_followed(feed: Feed, tmp_path: Path) -> No
     mark.symlink_to(ours)
     feed.worker(1, new=True)
     assert ours.read_text() == "precious"
+
+
+@pytest.mark.parametrize("what", ["another user's", "a second name"])
+def test_a_mark_that_is_not_ours_alone_empties_nothing(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, what: str
+) -> None:
+    """In a shared folder anybody could make it, or a hard link, and so have a feed emptied again."""
+    (mark,) = feed.path.parent.glob(".*")
+    if what == "a second name":
+        (tmp_path / "ours").hardlink_to(mark)
+    else:
+        uid = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    before = mark.read_text()
+    feed.write(feed.worker("run 1", new=False), "a")
+    assert feed.text == "0a"
+    assert mark.read_text() == before
+    assert f"{mark} is not a file of your own" in caplog.text
 
 
 def test_a_mark_that_somebody_locks_delays_no_worker_for_ever(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -150,6 +151,7 @@ class PartsFolder:
         # Not through a link that others have created; not readable, so that they cannot lock it.
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         with FileIO(os.open(self._record, flags, 0o600), "r+") as file:
+            _need_own(os.fstat(file.fileno()), self._record)
             lock_alone(file.fileno(), LONGEST_LOCK_S)
             record = Record(file, self.target)
             if self._marker.exists() and not self.joined.exists():
@@ -265,6 +267,13 @@ def lock_alone(descriptor: int, longest_s: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"another process has locked it for {longest_s:g} s")
         time.sleep(POLL_S)
+
+
+def _need_own(found: os.stat_result, record: Path) -> None:
+    """Refuse a record of another user, or a link to another file of ours: what it says empties the feed."""
+    owned = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()  # not on Windows
+    if not (owned and stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
+        raise OSError(f"{record} is not a file of your own, or has a second name")
 
 
 def _open(path: Path) -> int:
