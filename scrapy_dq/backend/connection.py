@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from redis.retry import Retry
 
 from scrapy_dq.backend import health
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+from scrapy_dq.embedded.server import need_own_server
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
@@ -164,7 +166,7 @@ class Connection:
         try:
             url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
-            client = new_client(cls, url, options)
+            client = new_client(cls, url, options, own_server=bool(self._socket))
             pool = client.connection_pool
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
@@ -295,8 +297,12 @@ def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     return "", options
 
 
-def _make_safe(pool: Any) -> None:
-    """Make TLS connections verify the host name, and errors while logging in show no password."""
+def _make_safe(pool: Any, own_server: bool) -> None:
+    """Make TLS connections verify the host name, and errors while logging in show no password.
+
+    Args:
+        own_server: nothing is sent to a server of another user.
+    """
     options = pool.connection_kwargs
     speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
     # redis-py before 6 does not verify it.
@@ -304,11 +310,14 @@ def _make_safe(pool: Any) -> None:
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
         on_the_loop = issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection)
-        options["redis_connect_func"] = _log_in_on_the_loop if on_the_loop else _log_in
+        log_in = _log_in_on_the_loop if on_the_loop else _log_in
+        options["redis_connect_func"] = partial(log_in, own_server=own_server)
 
 
-def _log_in(connection: Any) -> None:
+def _log_in(connection: Any, *, own_server: bool) -> None:
     """Do what redis-py does with a new connection, but raise errors that do not repeat the password."""
+    if own_server:
+        need_own_server(connection._sock)
     try:
         connection.on_connect()
     except RedisError as error:
@@ -316,8 +325,10 @@ def _log_in(connection: Any) -> None:
         raise
 
 
-async def _log_in_on_the_loop(connection: Any) -> None:
+async def _log_in_on_the_loop(connection: Any, *, own_server: bool) -> None:
     """As `_log_in`, for a client of `redis.asyncio`."""
+    if own_server:
+        need_own_server(connection._writer.get_extra_info("socket"))
     try:
         await connection.on_connect()
     except RedisError as error:
@@ -340,9 +351,11 @@ def arguments_error(url: str, error: Exception) -> ConfigError:
     return wrong_url("REDIS_URL, or url in REDIS_PARAMS")
 
 
-def new_client(cls: Any, url: str | None, options: Mapping[str, Any]) -> Any:
+def new_client(cls: Any, url: str | None, options: Mapping[str, Any], *, own_server: bool = False) -> Any:
     """Return a client of *cls*, by *url* if there is one.
 
+    Args:
+        own_server: the server has to be one of this user, at a unix socket.
     Raises:
         ConfigError: the URL cannot be used; nothing of it is shown.
     """
@@ -355,7 +368,7 @@ def new_client(cls: Any, url: str | None, options: Mapping[str, Any]) -> Any:
     else:
         client = cls(**options)
     if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
-        _make_safe(client.connection_pool)
+        _make_safe(client.connection_pool, own_server)
     return client
 
 

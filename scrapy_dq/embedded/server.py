@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import struct
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import redis
 from redis.backoff import NoBackoff
@@ -38,6 +40,8 @@ OPTIONS = (
 )
 STOP_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 2.0
+_CREDENTIALS = struct.Struct("3i")
+"""Of SO_PEERCRED: pid, uid, gid of the process that listens."""
 
 
 @contextmanager
@@ -50,6 +54,28 @@ def _quiet_redis() -> Iterator[None]:
         yield
     finally:
         redis_logger.setLevel(before)
+
+
+def need_own_server(connected: Any) -> None:
+    """Refuse a connected unix socket (on Linux) that another user listens on.
+
+    The short link to the socket may have been deleted by a cleaner of the temporary folder, and its name be
+    another user's since.
+
+    Raises:
+        ConnectionError: of redis-py, so that it is an outage as if nobody listened.
+    """
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return
+    _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    if uid != os.geteuid():
+        raise ConnectionError(f"the server at the path of the embedded Redis is another user's (uid {uid})")
+
+
+def _log_in(connection: Any) -> None:
+    need_own_server(connection._sock)
+    connection.on_connect()
 
 
 class EmbeddedRedis:
@@ -281,6 +307,7 @@ class EmbeddedRedis:
         client = redis.Redis(
             unix_socket_path=str(self._socket),
             protocol=2,
+            redis_connect_func=_log_in,  # type: ignore[arg-type]  # it is called with the connection
             socket_timeout=REPLY_TIMEOUT_S,
             socket_connect_timeout=REPLY_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),

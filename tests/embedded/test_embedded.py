@@ -570,6 +570,33 @@ def test_a_symlink_that_another_user_made_is_not_used(place: Place) -> None:
             each.unlink(missing_ok=True)
 
 
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="only Linux tells whose server it is")
+def test_nothing_is_sent_to_the_server_of_another_user(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cleaner may delete the short link while workers use it, and another user take its name."""
+    connection = Connection(Config("crawl", redis_server=place.binary), place.directory)
+
+    async def reconnect() -> None:
+        client = await connection.open()
+        place.note_server()
+        before = (await client.info("commandstats"))["cmdstat_ping"]["calls"]
+        uid = os.geteuid()
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "geteuid", lambda: uid + 1)
+                await client.connection_pool.disconnect()
+                with pytest.raises(redis.ConnectionError, match=rf"another user's \(uid {uid}\)"):
+                    await client.ping()
+                with connection.blocking() as other, pytest.raises(redis.ConnectionError, match="another"):
+                    other.ping()
+                with pytest.raises(EmbeddedError, match="another user's"):
+                    place.user(start_timeout_s=0.2).acquire()
+            assert (await client.info("commandstats"))["cmdstat_ping"]["calls"] == before
+        finally:
+            await connection.close()
+
+    asyncio.run(reconnect())
+
+
 def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> None:
     """Who used the deleted one neither stops the server of the new one nor starts a second one there."""
     old, new = place.user(), place.user()
