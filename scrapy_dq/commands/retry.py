@@ -15,6 +15,7 @@ from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.input.asking import count_of
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview
@@ -90,7 +91,9 @@ class Retry(Subcommand):
             for line in _result(found, overview, working, options):
                 asking.say(line, options)
             if missing:
-                print(f"Not among the failed or dead: {' '.join(missing)}", file=sys.stderr)
+                # They may have been copied from a page or a log.
+                names = printable(" ".join(missing), sys.maxsize)
+                print(f"Not among the failed or dead: {names}", file=sys.stderr)
         return FAILED if missing or found.left else DONE
 
 

@@ -120,6 +120,9 @@ def test_what_is_kept_nowhere_is_reported(dq: Any, live: LiveFrontier, worker: H
     assert dq.status == 1
     assert dq.found("retry", *missing)["missing"] == missing
     assert counts(live) == (1, 1, 2)
+    dq.said.clear()
+    dq.text("retry", "http://x.example/\x1b[2J\n", "x://" + "x" * 1000)
+    assert dq.said == [f"Not among the failed or dead: http://x.example/?[2J? x://{'x' * 1000}"]
 
 
 def test_a_long_url_chooses_as_any_other(dq: Any, worker: HandWorker) -> None:
