@@ -198,18 +198,24 @@ def test_the_same_command_continues_and_no_other(half: Half, open_frontier: Open
     assert known(open_frontier, half.live, Seen.COMPACT) == PAGES
 
 
-@pytest.mark.parametrize("how", ["flush", "leave"])
-def test_it_is_deleted_half_way(half: Half, how: str) -> None:
-    """Both halves; or when a worker that was absent has found the run finished, and leaves it."""
-    if how == "flush":
-        census = half.live.call("flush", ["away"])[1]
-        assert (census.seen, half.live.dump()) == (PAGES, {})
-    else:
-        half.live.redis.hset(half.live.key("meta"), "phase", "finished")
-        half.away.leave()
-        assert half.live.key_names() == {"meta"}
-        assert list(convert(half.live.redis, half.live.crawl, Seen.COMPACT, [])) == [0]
-        assert HandWorker(half.live, "new", replace(IDENTITY, seen_given=False)).run == half.away.run + 1
+def test_it_is_deleted_half_way(half: Half) -> None:
+    """Both halves."""
+    census = half.live.call("flush", ["away"])[1]
+    assert (census.seen, half.live.dump()) == (PAGES, {})
+
+
+def test_the_last_to_leave_a_finished_run_deletes_both_halves(open_frontier: OpenFrontier) -> None:
+    """It was declared dead, and its `seen` is converted meanwhile."""
+    live = begun(open_frontier, Seen.EXACT)
+    away = HandWorker(live, "away", replace(identity(Seen.EXACT), keep_seen=False))
+    while numbers := away.take(500):
+        receipt = away.exchange(*map(ack, numbers))
+    assert receipt.status is Status.FINISHED
+    assert convert_some(live.redis, live.crawl, Seen.COMPACT, ["away"]) > 0
+    away.leave()
+    assert live.key_names() == {"meta"}
+    assert list(convert(live.redis, live.crawl, Seen.COMPACT, [])) == [0]
+    assert HandWorker(live, "new", replace(IDENTITY, seen_given=False)).run == away.run + 1
 
 
 # What is refused
