@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from math import inf
-from typing import NamedTuple
 
 from scrapy import Request
 
@@ -18,11 +16,6 @@ from scrapy_dq.scheduling.partitions import OneSlot, Slots
 MARGIN_S = 0.25
 """How much longer than its delay a partition rests, for local requests, after one of them: a stored request
 goes first, if there is one."""
-
-
-class _Download(NamedTuple):
-    partition: bytes
-    local: bool
 
 
 class Downloads:
@@ -49,10 +42,10 @@ class Downloads:
         self._own = {name.encode(): own for name, own in limits.own.items()}
         self._wake = wake
         self._block = block
-        self._downloads: dict[Request, _Download] = {}
-        self._load: Counter[bytes] = Counter()
-        self._local: Counter[bytes] = Counter()
-        """The part of `_load` that is local."""
+        self._partitions: dict[Request, bytes] = {}
+        self._load: dict[bytes, int] = {}
+        self._local: dict[Request, bytes] = {}
+        """The local ones of `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
         """By partition with a delay, the request that was not sent yet."""
         self._rest: dict[bytes, float] = {}
@@ -63,7 +56,7 @@ class Downloads:
 
     def limit(self, partition: bytes) -> int:
         """Return how many leases of *partition* may be downloading here at once."""
-        local = self._local.get(partition)
+        local = list(self._local.values()).count(partition) if self._local else 0
         if not local:
             return self._slots.limit(partition)
         return 0 if partition in self._unsent else self._most(partition) - local
@@ -74,8 +67,8 @@ class Downloads:
 
         If both could use all downloads, both get half of them. In a single partition, local ones come first.
         """
-        local = self._local.total()
-        stored = len(self._downloads) - local
+        local = len(self._local)
+        stored = len(self._partitions) - local
         even = local == stored and not self._last_was_local
         return local < stored or even or isinstance(self._slots, OneSlot)
 
@@ -106,31 +99,27 @@ class Downloads:
     def begin_local(self, request: Request, partition: bytes) -> bool:
         """Note that the engine gets a local request; return whether `sent` has to be called for it."""
         timed = self._delay_s(partition) > 0
-        self._local[partition] += 1
-        self._begin(request, _Download(partition, True), timed)
+        self.begin(request, partition, timed=timed)
+        self._local[request] = partition
+        self._last_was_local = True
         return timed
 
     def begin(self, request: Request, partition: bytes, *, timed: bool) -> None:
         """Note that the engine gets the request of a lease; *timed*: `sent` will be called for it."""
-        self._begin(request, _Download(partition, False), timed)
-
-    def _begin(self, request: Request, download: _Download, timed: bool) -> None:
-        self._downloads[request] = download
-        self._load[download.partition] += 1
-        self._last_was_local = download.local
+        self._partitions[request] = partition
+        self._load[partition] = self._load.get(partition, 0) + 1
+        self._last_was_local = False
         if timed:
-            self._unsent[download.partition] = request
+            self._unsent[partition] = request
 
     def sent(self, request: Request) -> None:
         """Note that a request was sent; only the first call for it has an effect."""
-        if not self._unsent or (download := self._downloads.get(request)) is None:
-            return
-        partition = download.partition
-        if self._unsent.get(partition) is not request:
+        partition = self._partitions.get(request)
+        if partition is None or self._unsent.get(partition) is not request:
             return
         del self._unsent[partition]
         delay_s = self._delay_s(partition)
-        if download.local:
+        if request in self._local:
             self.block(partition, delay_s)
             delay_s += min(delay_s, MARGIN_S)
         self._rest_for(partition, delay_s)
@@ -138,20 +127,20 @@ class Downloads:
 
     def held_up(self, request: Request) -> None:
         """Note that a request waits in this process: it takes no room, unless it has a time of sending."""
-        download = self._downloads.get(request)
-        if download is not None and self._unsent.get(download.partition) is not request:
+        if request not in self._unsent.values():
             self.ended(request)
 
     def ended(self, request: Request) -> None:
         """Note that a request has left the downloader; only the first call for it has an effect."""
-        self.sent(request)
-        download = self._downloads.pop(request, None)
-        if download is None:
+        if self._unsent:
+            self.sent(request)
+        partition = self._partitions.pop(request, None)
+        if partition is None:
             return
-        for load in (self._load, self._local) if download.local else (self._load,):
-            load[download.partition] -= 1
-            if not load[download.partition]:
-                del load[download.partition]
+        self._local.pop(request, None)
+        load = self._load.pop(partition)
+        if load > 1:
+            self._load[partition] = load - 1
         self._room_appeared()
 
     def block(self, partition: bytes, seconds: float) -> None:

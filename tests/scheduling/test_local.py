@@ -346,7 +346,12 @@ def test_a_local_request_waits_while_its_site_wants_to_be_left_alone(
 
 
 @pytest.mark.parametrize(
-    ("settings", "seconds"), [({"DQ_DOMAIN_DELAY": 0.2}, 0), ({"DQ_DOMAIN_CONCURRENCY": 1}, 0.2)]
+    ("settings", "seconds"),
+    [
+        ({"DQ_DOMAIN_DELAY": 0.2}, 0),
+        ({"DQ_DOMAIN_DELAY": 0.2, "DQ_PARTITION_BY": "none"}, 0),
+        ({"DQ_DOMAIN_CONCURRENCY": 1}, 0.2),
+    ],
 )
 def test_local_requests_keep_the_limits_of_their_site(
     settings: dict[str, Any],
