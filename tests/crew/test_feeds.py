@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -24,9 +25,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy import Spider
 from scrapy.exporters import CsvItemExporter, JsonItemExporter, JsonLinesItemExporter
+from scrapy.utils.test import get_crawler
 
+from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.formats import JOINERS
+from scrapy_dq.crew.feeds.plan import plan_feeds
 from scrapy_dq.crew.feeds.sources import Sources
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, _Whole
 from support.waiting import LONGEST_S, wait_until
@@ -240,3 +244,25 @@ def test_a_write_just_after_an_fsync_is_synced_too(tmp_path: Path) -> None:
     file.write(b"an item")
     assert file._syncing.written
     file.close()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_feed_that_its_folder_keeps_for_another_user_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """In a folder as /tmp nobody else can replace it, as joining does, after the whole crawl."""
+    target = tmp_path / "shared" / "items.jsonl"
+    target.parent.mkdir()
+    target.parent.chmod(mode)
+    crawler = get_crawler(settings_dict={"FEEDS": {str(target): {"format": "jsonlines", "overwrite": True}}})
+    crawler.spider = Spider("any")
+    assert plan_feeds(crawler)
+    target.touch()
+    assert plan_feeds(crawler)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    if mode & stat.S_ISVTX:
+        with pytest.raises(CrewError, match=r"items\.jsonl belongs to another user.*choose another file"):
+            plan_feeds(crawler)
+    else:
+        assert plan_feeds(crawler)

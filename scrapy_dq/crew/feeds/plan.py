@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -83,6 +85,11 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
             raise CrewError(f"two feeds are written to {feed.target}")
         if feed.target.exists() and not feed.target.is_file():
             raise CrewError(_refusal(feed.uri, "it is not a regular file"))
+        if feed.target.exists() and _kept_by_its_folder(feed.target):
+            raise CrewError(
+                f"{feed.target} belongs to another user, and only they can replace it in its folder (sticky "
+                f"bit): choose another file"
+            )
         if feed.target.exists() and not feed.overwrite:
             try:
                 why = unreadable(feed.target, feed.options)
@@ -91,6 +98,13 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
             if why:
                 raise CrewError(f"nothing can be appended to {feed.target}: {why}. -O would replace it")
     return feeds
+
+
+def _kept_by_its_folder(target: Path) -> bool:
+    """Tell whether *target* cannot be replaced: it is another user's, in a folder such as /tmp."""
+    real, user = Path(os.path.realpath(target)), os.geteuid()
+    folder = real.parent.stat()
+    return bool(folder.st_mode & stat.S_ISVTX) and user not in (0, folder.st_uid, real.stat().st_uid)
 
 
 def storages(crawler: Crawler) -> dict[str, str | None]:
