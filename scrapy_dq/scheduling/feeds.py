@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import load_object
 
+from scrapy_dq.text import without_login
+
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -34,8 +36,11 @@ def kept_in_process(settings: BaseSettings) -> list[str]:
     exporters = settings.getwithbase("FEED_EXPORTERS")
     found = []
     for uri, options in settings.getdict("FEEDS").items():
-        parts = urlsplit(str(uri))
-        scheme = parts.scheme if len(parts.scheme) > 1 else ""  # one letter is a Windows drive
+        try:
+            scheme = urlsplit(str(uri)).scheme
+        except ValueError:  # its password is not escaped
+            scheme = str(uri).partition(":")[0]
+        scheme = scheme if len(scheme) > 1 else ""  # one letter is a Windows drive
         storage = storages.get("stdout" if str(uri) == "-" else scheme)
         exporter = exporters.get(options.get("format"))
         with suppress(ImportError, NameError, ValueError):  # Scrapy reports it
@@ -44,5 +49,5 @@ def kept_in_process(settings: BaseSettings) -> list[str]:
         at_once = hasattr(storage, "writes_at_once") and storage.writes_at_once(exporter)
         batches = options.get("batch_item_count", settings.getint("FEED_EXPORT_BATCH_ITEM_COUNT"))
         if not at_once or options.get("postprocessing") or batches:
-            found.append(f"{scheme}://{parts.hostname}{parts.path}" if parts.hostname else str(uri))
+            found.append(without_login(str(uri)).partition("?")[0])
     return found

@@ -58,8 +58,10 @@ class WritesAtItsEnd(BaseItemExporter):
         ("items.csv", {"format": "csv"}, OURS | {"FEED_EXPORTERS": {"csv": PartCsvItemExporter}}, ""),
         ("stdout:", {}, OURS, "stdout:"),
         ("-", {}, OURS, "-"),
-        ("s3://key:s3cr3t@bucket/items.jsonl", {}, OURS, "s3://bucket/items.jsonl"),
-        ("ftp://user:s3cr3t@host/items.csv", {}, OURS, "ftp://host/items.csv"),
+        ("s3://key:s3cr3t@bucket/items.jsonl", {}, OURS, "s3://...@bucket/items.jsonl"),
+        ("ftp://user:s3cr3t@host/items.csv", {}, OURS, "ftp://...@host/items.csv"),
+        ("ftp://user:s3/cr3t@host/items.csv?x=s3cr3t", {}, OURS, "ftp://...@host/items.csv"),
+        ("ftp://user:s3[cr3t@host/items.csv", {}, OURS, "ftp://...@host/items.csv"),
     ],
 )
 def test_a_feed_that_a_kill_takes_items_from_is_named(
