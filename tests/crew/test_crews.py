@@ -434,9 +434,13 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
 def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: Callable[..., Scene]) -> None:
     """It cannot be stored. A later request of a worker that cannot be stored either is in its log alone."""
     spider = (
-        "import scrapy\nfrom support.tree_spider import TreeSpider\n"
-        "from tree_project.settings import SPIDER_NAME, START_URLS\n\n\n"
+        "import asyncio\nfrom pathlib import Path\n\nimport scrapy\n"
+        "from support.tree_spider import TreeSpider\n"
+        "from tree_project.settings import RECORD_PATH, SPIDER_NAME, START_URLS\n\n\n"
         "class Lambda(TreeSpider):\n    name = SPIDER_NAME\n\n    async def start(self):\n"
+        "        self.record('joined', '/')\n"
+        "        while Path(RECORD_PATH).read_text().count('joined ') < 2:\n"  # the run would be over for one
+        "            await asyncio.sleep(0.02)\n"
         "        yield scrapy.Request(START_URLS[0], lambda response: self.then(response))\n\n"
         "    def then(self, response):\n"
         "        yield scrapy.Request(response.url + '?2', lambda response: None)\n"
