@@ -119,36 +119,6 @@ def test_a_feed_never_becomes_a_program(
     assert found == mode if mode else not found & 0o7111
 
 
-@pytest.mark.parametrize("what", ["dq", "dq/feeds"])
-def test_notes_of_feeds_are_kept_in_folders_that_nobody_else_can_write_to(feed: Feed, what: str) -> None:
-    """Neither made so by an open umask nor found so: what others put there would decide what a feed holds."""
-    feed.notes = feed.target.parent.parent / "dq" / "feeds"
-    feed.write_part("1\n")
-    before = os.umask(0)
-    try:
-        assert feed.join() == Joined(feed.target, 1, False)
-    finally:
-        os.umask(before)
-    folder = feed.notes.parent.parent / what
-    assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o770)
-    with pytest.raises(CrewError, match="only you can write"), feed.joining().held():
-        pass
-
-
-def test_a_note_of_a_feed_is_written_through_no_link(feed: Feed, tmp_path: Path) -> None:
-    """A link that was put there while the folder was open to others."""
-    feed.write_part("1\n")
-    assert feed.join()
-    (note,) = feed.notes.iterdir()
-    (tmp_path / "ours").write_text("ours")
-    note.with_suffix(".new").symlink_to(tmp_path / "ours")
-    feed.write_part("2\n")
-    assert feed.join()
-    assert (tmp_path / "ours").read_text() == "ours"
-    assert os.listdir(feed.notes) == [note.name]
-
-
 @pytest.mark.parametrize("what", ["another user's", "open to others", "a link"])
 def test_a_folder_that_somebody_else_may_write_to_is_refused(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str

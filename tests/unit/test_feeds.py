@@ -113,8 +113,8 @@ def test_a_mark_that_is_not_ours_alone_empties_nothing(
     if what == "a second name":
         (tmp_path / "ours").hardlink_to(mark)
     else:
-        uid = os.geteuid()
-        monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+        uid = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     before = mark.read_text()
     feed.write(feed.worker("run 1", new=False), "a")
     assert feed.text == "0a"

@@ -271,7 +271,7 @@ def lock_alone(descriptor: int, longest_s: float) -> None:
 
 def _need_own(found: os.stat_result, record: Path) -> None:
     """Refuse a record of another user, or a link to another file of ours: what it says empties the feed."""
-    owned = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()  # not on Windows
+    owned = not hasattr(os, "getuid") or found.st_uid == os.getuid()  # not on Windows
     if not (owned and stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
         raise OSError(f"{record} is not a file of your own, or has a second name")
 
