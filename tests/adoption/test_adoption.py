@@ -23,6 +23,7 @@ from scrapy_dq.adoption import source
 from scrapy_dq.adoption.source import BadSource
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from support import stored_counts
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from unit.test_serializer import OWN_JSON
@@ -524,9 +525,6 @@ def test_a_finished_run_of_the_same_name_is_not_opened(case: Case) -> None:
     case.push(pages(1))
     settings = {"DQ_RUN_NAME": "nightly"}
     case.adopt(settings)
-    _, _, *others = case.client.hget(keys.meta(case.name), "counts").split()
-    finished = {"phase": "finished", "counts": b" ".join((b"1", b"0", *others))}  # nothing waits
-    case.client.hset(keys.meta(case.name), mapping=finished)
-    case.client.delete(keys.prefix(case.name) + "bands")
+    stored_counts.finish(case.client, case.name)
     with pytest.raises(FrontierRefused, match="another DQ_RUN_NAME starts a new run"):
         case.adopt(settings)

@@ -36,3 +36,16 @@ def change_count(client: redis.Redis, crawl: str, name: str, change: Callable[[i
     found = apart(client.hgetall(keys.meta(crawl)))
     found[name] = change(found[name])
     client.hset(keys.meta(crawl), "counts", " ".join(str(found[each]) for each in COUNTS))
+
+
+def finish(client: redis.Redis, crawl: str) -> None:
+    """Delete all that waits, is delayed or in flight, and write that the run is finished."""
+    prefix = keys.prefix(crawl)
+    for pattern in ("backlog:*", "in-flight:*"):
+        client.delete(*client.scan_iter(f"{prefix}{pattern}"), prefix + "bands")
+    client.delete(
+        *(prefix + name for name in ("more_bands", "returned", "quarantine", "delayed", "rotation"))
+    )
+    for name in ("waiting", "in_flight", "delayed"):
+        change_count(client, crawl, name, lambda _: 0)
+    client.hset(keys.meta(crawl), "phase", "finished")
