@@ -33,7 +33,9 @@ _CAUSES = (
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
-_DENIED_IN_A_SCRIPT = ("NOPERM", "can't run this command", "can't access at least one of the keys")
+_DENIED_IN_A_SCRIPT = (
+    "NOPERM", "can't run this command", "can't access at least one of the keys", "ACL failure in script",
+)  # fmt: skip
 
 
 def describe(error: BaseException) -> str:
@@ -64,7 +66,7 @@ def denies(error: BaseException) -> bool:
     """Tell whether Redis denies its user a command or a key, inside or outside a script."""
     if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):
         return True
-    # Redis 6.2 words it this way for a command in a script.
+    # Each version words it in another way for a command in a script.
     return isinstance(error, ResponseError) and any(mark in str(error) for mark in _DENIED_IN_A_SCRIPT)
 
 

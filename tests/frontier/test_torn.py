@@ -497,7 +497,9 @@ POSITION = "@user_script: 7: "
 REFUSALS = [
     "NOPERM this user may not run HSET", "OOM command not allowed", "MISCONF errors writing", "LOADING data",
     "READONLY a replica", "NOREPLICAS not enough", "BUSY a script", "MASTERDOWN no link", "NEWCODE unknown",
-    "ERR Unknown Redis command called from script", f"{POSITION}-OOM command not allowed",
+    "ERR Unknown Redis command called from script",
+    "ERR ACL failure in script: User x has no permissions to run the 'hset' command",
+    "ERR Script attempted to access a non local key in a cluster node", f"{POSITION}-OOM command not allowed",
     f"{POSITION}-READONLY a replica", f"{POSITION}-MISCONF errors writing",
     f"{POSITION}The user executing the script can't run this command or subcommand",
     f"{POSITION}Unknown Redis command called from Lua script",

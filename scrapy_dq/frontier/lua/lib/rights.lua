@@ -1,10 +1,13 @@
 -- rights: which commands this user may call. A command that is denied in the middle of a script stops it midway.
 -- USES     keys.worker_key
--- Whether an error means that a user is denied a command; Redis 6.2 words it differently from 7.
+-- Whether an error means that a user is denied a command; Redis 6.2 words it differently from 7, and both from 8 and
+-- Valkey. The last one: rename-command.
 local function is_denied(text)
-  return string.find(text or '', 'NOPERM', 1, true) or string.find(text or '', "can't run this command", 1, true)
-    or string.find(text or '', "can't access at least one", 1, true)
-    or string.find(text or '', 'nknown Redis command', 1, true) -- rename-command
+  for _, words in ipairs({ 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
+    'nknown Redis command' }) do
+    if string.find(text or '', words, 1, true) then return true end
+  end
+  return false
 end
 -- Returns the commands of all scripts that are denied, and the error for the first one; leaves nothing behind.
 local function refused_commands()

@@ -5,9 +5,9 @@
 -- COST     O(partitions + workers + entries that were being moved), 0.2 s for 100,000 partitions
 -- CRASH    before, or stopped midway: the next caller mends it; after: nothing to do
 -- USES     keys.in_flight_key, keys.key, keys.worker_key, kinds.opened, kinds.tidy_seen, member.remove_member,
---          put_back.give_back, put_back.note_band, put_back.put_back_record, put_back.remove_token, recount,
---          rights.is_denied, state, state.save_state, state.touched, state.wrong_seen, sums.add_up, types.only_looks,
---          types.wrong_type, words.tell
+--          put_back.give_back, put_back.note_band, put_back.put_back_record, put_back.remove_token, recount, state,
+--          state.save_state, state.touched, state.wrong_seen, sums.add_up, types.only_looks, types.wrong_type,
+--          words.tell
 only_looks = true
 local wrong = wrong_type()
 if wrong then return wrong end
@@ -21,11 +21,11 @@ if not understood or type(torn) ~= 'table' then torn = {} end -- not written by 
 local was = type(torn.state) == 'table' and torn.state or {}
 local counted = state.waiting + state.in_flight + state.delayed
 -- Whether Redis refused a command, which is temporary; every other error is caused by bad data in `torn`, and every
--- retry would meet it again. Redis 6.2 raises text, some with a position in front, and no code for a denied right.
+-- retry would meet it again. Redis 6.2 raises text, in front of it a code or a position that Lua writes differently.
 local function is_refusal(problem)
   local words = type(problem) == 'table' and problem.err or tostring(problem)
-  local code = string.match(words, '^%-?(%u+) ') or string.match(words, '^@[^:]*: %d+: %-?(%u+) ')
-  return is_denied(words) or (code and code ~= 'ERR' and code ~= 'WRONGTYPE')
+  local of_redis = type(problem) == 'table' or string.find(words, '^%-?%u+ ') or string.find(words, '^@[^:]*: %d+: ')
+  return of_redis and not (string.find(words, 'WRONGTYPE', 1, true) or string.find(words, 'must be strings', 1, true))
 end
 local function put_right()
   was.stored_phase, was.seen_kind = nil, nil
