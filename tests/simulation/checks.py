@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier import keys
@@ -69,7 +69,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
 
 def no_exception(schedule: Schedule) -> None:
     """Check that nothing has raised what nobody handles."""
-    loops = (each.process.loop for each in (*schedule.crawlers, *schedule.pushers))
+    loops = (each.process.loop for each in chain(schedule.crawlers, schedule.others()))
     for error in (*schedule.world.errors, *(error for loop in loops for error in loop.unretrieved())):
         raise Violation(f"an exception that nobody handles: {error!r}") from error
 
@@ -88,9 +88,38 @@ def extras(schedule: Schedule) -> None:
 def pushed(schedule: Schedule) -> None:
     """Check that what was pushed, and Redis has confirmed, was processed."""
     done = {visit.identity for visit in schedule.visits() if visit.last} | schedule.dead
-    stored = {(page, "") for pusher in schedule.pushers for page in pusher.stored}
+    stored = {each for process in schedule.others() for each in process.stored}
     if not schedule.losses and (missing := stored - done):
         raise Violation(f"these were pushed, and never crawled: {sorted(missing)}")
+
+
+def applied(schedule: Schedule, worker_id: str, answer: list[Any]) -> None:
+    """Check what an exchange has answered: its worker is not fenced, and no key contradicts the counts."""
+    of_worker = f"{keys.prefix(CRAWL)}worker:{worker_id}"
+    if worker_id in schedule.fenced and schedule.store.redis.hget(of_worker, "fenced") == b"1":
+        raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
+    if answer[10]:
+        raise Violation(f"keys contradict the counts: {answer[10].decode()}")
+
+
+def drained(schedule: Schedule, worker_id: str) -> None:
+    """Check that only a worker that is fenced is drained: else it may take leases meanwhile."""
+    if worker_id not in schedule.fenced:
+        raise Violation(f"{worker_id} is drained, and was not fenced")
+
+
+def left(schedule: Schedule, *, last: bool) -> None:
+    """Check that a worker that leaves removes no other one."""
+    if not last and not schedule.store.redis.exists(keys.prefix(CRAWL) + "members"):
+        raise Violation("a worker that leaves has removed the others")
+
+
+def may_end(schedule: Schedule, crawler: Crawler) -> None:
+    """Check that a worker whose run is not followed by another one can hand in what it has."""
+    stored = schedule.store.redis.hmget(keys.meta(CRAWL), "epoch", "run")
+    here = [crawler.worker.epoch.encode(), b"%d" % crawler.worker.run]
+    if crawler.ending == "run_over" and stored == here and not schedule.losses:
+        raise Violation(f"{crawler.process.name} closes with reason run_over in the run that is the last one")
 
 
 def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> None:
@@ -213,6 +242,10 @@ def stored(schedule: Schedule) -> None:
     except AssertionError as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         raise Violation(f"the stored state is wrong: {error!r} in {line}") from error
+    charged = sum(attempts for _, attempts, _, _ in state["entries"].values())
+    charged += sum(attempts for _, attempts, _ in state["dead"].values())
+    if charged > len(schedule.fenced):
+        raise Violation(f"{charged} attempts are charged for {len(schedule.fenced)} workers that have died")
     suspects = Counter(where for where, _, suspect, _ in state["entries"].values() if suspect)
     if any(where != "backlog" and count > 1 for where, count in suspects.items()):
         raise Violation(f"a worker has more than one suspect: {dict(suspects)}")
@@ -225,7 +258,7 @@ def keys_left(schedule: Schedule) -> None:
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     members = {
         worker_id
-        for each in (*schedule.crawlers, *schedule.pushers)
+        for each in chain(schedule.crawlers, schedule.others())
         for worker_id in each.ids
         if rolled_back or not each.process.alive or each.gave_up
     }

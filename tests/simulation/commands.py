@@ -20,6 +20,7 @@ from simulation.crawler import FEED
 from simulation.network import BlockingClient
 from simulation.plan import FAULTS_END_S
 from simulation.pusher import Pusher
+from simulation.queue_user import QueueUser
 from simulation.store import CRAWL
 from simulation.virtual import BEGIN_S, Process
 
@@ -87,6 +88,14 @@ def _push(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     schedule.pushers.append(Pusher(schedule.network, schedule.setup, schedule.plan.pages, name, random))
 
 
+def _queue(schedule: Schedule, client: BlockingClient, random: Random) -> None:
+    if not schedule.plan.setup.run_name:  # a Queue may begin the next run
+        name = f"queue{len(schedule.queues)}"
+        schedule.queues.append(
+            QueueUser(schedule.network, schedule.setup, schedule.plan.pages, name, random)
+        )
+
+
 def _forget(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     page = random.randrange(len(schedule.plan.pages))
     fingerprint = sha1(b"%d.0." % page).digest()
@@ -100,6 +109,6 @@ def _retry(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 
 
 _BY_NAME = {
-    "pause": _pause, "drain": _drain, "stop": _stop, "limit": _limit, "feed": _feed, "push": _push,
+    "pause": _pause, "drain": _drain, "stop": _stop, "limit": _limit, "feed": _feed, "push": _push, "queue": _queue,
     "forget": _forget, "retry": _retry,
 }  # fmt: skip

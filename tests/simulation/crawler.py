@@ -21,7 +21,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Words,
 )
-from scrapy_dq.frontier.worker import outbox
+from scrapy_dq.frontier.worker import outbox, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
@@ -48,7 +48,8 @@ class Visit:
 
     page: int
     attempt: int
-    crawler: Crawler
+    by: str
+    """The process."""
     run: tuple[str, int]
     worker_id: str
     granted_at: float
@@ -220,7 +221,7 @@ class Crawler(Listener):
 
     async def _yield_start(self) -> None:
         for page in self.starts:
-            await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.05)))
+            await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.0, 0.05, 0.3)))
             self._put_start(page)
         self.worker.seeded()
         self._wake()
@@ -317,7 +318,7 @@ class Crawler(Listener):
         worker = self.worker
         del self.running[lease.entry_id]
         visit = Visit(
-            number, attempt, self, (worker.epoch, worker.run), worker.id, self._taken_at.pop(lease.entry_id),
+            number, attempt, self.process.name, (worker.epoch, worker.run), worker.id, self._taken_at.pop(lease.entry_id),
             self._world.now, worker.composed, lease.entry_id, origin, attempt >= page.retries + page.busy,
         )  # fmt: skip
         self.visits.append(visit)
@@ -434,6 +435,7 @@ def install() -> None:
         }  # fmt: skip
 
 
-def hold_in_memory(moves: int) -> None:
-    """Set how many moves an outbox holds in memory; the others go to disk."""
-    outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = moves, min(moves, 1000)
+def size(setup: Setup) -> None:
+    """Set how many moves an outbox holds in memory (the others go to disk), and what a step of a drain moves."""
+    outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
+    reclaim.DRAIN_LIMIT = setup.drain_limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,26 @@ def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> Non
     _lose(schedule, random, "fail_over", 0.0)
 
 
+def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """A replica takes the place of Redis that lacks one exchange, of which a late copy reaches it."""
+    if victim is None:
+        return
+    network, world = schedule.network, schedule.world
+    snapshot, taken_at = schedule.store.snapshot(), world.now
+
+    def applied(once_more: Callable[[], None]) -> None:
+        def happen() -> None:
+            schedule.struck("lag", f"{victim.process.name}, to {taken_at - BEGIN_S:.4f} s")
+            schedule.store.restore(snapshot)
+            schedule.lost(taken_at)
+            network.cut()
+            world.at(world.now + random.choice((0.0, 0.001, 0.01)), once_more)
+
+        world.at(world.now + random.choice((0.002, 0.005, 0.05)), happen)
+
+    network.after[victim.process] = applied
+
+
 def scripts(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """SCRIPT FLUSH."""
     schedule.struck("scripts")
@@ -155,10 +176,10 @@ BY_NAME = {
     each.__name__: each
     for each in (
         kill, sigterm, sigterm_kill, freeze, block, stall, worker_clock, redis_clock, cut, away, redis_frozen,
-        full, roll_back, fail_over, scripts, flush, disk_full, disk_lost,
+        full, roll_back, fail_over, lag, scripts, flush, disk_full, disk_lost,
     )
 }  # fmt: skip
-LOSSES = ("roll_back", "fail_over", "flush")
+LOSSES = ("roll_back", "fail_over", "lag", "flush")
 """Faults after which Redis has not everything that it has confirmed."""
 
 

@@ -62,6 +62,8 @@ class Network:
         """How often each fault met each transition."""
         self.watch: Watch = lambda process, transition, args, outcome: None
         """Called with each call that was run, and its outcome."""
+        self.after: dict[Process, Callable[[Callable[[], None]], None]] = {}
+        """What happens when the next exchange of a process has been applied; it gets what repeats the call."""
         self.trace: Callable[[str], None] | None = None
 
     def cut(self, away_s: float = 0.0) -> None:
@@ -127,15 +129,17 @@ class Client:
                 outcome = network.store.call(name, *args, **options)
                 if fault == "twice":
                     later_s = world.random.choice((0.01, 0.1, network.timeout_s)) * world.random.random()
-                    world.at(world.now + later_s, lambda: once_more(name, args, options))
+                    world.at(world.now + later_s, once_more)
                 network.watch(process, transition, args, outcome)
                 network.strike(transition, number, "applied", process)
+                if transition == "exchange" and (do := network.after.pop(process, None)):
+                    do(once_more)
                 if network.trace:
                     network.trace(f"{process.name} {transition} {number}: {shown(outcome)} {fault}")
                 if fault in ("", "twice"):
                     world.at(world.now + network.latency_s(), lambda: reply(outcome), thread)
 
-        def once_more(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        def once_more() -> None:
             outcome = network.store.call(name, *args, **options)
             network.watch(process, transition, args, outcome)
             if network.trace:

@@ -14,7 +14,7 @@ from simulation.virtual import BEGIN_S
 
 FAULTS_END_S = 2.0
 """No fault strikes later, except at a rare call, so that the crawl must come to its end."""
-COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "push", "forget", "retry")
+COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {
     "exchange": 40,
     "join": 4,
@@ -69,6 +69,7 @@ class Setup:
     extras: bool = False
     """Each worker adds a request of its own after a while, as `engine.crawl()` does."""
     memory_moves: int = 20_000
+    drain_limit: int = 500
     spill_dir: str = ""
 
     @property
@@ -137,6 +138,7 @@ def drawn(seed: int) -> Plan:
         # Each process that is started instead of one that a page has killed would lead to that page again.
         extras=not poison and random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 6)),
+        drain_limit=random.choice((500, 1)),
     )
     # Rates are drawn, too: so there are quiet schedules with a single fault.
     rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(4)))

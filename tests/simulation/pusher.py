@@ -28,8 +28,8 @@ class Pusher:
         self.ending = ""
         self.gave_up = False
         """It has not left in time, or without an answer."""
-        self.stored: set[int] = set()
-        """The pages of which Redis has confirmed the put."""
+        self.stored: set[tuple[int, str]] = set()
+        """The pages of which Redis has confirmed the put, and their origins."""
         self._setup, self._site = setup, site
         self._pages = [random.randrange(len(site)) for _ in range(random.choice((1, 3)))]
         frontier = Frontier(Client(network, self.process), CRAWL, setup.order, seen=setup.seen)
@@ -69,7 +69,7 @@ class Pusher:
                     await self._producer.put(put)
                 await self._producer.hand_in()
                 if not (self._producer.disturbed or self._producer.unconfirmed):
-                    self.stored = set(self._pages)
+                    self.stored = {(page, "") for page in self._pages}
                 left_at = now()
             self.ending = "done"
         except FrontierError as error:

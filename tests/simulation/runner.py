@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation import crawler, store, virtual
+from simulation import crawler, queue_user, store, virtual
 from simulation.plan import Plan, drawn
 from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
@@ -114,6 +114,7 @@ def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
     warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of a killed process are never awaited
     store.install()
     crawler.install()
+    queue_user.install()
     gc.disable()
     gc.freeze()  # a collection looks only at what schedules have made
     redis = RedisServer(kind, unix=True)

@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import chain
 from random import Random
 from typing import Any
 
 from scrapy_dq.frontier import keys
 from simulation import checks, commands, faults, virtual
 from simulation.checks import Identity, Violation
-from simulation.crawler import FEED, Crawler, Visit, hold_in_memory, parts
+from simulation.crawler import FEED, Crawler, Visit, parts, size
 from simulation.disk import Disk
 from simulation.network import NONE, Network
 from simulation.plan import FAULTS_END_S, Plan, Strike
 from simulation.pusher import Pusher
+from simulation.queue_user import QueueUser
 from simulation.store import CRAWL, Server, Store
 from simulation.virtual import BEGIN_S, Process
 from support.stored import _dead_letter as dead_letter
@@ -54,7 +56,7 @@ class Schedule:
         self.world = virtual.begin(plan.seed)
         self.disk = Disk(self.world)
         self.setup = replace(plan.setup, spill_dir=self.disk.folder)
-        hold_in_memory(plan.setup.memory_moves)
+        size(plan.setup)
         self.store = Store(server, self.world)
         self.network = Network(self.world, self.store, plan.rates, plan.setup.timeout_s)
         self.network.watch = self._ran
@@ -63,6 +65,8 @@ class Schedule:
             self.network.trace = self._note
         self._fed: list[tuple[float, int]] = []
         self.dead: set[Identity] = set()
+        self.fenced: set[str] = set()
+        """Ids of workers that were declared dead."""
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
         self.late_members: set[str] = set()
@@ -70,6 +74,7 @@ class Schedule:
         self.commands: Counter[str] = Counter()
         self.crawlers: list[Crawler] = []
         self.pushers: list[Pusher] = []
+        self.queues: list[QueueUser] = []
         self._starting = 0
         self._applied: set[tuple[bytes, int]] = set()
         """Exchanges that were applied, by their workers and numbers: what is answered again is no news."""
@@ -141,7 +146,11 @@ class Schedule:
 
     def visits(self) -> Iterator[Visit]:
         """Return all pages that were processed."""
-        return (visit for crawler in self.crawlers for visit in crawler.visits)
+        return (visit for process in (*self.crawlers, *self.queues) for visit in process.visits)
+
+    def others(self) -> Iterator[Pusher | QueueUser]:
+        """Return the processes that are members without a spider."""
+        return chain(self.pushers, self.queues)
 
     # For faults and commands.
 
@@ -163,9 +172,10 @@ class Schedule:
         if self._tracing:
             self._note(f"{who} {what}")
 
-    def start_later(self, within_s: float = 1.0, part: int = 0, *, again: bool = False) -> None:
-        """Start a worker after a while; *again*: even if the crawl is finished."""
+    def start_later(self, within_s: float = 0.0, part: int = 0, *, again: bool = False) -> None:
+        """Start a worker after a while (0: of any length); *again*: even if the crawl is finished."""
         self._starting += 1
+        within_s = within_s or self.world.random.choice((0.2, 1.0, 1.0, 5.0))
         when = self.world.now + self.world.random.uniform(0.0, within_s)
         self.world.at(when, lambda: self._start(part, again))
 
@@ -206,8 +216,10 @@ class Schedule:
     def _happened(self, who: str, what: str) -> None:
         self.noted(who, what)
         try:
-            if what == "ends: finished":
+            if what.startswith("ends: "):
                 crawler = next(each for each in self.crawlers if each.process.name == who)
+                checks.may_end(self, crawler)
+            if what == "ends: finished":
                 checks.nothing_lost(self, crawler)
                 checks.same_frontier(self, crawler)
                 if self._again:
@@ -230,19 +242,27 @@ class Schedule:
                 and (names[0], names[3]) not in self._applied
             ):
                 self._applied.add((names[0], names[3]))
+                checks.applied(self, names[0].decode(), outcome)
                 checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
         elif transition in ("join", "rejoin"):
             names = args[2 + args[1] :]
             new, old = names[0], names[2 if transition == "rejoin" else 0]
             self._note_id(process, new.decode(), old.decode())
+        elif not isinstance(outcome, list) or outcome[0] != b"OK":
+            return
+        elif transition == "fence":
+            self.fenced.add(args[2 + args[1]].decode())
+        elif transition == "leave":
+            checks.left(self, last=bool(outcome[2]))
         elif transition == "drain":
+            checks.drained(self, args[2 + args[1]].decode())
             for pause_s in (0.1, 0.4):
                 self.world.at(self.world.now + pause_s, lambda: checks.stored(self))
-            if isinstance(outcome, list) and outcome[0] == b"OK" and outcome[2]:
+            if outcome[2]:
                 self._note_dead_letters()
 
     def _note_id(self, process: Process, worker_id: str, old_id: str) -> None:
-        for each in (*self.crawlers, *self.pushers):
+        for each in chain(self.crawlers, self.others()):
             if each.process is process:
                 each.ids.add(worker_id)
                 late_join = worker_id == old_id and each.first_run is not None
@@ -269,7 +289,7 @@ class Schedule:
         self.world.at(self.world.now + LOOK_S, self._look)
         if self.commands["pause"] or self.commands["drain"]:
             commands.resume_again(self)
-        if self._starting or any(each.there for each in (*self.crawlers, *self.pushers)):
+        if self._starting or any(each.there for each in chain(self.crawlers, self.others())):
             return
         if self.world.now < self.store.frozen_until + LOOK_S:
             return  # it runs then what has reached it

@@ -49,7 +49,7 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
             retries=random.choice((0,) * 9 + (2,)),
             busy=random.choice((0,) * 19 + (1,)),
             fails=random.random() < 0.05,
-            pause_s=random.choice((0.0, 0.0, 0.0, 0.02, 0.1)),
+            pause_s=random.choice((0.0, 0.0, 0.0, 0.02, 0.1, 0.3)),
         )
         for _ in range(pages)
     ]

@@ -1,0 +1,224 @@
+"""A simulated program that uses a `Queue` of the crawl: the real member, without its thread."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cache
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.frontier.worker.listener import Count
+from scrapy_dq.queue import member as member_module
+from scrapy_dq.queue.calls import Call, Get, ShutDown, putting
+from scrapy_dq.queue.member import Member
+from scrapy_dq.settings import Config
+from simulation.crawler import FED_MARK, GRACE_S, Visit, parts
+from simulation.network import BlockingClient, Client, Network
+from simulation.plan import Setup
+from simulation.site import Page
+from simulation.store import CRAWL
+from simulation.virtual import Process
+
+ITEMS: Any = SimpleNamespace(decode=lambda payload: payload)
+MOST_GETS = 3
+"""What it cannot process goes back to its place, and may be the next that it gets."""
+
+
+@cache
+def _config() -> Config:
+    return Config.read({"DQ_CRAWL": CRAWL, "REDIS_URL": "redis://simulated"}, {})
+
+
+class _Thread:
+    """Stands in for a LoopThread: the coroutine runs on the loop of the simulated process."""
+
+    def __init__(self, live: Callable[[], Coroutine[Any, Any, None]], last: Callable[[], None]) -> None:
+        self.opened: Future[None] = Future()
+        self.ended = asyncio.Event()
+        self._live, self._last = live, last
+        self._accepts = True
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def submit(self, call: Callable[..., object], *args: Any) -> None:
+        if not self._accepts:
+            raise ShutDown
+        asyncio.get_running_loop().call_soon(call, *args)
+
+    async def stop_accepting(self) -> None:
+        self._accepts = False
+        await asyncio.sleep(0)
+
+    async def _run(self) -> None:
+        try:
+            await self._live()
+        finally:
+            self._accepts = False
+            self._last()
+            self.ended.set()
+
+
+class _Connection:
+    """Stands in for a Connection: clients of the simulated network."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network, self._process = network, process
+
+    async def open(self) -> Client:
+        return Client(self._network, self._process)
+
+    def blocking(self) -> BlockingClient:
+        return BlockingClient(self._network, self._process)
+
+    def note_no_answer(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _Member(Member):
+    """Tells the user what Redis has confirmed."""
+
+    user: QueueUser
+
+    def counted(self, what: Count, amount: float) -> None:
+        super().counted(what, amount)
+        self.user.counted(what)
+
+    async def _join(self) -> None:
+        self.user.unconfirmed.clear()
+        await super()._join()
+
+
+class QueueUser:
+    """One process that puts pages into the crawl, takes some out, and processes those without links."""
+
+    first_run = None
+    """It takes part in any run."""
+
+    def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
+        self.process = Process(network.world, name)
+        self.name = name
+        self.ids: set[str] = set()
+        self.ending = ""
+        self.gave_up = False
+        """It has not left in time."""
+        self.stored: set[tuple[int, str]] = set()
+        """The pages of which Redis has confirmed the put, and their origins."""
+        self.visits: list[Visit] = []
+        self.unconfirmed: list[Visit] = []
+        self._world, self._setup, self._site, self._random = network.world, setup, site, random
+        self._network = network
+        self._config = replace(
+            _config(), worker_ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s,
+            rollback_horizon_s=setup.horizon_s, max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
+            shutdown_grace_s=GRACE_S, redis_timeout_s=setup.timeout_s,
+        )  # fmt: skip
+        self._world.at(
+            self._world.now, lambda: self.process.loop.create_task(self._main()), self.process.main
+        )
+        if random.random() < 0.3:
+            self._world.at(self._world.now + random.uniform(0.0, 0.6), self.process.kill)
+        elif random.random() < 0.3:
+            seconds = random.uniform(0.1, 2.5 * setup.ttl_s)
+            self._world.at(
+                self._world.now + random.uniform(0.0, 0.6), lambda: self.process.freeze(seconds)
+            )
+
+    @property
+    def there(self) -> bool:
+        """It has been started, and has neither ended nor been killed."""
+        return self.process.alive and not self.ending
+
+    @property
+    def worker_id(self) -> str:
+        """The id under which it takes itself for a member."""
+        return self._member.worker.id
+
+    def counted(self, what: Count) -> None:
+        """Note which visits Redis has confirmed."""
+        if what is Count.EXCHANGE:
+            while self.unconfirmed and self.unconfirmed[0].number < self._member.worker.applied:
+                self.unconfirmed.pop(0).confirmed_at = self._world.now
+        elif what is Count.REJOIN:
+            self.unconfirmed.clear()
+
+    async def _main(self) -> None:
+        self._member = _Member(self._config, self._setup.order, ITEMS, 0, durable=self._random.random() < 0.5)
+        self._member.user = self
+        self._member._connection = _Connection(self._network, self.process)  # type: ignore[assignment]
+        thread: Any = self._member._thread
+        self._member.start()
+        try:
+            await asyncio.wrap_future(thread.opened)
+            await self._put()
+            await self._take()
+        except (FrontierError, ShutDown) as error:
+            self.ending = f"failed: {error}"
+        began = self._world.now
+        if thread.opened.done() and thread.opened.exception() is None:
+            self._member.begin_close()
+        await thread.ended.wait()
+        self.gave_up = bool(self.ending) or self._world.now - began >= GRACE_S
+        self.ending = self.ending or "done"
+
+    async def _put(self) -> None:
+        for number in range(self._random.choice((0, 1, 3))):
+            await asyncio.sleep(self._random.uniform(0.0, 0.3))
+            page, origin = self._random.randrange(len(self._site)), f"{self.name}-{number}"
+            call = putting([b"%d.0.%s" % (page, origin.encode())], 0, patient=True)
+            await self._answer(call)
+            self.stored.add((page, origin))
+
+    async def _take(self) -> None:
+        for _ in range(self._random.choice((0, MOST_GETS))):
+            call = Get()
+            try:
+                entry_id, payload = await self._answer(call, self._random.uniform(0.05, 0.5))
+            except queue.Empty:
+                return
+            worker, taken_at = self._member.worker, self._world.now
+            number, attempt, origin = parts(payload)
+            page = self._site[number]
+            if payload.startswith(FED_MARK) or page.links or page.retries or page.busy or page.fails or page.kills:
+                self._member.abandon(call)  # its caller was interrupted
+                continue
+            await asyncio.sleep(page.seconds)
+            self._visited(worker, number, attempt, origin, taken_at, entry_id)
+            self._member.done(entry_id)
+
+    def _visited(
+        self, worker: Any, number: int, attempt: int, origin: str, taken_at: float, entry_id: bytes
+    ) -> None:
+        visit = Visit(
+            number, attempt, self.name, (worker.epoch, worker.run), worker.id, taken_at, self._world.now,
+            worker.composed, entry_id, origin, last=True,
+        )  # fmt: skip
+        self.visits.append(visit)
+        if worker is self._member.worker:  # else the lease ended with the run
+            self.unconfirmed.append(visit)
+
+    async def _answer(self, call: Call, timeout_s: float | None = None) -> Any:
+        self._member.ask(call)
+        answer = asyncio.wrap_future(call.future)
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), timeout_s)
+        except asyncio.TimeoutError:
+            self._member.expire(call)
+            return await answer
+
+
+def install() -> None:
+    """Have members run without threads and without Redis's real connections."""
+    member_module.LoopThread = _Thread  # type: ignore[misc, assignment]
+    member_module.Connection = lambda config, folder: None  # type: ignore[misc, assignment]
+    # At the end of this process nothing is left to close.
+    member_module.lifetime = SimpleNamespace(  # type: ignore[assignment]
+        opened=lambda member: None, closed=lambda member: None, CLOSING_S=0.0
+    )
