@@ -33,7 +33,6 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "fence": ("shared", "starts"),
     "drain": ("bury", "starts", "member"),
     "leave": ("release", "starts", "member"),
-    "beat": (),
     "flush": ("starts", "member"),
     "limit": ("limits", "block"),
     "steer": (),
@@ -50,13 +49,15 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "mend": ("rights", "sums", "starts", "member", "limits", "put_back", "recount"),
     "probe": ("rights",),
 }  # fmt: skip
+_BEAT = ("keys",)
+"""The only parts of `beat`: to create the functions of the others takes longer than it does itself."""
 LOOKS = ("sizes", "upcoming", "present")
 """Read-only scripts, for the command line."""
 BY_HAND = ("steer", "retry", "forget", "convert")
 """Scripts that write, for the command line only."""
 AFTERWARDS = ("mend", "probe")
 """Scripts that run after one that was stopped midway."""
-TRANSITIONS = tuple(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS))
+TRANSITIONS = ("beat", *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
 _WHOLE = (*LOOKS, *AFTERWARDS, "overview", "beat", "fence", "sweep")
 """Scripts that cannot be stopped midway, or for which a repeat is enough."""
 _MOST_MENDS = 5
@@ -75,8 +76,10 @@ def lua_files() -> dict[str, str]:
 def parts(transition: str, order: Order, seen: Seen = Seen.EXACT) -> list[str]:
     """Return the names of the Lua files that make up *transition*, in order; see `source`."""
     kinds = (seen,) if transition == "exchange" else Seen
+    if transition == "beat":
+        return [*_BEAT, transition]
     seen_by = [name for kind in kinds for name in _SEEN[kind]]
-    base = [name.format(order=order.value.replace("-", "_")) for name in _BASE]
+    base = _base(order)
     tail = [] if transition in _WHOLE else ["salvage"]
     return [*base, *_COMMON, *seen_by, *_PARTS[transition], transition, *tail]
 
@@ -88,15 +91,21 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     Args:
         seen: the only kind of seen that an exchange supports; all other scripts use the stored kind.
     """
-    texts = [lua_files()[name] for name in parts(transition, order, seen)]
+    base = _base(order)
+    names = parts(transition, order, seen)
     # To create a closure, Lua searches all captured locals of the enclosing function: those that every
     # function needs are in an outer scope. That saves a tenth of the time of an exchange.
-    base, rest = "\n".join(texts[: len(_BASE)]), texts[len(_BASE) :]
+    outer = [lua_files()[name] for name in names if name in base]
+    inner = [lua_files()[name] for name in names if name not in base]
     if transition in _WHOLE:
-        return "\n".join((base, "return (function()", *rest, "end)()"))
-    *rest, salvage = rest
+        return "\n".join((*outer, "return (function()", *inner, "end)()"))
+    *inner, salvage = inner
     tail = ("end)", "if done then return reply end", salvage)
-    return "\n".join((base, "local done, reply = pcall(function()", *rest, *tail))
+    return "\n".join((*outer, "local done, reply = pcall(function()", *inner, *tail))
+
+
+def _base(order: Order) -> list[str]:
+    return [name.format(order=order.value.replace("-", "_")) for name in _BASE]
 
 
 class Script:

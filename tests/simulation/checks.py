@@ -96,7 +96,7 @@ def pushed(schedule: Schedule) -> None:
 def applied(schedule: Schedule, worker_id: str, answer: list[Any]) -> None:
     """Check what an exchange has answered: its worker is not fenced, and no key contradicts the counts."""
     of_worker = f"{keys.prefix(CRAWL)}worker:{worker_id}"
-    if worker_id in schedule.fenced and schedule.store.redis.hget(of_worker, "fenced") == b"1":
+    if worker_id in schedule.fenced and schedule.store.run("HGET", of_worker, "fenced") == b"1":
         raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
     if answer[10]:
         raise Violation(f"keys contradict the counts: {answer[10].decode()}")
@@ -110,13 +110,13 @@ def drained(schedule: Schedule, worker_id: str) -> None:
 
 def left(schedule: Schedule, *, last: bool) -> None:
     """Check that a worker that leaves removes no other one."""
-    if not last and not schedule.store.redis.exists(keys.prefix(CRAWL) + "members"):
+    if not last and not schedule.store.run("EXISTS", keys.prefix(CRAWL) + "members"):
         raise Violation("a worker that leaves has removed the others")
 
 
 def may_end(schedule: Schedule, crawler: Crawler) -> None:
     """Check that a worker whose run is not followed by another one can hand in what it has."""
-    stored = schedule.store.redis.hmget(keys.meta(CRAWL), "epoch", "run")
+    stored = schedule.store.run("HMGET", keys.meta(CRAWL), "epoch", "run")
     here = [crawler.worker.epoch.encode(), b"%d" % crawler.worker.run]
     if crawler.ending == "run_over" and stored == here and not schedule.losses:
         raise Violation(f"{crawler.process.name} closes with reason run_over in the run that is the last one")
@@ -127,7 +127,7 @@ def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> Non
     if not records:
         return
     held = schedule.commands["pause"] + schedule.commands["drain"]
-    if held and (hold := schedule.store.redis.hget(keys.meta(CRAWL), "hold")):
+    if held and (hold := schedule.store.run("HGET", keys.meta(CRAWL), "hold")):
         raise Violation(f"requests are leased while the crawl is {hold.decode()}")
     if not with_order:
         return
@@ -143,7 +143,7 @@ def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> Non
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says `finished`, that it has not worked on in another frontier than its own."""
-    epoch = schedule.store.redis.hget(keys.meta(CRAWL), "epoch")
+    epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
     # Its last answer may be a moment old, or older if it was frozen since.
     replaced = any(crawler.joined_at < at < crawler.decided_at - 0.1 for _, at in schedule.losses)
     frozen = {"freeze", "block"} & set(schedule.report.faults)

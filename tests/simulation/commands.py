@@ -54,13 +54,13 @@ def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Word
         except (RedisError, FrontierError):
             schedule.world.at(schedule.world.now + AGAIN_S, resume)
 
-    schedule.world.at(schedule.world.now + random.uniform(0.1, 1.5), resume)
+    schedule.world.at(schedule.world.now + random.uniform(0.1, 0.8), resume)
     control.steer(client, CRAWL, word)
 
 
 def resume_again(schedule: Schedule) -> None:
     """Resume a crawl that is still on hold: Redis may have lost the command that has resumed it."""
-    if schedule.world.now > BEGIN_S + 2 * FAULTS_END_S and schedule.store.redis.hget(
+    if schedule.world.now > BEGIN_S + 2 * FAULTS_END_S and schedule.store.run("HGET", 
         keys.meta(CRAWL), "hold"
     ):
         client = BlockingClient(schedule.network, Process(schedule.world, "resume"))

@@ -35,7 +35,7 @@ from simulation.virtual import BEGIN_S, Process, world
 if TYPE_CHECKING:
     from simulation.plan import Setup
 
-GRACE_S = 4.0
+GRACE_S = 2.0
 ENGINE_S = 5.0
 """How often Scrapy's engine looks for work without a cause."""
 FEED = "feed"
@@ -194,7 +194,7 @@ class Crawler(Listener):
             self._wake()
             self.process.loop.call_later(ENGINE_S, self._beat)
             if self._setup.extras:
-                self.process.loop.call_later(self._world.random.uniform(0.0, 1.5), self._add)
+                self.process.loop.call_later(self._world.random.uniform(0.0, 0.8), self._add)
             await self._done.wait()
             self._start.cancel()
             self.downloading.clear()

@@ -23,19 +23,21 @@ class Usage(NamedTuple):
 class Disk:
     """A real folder, for all workers of a schedule; how full it is, is made up."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, used: bool) -> None:
         self._world = world
-        self.folder = tempfile.mkdtemp(prefix="dq-simulation-")
+        self.folder = tempfile.mkdtemp(prefix="dq-simulation-") if used else ""
         self.full_until = 0.0
         shutil.disk_usage = self._usage  # type: ignore[assignment]
 
     def lose(self) -> None:
         """Truncate all files."""
-        for path in Path(self.folder).rglob("moves*/q*"):
-            path.write_bytes(b"")
+        if self.folder:
+            for path in Path(self.folder).rglob("moves*/q*"):
+                path.write_bytes(b"")
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _usage(self, path: object) -> Usage:
         full = self._world.now < self.full_until

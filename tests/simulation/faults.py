@@ -93,7 +93,7 @@ def cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 def away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """Redis ends and is started again, with everything it had."""
-    seconds = random.uniform(0.05, 1.0)
+    seconds = random.uniform(0.05, 0.6)
     schedule.struck("away", f"{seconds:.2f} s")
     schedule.network.cut(seconds)
     schedule.store.forget_scripts()
@@ -108,7 +108,7 @@ def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> 
 
 def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """Redis refuses writes, until its limit is raised."""
-    seconds = random.uniform(0.05, 1.0)
+    seconds = random.uniform(0.05, 0.6)
     schedule.struck("full", f"{seconds:.2f} s")
     schedule.store.full = True
     schedule.world.at(schedule.world.now + seconds, lambda: setattr(schedule.store, "full", False))
@@ -116,7 +116,7 @@ def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 def roll_back(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """Redis loses its power: it comes back with what it had up to a second before."""
-    _lose(schedule, random, "roll_back", random.uniform(0.05, 0.8))
+    _lose(schedule, random, "roll_back", random.uniform(0.05, 0.5))
 
 
 def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -137,9 +137,9 @@ def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
             schedule.store.restore(snapshot)
             schedule.lost(taken_at)
             network.cut()
-            world.at(world.now + random.choice((0.0, 0.001, 0.01)), once_more)
+            world.at(world.now + random.choice((0.001, 0.03, 0.1)), once_more)
 
-        world.at(world.now + random.choice((0.002, 0.005, 0.05)), happen)
+        world.at(world.now + random.choice((0.004, 0.03)), happen)
 
     network.after[victim.process] = applied
 
@@ -153,14 +153,14 @@ def scripts(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 def flush(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """FLUSHALL: workers close `frontier_lost`, and the next command crawls everything."""
     schedule.struck("flush")
-    schedule.store.redis.flushall()
+    schedule.store.run("FLUSHALL")
     schedule.lost(0.0)
     schedule.start_later()
 
 
 def disk_full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """What waits for Redis cannot be stored on disk, for a while; or what is there cannot be read."""
-    seconds = random.uniform(0.2, 1.0)
+    seconds = random.uniform(0.2, 0.6)
     schedule.struck("disk_full", f"{seconds:.2f} s")
     schedule.disk.full_until = schedule.world.now + seconds
 

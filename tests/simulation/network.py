@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ConnectionError as Cut
@@ -30,10 +30,10 @@ class Rates:
 
     def drawn(self, number: float) -> str:
         """Return the fault of a number from 0 to 1; "": none."""
-        for each in fields(self):
-            number -= getattr(self, each.name)
+        for name, rate in vars(self).items():
+            number -= rate
             if number < 0:
-                return each.name
+                return name
         return ""
 
 

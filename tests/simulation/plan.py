@@ -12,7 +12,7 @@ from simulation.network import NONE, Rates
 from simulation.site import Page
 from simulation.virtual import BEGIN_S
 
-FAULTS_END_S = 2.0
+FAULTS_END_S = 1.0
 """No fault strikes later, except at a rare call, so that the crawl must come to its end."""
 COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {
@@ -35,6 +35,8 @@ CAUSES = {
 """Faults after which a transition is called that is rare without them."""
 DEADLY = {"kill", "sigterm_kill", "freeze", "block", "stall"}
 """Faults after which a worker may be declared dead."""
+MORTAL = {"push", "queue"}
+"""Commands whose processes may be killed."""
 STAGES = ("sent", "applied", "answered")
 
 
@@ -114,12 +116,12 @@ def drawn(seed: int) -> Plan:
     """Draw the plan of a seed."""
     random = Random(f"{seed} plan")
     hosts = random.choice((1, 1, 2, 3))
-    poison = random.random() < 0.12
+    poison = random.random() < 0.06
     pages = site.drawn(random, random.choice((2, 2, 2, 3, 3, 4, 4, 6, 6, 12)), hosts, poison=poison)
     polite = hosts > 1 and random.random() < 0.5
     starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 2, 4)))))
     setup = Setup(
-        workers=random.choice((2, 2, 2, 3, 3, 4, 5)),
+        workers=random.choice((2, 2, 2, 2, 3, 3, 4, 5)),
         parts=random.choice((1, 1, 2)) if len(starts) > 1 else 1,
         order=random.choice(tuple(Order)),
         seen=random.choice((Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)),
@@ -127,12 +129,12 @@ def drawn(seed: int) -> Plan:
         delay_s=random.choice((0.0, 0.05)) if polite else 0.0,
         concurrency=random.choice((0, 1, 2)) if polite else 0,
         capacity=random.choice((1, 4, 8)),
-        timeout_s=random.choice((0.5, 2.0)),
+        timeout_s=random.choice((0.2, 0.8)),
         max_attempts=random.choice((2, 3)),
         horizon_s=random.choice((3.0, 3.0, 3.0, 0.1)),
         starts=starts,
         filtered_start=random.random() < 0.3,
-        again=(again := random.random() < 0.3),
+        again=(again := random.random() < 0.2),
         run_name=random.choice(("", "name")) if again else "",
         fed=0 if again else random.choice((0, 0, 0, 0, 4)),
         # Each process that is started instead of one that a page has killed would lead to that page again.
@@ -144,8 +146,8 @@ def drawn(seed: int) -> Plan:
     rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(4)))
     if random.random() < 0.3:
         rates = NONE
-    kinds = random.sample(sorted(faults.BY_NAME), random.choice((0, 1, 1, 2, 4)))
-    kinds = [kind for kind in kinds for _ in range(random.choice((1, 1, 3)))]
+    kinds = random.sample(sorted(faults.BY_NAME), random.choice((0, 1, 1, 1, 2, 3)))
+    kinds = [kind for kind in kinds for _ in range(random.choice((1, 1, 1, 3)))]
     strikes = [strike for kind in kinds for strike in _strikes(random, kind)]
     if setup.again and random.random() < 0.3:
         # Redis is set back to before the end of the first run, when the second one has begun.
@@ -155,14 +157,14 @@ def drawn(seed: int) -> Plan:
         # Two at the same moment.
         other = random.choice(sorted(faults.BY_NAME))
         strikes.append(replace(strikes[-1], fault=other, seed=random.random()))
-    # Heartbeats are the most calls: they are frequent only if one of them may be missing.
-    deadly = any(strike.fault in DEADLY for strike in strikes)
-    ttl_s = random.choice((0.8, 1.5)) if deadly else 4.0
-    setup = replace(setup, ttl_s=ttl_s, stall_s=random.choice((1.0, 2.0)) * ttl_s)
     commands = [
         (random.uniform(0.0, FAULTS_END_S / 2), random.choice(COMMANDS))
         for _ in range(random.choice((0, 0, 0, 1, 3)))
     ]
+    # Heartbeats are a third of the calls: they are frequent only if one of them may be missing.
+    deadly = poison or DEADLY & {strike.fault for strike in strikes} or MORTAL & {name for _, name in commands}
+    ttl_s = random.choice((0.4, 0.8)) if deadly else 4.0
+    setup = replace(setup, ttl_s=ttl_s, stall_s=random.choice((1.0, 2.0)) * ttl_s)
     return Plan(seed, setup, pages, rates, tuple(strikes), tuple(sorted(commands)))
 
 
@@ -178,7 +180,7 @@ def _strikes(random: Random, kind: str) -> list[Strike]:
 
 
 def _at_a_time(random: Random, kind: str) -> Strike:
-    return Strike(kind, random.random(), random.uniform(0.0, random.choice((0.3, 0.8, FAULTS_END_S / 2))))
+    return Strike(kind, random.random(), random.uniform(0.0, random.choice((0.2, 0.5, FAULTS_END_S / 2))))
 
 
 def altered(plan: Plan, options: dict[str, Any]) -> Plan:

@@ -26,6 +26,8 @@ from support.stored import _dead_letter as dead_letter
 MOST_S = 300.0
 """How long a schedule may take; the faults end after some three seconds."""
 LOOK_S = 0.2
+MOST_MOVES = 10_000
+"""No schedule has as many: an outbox that holds them in memory needs no disk."""
 MOST_STARTS = 40
 """More processes than this, and the crawl never ends."""
 
@@ -54,7 +56,7 @@ class Schedule:
         self.plan = plan
         self.report = Report(plan.seed)
         self.world = virtual.begin(plan.seed)
-        self.disk = Disk(self.world)
+        self.disk = Disk(self.world, used=plan.setup.memory_moves < MOST_MOVES)
         self.setup = replace(plan.setup, spill_dir=self.disk.folder)
         size(plan.setup)
         self.store = Store(server, self.world)
@@ -90,7 +92,7 @@ class Schedule:
             self.world.at(BEGIN_S + at_s, lambda command=command: commands.run(self, command))
         for number in range(plan.setup.fed):
             page = random.randrange(len(plan.pages))
-            self.world.at(BEGIN_S + number * 0.5, lambda page=page: self._feed(page))
+            self.world.at(BEGIN_S + number * 0.3, lambda page=page: self._feed(page))
         self.world.at(BEGIN_S + random.uniform(0.0, FAULTS_END_S), lambda: checks.stored(self))
         self.world.at(BEGIN_S + FAULTS_END_S, self._end_faults)
         self.world.at(BEGIN_S + LOOK_S, self._look)
@@ -137,7 +139,7 @@ class Schedule:
 
     def from_feed(self) -> set[Identity]:
         """Return what the start payloads that were taken have to bring, in whatever run."""
-        waiting = [int(payload.partition(b".")[0]) for payload in self.store.redis.lrange(FEED, 0, -1)]
+        waiting = [int(payload.partition(b".")[0]) for payload in self.store.run("LRANGE", FEED, 0, -1)]
         fed = [page for _, page in self._fed]
         for page in waiting:
             if page in fed:
@@ -175,7 +177,7 @@ class Schedule:
     def start_later(self, within_s: float = 0.0, part: int = 0, *, again: bool = False) -> None:
         """Start a worker after a while (0: of any length); *again*: even if the crawl is finished."""
         self._starting += 1
-        within_s = within_s or self.world.random.choice((0.2, 1.0, 1.0, 5.0))
+        within_s = within_s or self.world.random.choice((0.1, 0.4, 0.4, 3 * self.setup.ttl_s))
         when = self.world.now + self.world.random.uniform(0.0, within_s)
         self.world.at(when, lambda: self._start(part, again))
 
@@ -271,12 +273,12 @@ class Schedule:
 
     def _note_dead_letters(self) -> None:
         # The next run deletes them.
-        for record in self.store.redis.hvals(keys.prefix(CRAWL) + "dead"):
+        for record in self.store.run("HVALS", keys.prefix(CRAWL) + "dead"):
             page, _, origin = parts(dead_letter(record)[2])
             self.dead.add((page, origin))
 
     def _feed(self, page: int) -> None:
-        self.store.redis.rpush(FEED, b"%d.0." % page)
+        self.store.run("RPUSH", FEED, b"%d.0." % page)
         self._fed.append((self.world.now, page))
 
     def _note(self, what: str) -> None:

@@ -45,7 +45,7 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
         Page(
             host=b"host%d" % random.randrange(hosts) if hosts > 1 else b"",
             priority=random.choice((0, 0, 0, 1, -1)),
-            seconds=random.uniform(0.0, 0.04),
+            seconds=random.uniform(0.0, random.choice((0.04, 0.04, 0.3))),
             retries=random.choice((0,) * 9 + (2,)),
             busy=random.choice((0,) * 19 + (1,)),
             fails=random.random() < 0.05,

@@ -109,6 +109,10 @@ class Store:
         except redis.RedisError as error:
             return error
 
+    def run(self, *command: Any) -> Any:
+        """Run one command as it is, without the simulated network; return what hiredis makes of the answer."""
+        return self._server.run(command)[0]
+
     def info(self) -> dict[str, Any]:
         """Return an INFO of a server whose AOF is written each second, with fast disks."""
         return {

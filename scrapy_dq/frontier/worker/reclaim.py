@@ -12,7 +12,7 @@ from typing import Any
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.heartbeat import LONGEST_INTERVAL_S
-from scrapy_dq.frontier.worker.identity import certainly_dead
+from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
@@ -47,6 +47,8 @@ class Reclaimer:
         self._task: asyncio.Task[None] | None = None
         """The only one, so that many deaths at once do not take all connections."""
         self._silent: set[str] = set()
+        self._elsewhere: set[str] = set()
+        """Silent workers of other machines: to look at them again would tell nothing."""
         self._dead: dict[str, None] = {}
         """Those of the last observation that are still to be looked at, in this order."""
         self._in_run = ("", 0)
@@ -93,6 +95,8 @@ class Reclaimer:
     ) -> None:
         """Reclaim from workers whose process on this machine is gone, without waiting for the TTL."""
         for member in await self._frontier.members():
+            if not on_this_machine(member.identity, self._own):
+                self._elsewhere.add(member.worker_id)
             if (among is None or member.worker_id in among) and certainly_dead(member.identity, self._own):
                 why = "its process on this machine is gone"
                 await self.reclaim(member.worker_id, epoch, run, why, gone=True, by=by)
@@ -102,7 +106,8 @@ class Reclaimer:
         dead_now = dict.fromkeys(each for each in dead if each not in (own_id, self._busy_with))
         # Those that have waited longest come first: none waits behind those that always fail.
         self._dead = {each: None for each in self._dead if each in dead_now} | dead_now
-        self._silent = set(silent) - set(dead) - {own_id}
+        self._elsewhere &= set(silent)
+        self._silent = set(silent) - set(dead) - {own_id} - self._elsewhere
         self._in_run, self._observed_at = (epoch, run), time.monotonic()
         if (self._dead or self._silent) and self._task is None and not self._cancelled:
             self._task = asyncio.get_running_loop().create_task(self._reclaim_observed())

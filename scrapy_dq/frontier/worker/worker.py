@@ -33,6 +33,7 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.signing import NOT_SIGNED
 from scrapy_dq.frontier.worker import durability
+from scrapy_dq.frontier.worker.alarm import Alarm
 from scrapy_dq.frontier.worker.audit import Auditor
 from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
@@ -99,7 +100,7 @@ class Worker:
         self._pace = pace or Pace()
         self._outage = Outage()
         self._most = options.most_of_a_partition
-        self._kick = asyncio.Event()
+        self._alarm = Alarm()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -291,7 +292,7 @@ class Worker:
 
     def kick(self) -> None:
         """Recompute when the next exchange is due."""
-        self._kick.set()
+        self._alarm.ring()
 
     def _refuse(self, lease: Lease) -> None:
         if not self._reported_forgery:
@@ -478,9 +479,7 @@ class Worker:
             pause = due - time.monotonic()
             if pause <= 0:
                 return
-            self._kick.clear()
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._kick.wait(), pause)
+            await self._alarm.wait(pause)
 
     def _wants(self) -> int:
         capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()

@@ -40,6 +40,9 @@ local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
 -- Our generations are short. With one that somebody else has written, a thousand names could take all memory.
 local function bucket_key(generation, n) return prefix .. 'seen:' .. string.sub(generation, 1, 64) .. ':' .. n end
 
+-- Many scripts read all members: a million would block Redis for seconds. join.lua refuses more than this; twice as
+-- many must come from somebody else.
+local MOST_MEMBERS = 10000
 local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
 -- In many crawls none of these exists, nor any of the next group.
 local rare_types = {

@@ -1,7 +1,7 @@
 -- types: checks the type of each key before anything is written.
 -- Scripts have no rollback: a key of the wrong type must be found before the first write.
--- USES     keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types, keys.worker_key, state,
---          state.load_state, state.there, state.wrong_seen
+-- USES     keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types,
+--          keys.worker_key, state, state.load_state, state.there, state.wrong_seen
 local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
   if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
@@ -9,9 +9,6 @@ end
 local only_looks -- true in scripts that only read, or mend: they run even if `torn` exists (salvage.lua)
 local TORN_TYPES = { set = true, hash = true, zset = true, list = true } -- depends on which command was allowed
 local polite -- whether any key of politeness exists, as far as this script knows
--- Many scripts read all members: a million would block Redis for seconds. join.lua refuses more than this; twice as
--- many must come from somebody else.
-local MOST_MEMBERS = 10000
 local function too_many(most)
   if there.members > most then return { 'TOO_MANY', key.members, there.members } end
 end

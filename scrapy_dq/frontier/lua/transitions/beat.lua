@@ -4,7 +4,7 @@
 --          so many that all other scripts refuse the crawl), number of words that were sent to all workers | LOST
 -- COST     O(workers)
 -- CRASH    one beat more or less makes no difference
--- USES     keys.key, types.MOST_MEMBERS
+-- USES     keys.MOST_MEMBERS, keys.key
 local worker_id, epoch = ARGV[1], ARGV[2]
 local PART, MOST_REMOVED = 1000, 1000
 local meta = redis.call('HMGET', key.meta, 'epoch', 'told')

@@ -10,10 +10,10 @@
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
--- USES     described, described.agrees, described.describe, keys.key, kinds.unfit, limits.set_limits, member.clear_run,
---          member.keeps_seen, member.next_run, member.over_for, member.register, member.seen_stays,
---          rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census, state.save_state,
---          types.MOST_MEMBERS, types.too_many, types.wrong_type, words
+-- USES     described, described.agrees, described.describe, keys.MOST_MEMBERS, keys.key, kinds.unfit,
+--          limits.set_limits, member.clear_run, member.keeps_seen, member.next_run, member.over_for, member.register,
+--          member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
+--          state.save_state, types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local ours = described(5)
 
