@@ -27,7 +27,6 @@ from simulation.runner import Totals, runner  # noqa: E402
 from simulation.shrink import shrink  # noqa: E402
 from support.redis_server import KINDS  # noqa: E402
 
-BATCH = 100
 SHOWN = 10
 """Most failures that are shown."""
 TRANSITIONS = ("join", "rejoin", "exchange", "fence", "drain", "leave", "overview", "beat")
@@ -100,8 +99,8 @@ def _batches(seeds: range, kind: Any) -> int:
         print(json.dumps(totals.as_dict()), flush=True)
 
     with runner(kind) as run:
-        for first in range(seeds.start, seeds.stop, BATCH):
-            run.apart(range(first, min(first + BATCH, seeds.stop)), show)
+        for first in range(seeds.start, seeds.stop, plan.SAME_SCRIPTS):
+            run.apart(range(first, min(first + plan.SAME_SCRIPTS, seeds.stop)), show)
     return 0
 
 

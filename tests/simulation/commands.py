@@ -54,7 +54,7 @@ def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Word
         except (RedisError, FrontierError):
             schedule.world.at(schedule.world.now + AGAIN_S, resume)
 
-    schedule.world.at(schedule.world.now + random.uniform(0.1, 0.8), resume)
+    schedule.world.at(schedule.world.now + random.uniform(0.1, 0.5), resume)
     control.steer(client, CRAWL, word)
 
 
@@ -75,7 +75,7 @@ def _stop(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 def _limit(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     host = schedule.plan.pages[0].host.decode()
     what = {"delay_s": random.choice((0.0, 0.05)), "concurrency": random.choice((0, 1, 3))}
-    control.limit(client, CRAWL, host, **what, block_s=random.choice((None, 0.5)))  # type: ignore[arg-type]
+    control.limit(client, CRAWL, host, **what, block_s=random.choice((None, 0.2)))  # type: ignore[arg-type]
 
 
 def _feed(schedule: Schedule, client: BlockingClient, random: Random) -> None:

@@ -125,7 +125,10 @@ def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> Non
 
 
 def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """A replica takes the place of Redis that lacks one exchange, of which a late copy reaches it."""
+    """A replica takes the place of Redis that lacks one exchange, of which a late copy reaches it.
+
+    Its worker is frozen until then; others go on.
+    """
     if victim is None:
         return
     network, world = schedule.network, schedule.world
@@ -137,9 +140,11 @@ def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
             schedule.store.restore(snapshot)
             schedule.lost(taken_at)
             network.cut()
-            world.at(world.now + random.choice((0.001, 0.03, 0.1)), once_more)
+            pause_s = random.choice((0.001, 0.05, 0.2))
+            victim.process.freeze(pause_s)
+            world.at(world.now + pause_s, once_more)
 
-        world.at(world.now + random.choice((0.004, 0.03)), happen)
+        world.at(world.now + 0.004, happen)
 
     network.after[victim.process] = applied
 

@@ -74,6 +74,7 @@ class Runner:
     def totals(self, seeds: range) -> Totals:
         """Run the plans of *seeds*."""
         totals = Totals()
+        self._server.forget()
         for seed in seeds:
             report, failure = self.run(drawn(seed))
             totals.count(report)

@@ -45,17 +45,17 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
         Page(
             host=b"host%d" % random.randrange(hosts) if hosts > 1 else b"",
             priority=random.choice((0, 0, 0, 1, -1)),
-            seconds=random.uniform(0.0, random.choice((0.04, 0.04, 0.3))),
+            seconds=random.uniform(0.0, random.choice((0.04, 0.04, 0.04, 0.2))),
             retries=random.choice((0,) * 9 + (2,)),
             busy=random.choice((0,) * 19 + (1,)),
             fails=random.random() < 0.05,
-            pause_s=random.choice((0.0, 0.0, 0.0, 0.02, 0.1, 0.3)),
+            pause_s=random.choice((0.0, 0.0, 0.0, 0.02, 0.1, 0.2)),
         )
         for _ in range(pages)
     ]
     for page in range(1, pages):
         # A redirect or a page that polls itself is a page with one link; some are not filtered, or wait.
-        link = Link(page, random.random() < 0.8, random.choice((0.0,) * 6 + (0.4,)))
+        link = Link(page, random.random() < 0.8, random.choice((0.0,) * 6 + (0.2,)))
         site[random.randrange(page)].links.append(link)
     for _ in range(random.choice((0, 0, pages // 2))):
         site[random.randrange(pages)].links.append(Link(random.randrange(pages)))

@@ -80,6 +80,12 @@ class Server:
         return answers
 
 
+    def forget(self) -> None:
+        """Remove all scripts."""
+        self.run(("SCRIPT", "FLUSH"))
+        self.loaded.clear()
+
+
 class Store:
     """What a schedule has in its Redis. What Redis says of its disk is made up."""
 

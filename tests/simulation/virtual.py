@@ -12,8 +12,7 @@ import random
 import time
 from asyncio import events
 from collections.abc import Callable, Coroutine
-from contextvars import Context, copy_context
-from functools import partial
+from contextvars import Context
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -81,11 +80,12 @@ class World:
 
     def at(self, when: float, do: Callable[[], Any], thread: Thread | None = None) -> None:
         """Call *do* at *when*, as an event of *thread*; None: an event of no process."""
-        heappush(self._events, (max(when, self.now), next(self._numbers), thread, do))
+        now = self.now
+        heappush(self._events, (when if when > now else now, next(self._numbers), thread, do))
 
     def run(self, until: float) -> None:
         """Let events happen until it is over; raise Endless if it is not so at *until*."""
-        queue = self._events
+        queue, set_loop = self._events, events._set_running_loop
         while not self.over:
             if not queue or queue[0][0] > until:
                 raise Endless(f"not at its end after {self.now - BEGIN_S:,.1f} s")
@@ -100,13 +100,13 @@ class World:
             else:
                 self.now = when
                 self.running = thread
-                events._set_running_loop(thread.process.loop)
+                set_loop(thread.process.loop)
                 try:
                     do()
                 except Exception as error:
                     self.errors.append(error)
                 finally:
-                    events._set_running_loop(None)
+                    set_loop(None)
                     self.running = None
 
     def wall_s(self) -> float:
@@ -117,16 +117,17 @@ class World:
 class Handle:
     """What asyncio needs of a handle: a fraction of the cost of its own."""
 
-    __slots__ = ("_call", "_cancelled", "_when")
+    __slots__ = ("_args", "_callback", "_cancelled", "_when")
 
-    def __init__(self, call: Callable[[], Any], when: float) -> None:
-        self._call = call
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], when: float) -> None:
+        self._callback = callback
+        self._args = args
         self._when = when
         self._cancelled = False
 
     def run(self) -> None:
         if not self._cancelled:
-            self._call()
+            self._callback(*self._args)
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -151,8 +152,8 @@ class Loop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Handle:
-        call = partial((context or copy_context()).run, callback, *args)
-        handle = Handle(call, when)
+        # Without its context: nothing here uses context variables.
+        handle = Handle(callback, args, when)
         self._process.world.at(when, handle.run, self._process.main)
         return handle
 
