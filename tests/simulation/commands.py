@@ -60,8 +60,8 @@ def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Word
 
 def resume_again(schedule: Schedule) -> None:
     """Resume a crawl that is still on hold: Redis may have lost the command that has resumed it."""
-    if schedule.world.now > BEGIN_S + 2 * FAULTS_END_S and schedule.store.run("HGET", 
-        keys.meta(CRAWL), "hold"
+    if schedule.world.now > BEGIN_S + 2 * FAULTS_END_S and schedule.store.run(
+        "HGET", keys.meta(CRAWL), "hold"
     ):
         client = BlockingClient(schedule.network, Process(schedule.world, "resume"))
         with suppress(RedisError, FrontierError):
@@ -91,9 +91,7 @@ def _push(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 def _queue(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     if not schedule.plan.setup.run_name:  # a Queue may begin the next run
         name = f"queue{len(schedule.queues)}"
-        schedule.queues.append(
-            QueueUser(schedule.network, schedule.setup, schedule.plan.pages, name, random)
-        )
+        schedule.queues.append(QueueUser(schedule.network, schedule.setup, schedule.plan.pages, name, random))
 
 
 def _forget(schedule: Schedule, client: BlockingClient, random: Random) -> None:
@@ -109,6 +107,6 @@ def _retry(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 
 
 _BY_NAME = {
-    "pause": _pause, "drain": _drain, "stop": _stop, "limit": _limit, "feed": _feed, "push": _push, "queue": _queue,
-    "forget": _forget, "retry": _retry,
+    "pause": _pause, "drain": _drain, "stop": _stop, "limit": _limit, "feed": _feed, "push": _push,
+    "queue": _queue, "forget": _forget, "retry": _retry,
 }  # fmt: skip

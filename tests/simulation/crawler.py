@@ -318,8 +318,8 @@ class Crawler(Listener):
         worker = self.worker
         del self.running[lease.entry_id]
         visit = Visit(
-            number, attempt, self.process.name, (worker.epoch, worker.run), worker.id, self._taken_at.pop(lease.entry_id),
-            self._world.now, worker.composed, lease.entry_id, origin, attempt >= page.retries + page.busy,
+            number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,
+            self._taken_at.pop(lease.entry_id), self._world.now, worker.composed, lease.entry_id, origin, attempt >= page.retries + page.busy,
         )  # fmt: skip
         self.visits.append(visit)
         if worker.id == self._taken_by.pop(lease.entry_id):
@@ -436,6 +436,6 @@ def install() -> None:
 
 
 def size(setup: Setup) -> None:
-    """Set how many moves an outbox holds in memory (the others go to disk), and what a step of a drain moves."""
+    """Set how many moves an outbox holds in memory (others go to disk), and what a drain moves at once."""
     outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
     reclaim.DRAIN_LIMIT = setup.drain_limit

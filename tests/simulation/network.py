@@ -63,7 +63,7 @@ class Network:
         self.watch: Watch = lambda process, transition, args, outcome: None
         """Called with each call that was run, and its outcome."""
         self.after: dict[Process, Callable[[Callable[[], None]], None]] = {}
-        """What happens when the next exchange of a process has been applied; it gets what repeats the call."""
+        """What happens when the next exchange of a process was applied; it gets what repeats the call."""
         self.trace: Callable[[str], None] | None = None
 
     def cut(self, away_s: float = 0.0) -> None:

@@ -166,7 +166,9 @@ def drawn(seed: int) -> Plan:
         for _ in range(random.choice((0, 0, 0, 1, 3)))
     ]
     # Heartbeats are a third of the calls: they are frequent only if one of them may be missing.
-    deadly = poison or DEADLY & {strike.fault for strike in strikes} or MORTAL & {name for _, name in commands}
+    deadly = (
+        poison or DEADLY & {strike.fault for strike in strikes} or MORTAL & {name for _, name in commands}
+    )
     ttl_s = random.choice((0.4, 0.8)) if deadly else 4.0
     setup = replace(setup, ttl_s=ttl_s, stall_s=random.choice((1.0, 2.0)) * ttl_s)
     return Plan(seed, setup, pages, rates, tuple(strikes), tuple(sorted(commands)))

@@ -127,9 +127,7 @@ class QueueUser:
             self._world.at(self._world.now + random.uniform(0.0, 0.6), self.process.kill)
         elif random.random() < 0.3:
             seconds = random.uniform(0.1, 2.5 * setup.ttl_s)
-            self._world.at(
-                self._world.now + random.uniform(0.0, 0.6), lambda: self.process.freeze(seconds)
-            )
+            self._world.at(self._world.now + random.uniform(0.0, 0.6), lambda: self.process.freeze(seconds))
 
     @property
     def there(self) -> bool:
@@ -186,7 +184,7 @@ class QueueUser:
             worker, taken_at = self._member.worker, self._world.now
             number, attempt, origin = parts(payload)
             page = self._site[number]
-            if payload.startswith(FED_MARK) or page.links or page.retries or page.busy or page.fails or page.kills:
+            if payload.startswith(FED_MARK) or not page.plain:
                 self._member.abandon(call)  # its caller was interrupted
                 continue
             await asyncio.sleep(page.seconds)

@@ -38,6 +38,11 @@ class Page:
     """Its callback kills its process."""
     links: list[Link] = field(default_factory=list)
 
+    @property
+    def plain(self) -> bool:
+        """Its callback yields nothing, and nothing goes wrong."""
+        return not (self.links or self.retries or self.busy or self.fails or self.kills)
+
 
 def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]:
     """Draw a tree or a mesh, in which each page can be reached from START."""

@@ -79,7 +79,6 @@ class Server:
                 self.reader.feed(self.socket.recv(1 << 16))
         return answers
 
-
     def forget(self) -> None:
         """Remove all scripts."""
         self.run(("SCRIPT", "FLUSH"))
@@ -116,7 +115,7 @@ class Store:
             return error
 
     def run(self, *command: Any) -> Any:
-        """Run one command as it is, without the simulated network; return what hiredis makes of the answer."""
+        """Run one command as it is, without the simulated network; return the answer as hiredis reads it."""
         return self._server.run(command)[0]
 
     def info(self) -> dict[str, Any]:

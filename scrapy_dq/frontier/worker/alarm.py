@@ -8,7 +8,7 @@ import asyncio
 class Alarm:
     """For one waiting coroutine.
 
-    Before Python 3.12 `asyncio.wait_for` makes a task for each wait: a worker waits several times per exchange.
+    Before Python 3.12 `asyncio.wait_for` makes a task for each wait, of which an exchange has several.
     """
 
     def __init__(self) -> None:
