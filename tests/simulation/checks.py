@@ -25,6 +25,8 @@ KEPT = {
 """Keys of a crawl that may be left when its run is finished."""
 IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", *faults.LOSSES}
 """Faults after which a worker may download what was given to another one meanwhile."""
+CLAIMED = b"\x01"
+"""The partition of start payloads."""
 LEAST: Place = (-(2**63), -(2**64))
 Identity = tuple[int, str]
 """A page, and where it was found if it is not filtered."""
@@ -93,8 +95,10 @@ def pushed(schedule: Schedule) -> None:
         raise Violation(f"these were pushed, and never crawled: {sorted(missing)}")
 
 
-def applied(schedule: Schedule, worker_id: str, answer: list[Any]) -> None:
-    """Check what an exchange has answered: its worker is not fenced, and no key contradicts the counts."""
+def applied(schedule: Schedule, worker_id: str, last: int, number: int, answer: list[Any]) -> None:
+    """Check an exchange: it follows the last one, its worker is not fenced, no key contradicts the counts."""
+    if number != last + 1 and not schedule.losses:
+        raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
     of_worker = f"{keys.prefix(CRAWL)}worker:{worker_id}"
     if worker_id in schedule.fenced and schedule.store.run("HGET", of_worker, "fenced") == b"1":
         raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
@@ -134,7 +138,8 @@ def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> Non
     last: dict[bytes, Place] = {}
     for record in records:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
         partition, _, rest = record[9:].partition(b"\0")
-        if record[8] < 128:  # not a suspect
+        # Not a suspect, and not a start payload that was claimed just now: that is behind all others.
+        if record[8] < 128 and partition != CLAIMED:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
     for partition, places in waiting_places(schedule.store.redis, CRAWL).items():
         if partition in last and min(places) < last[partition]:

@@ -319,7 +319,8 @@ class Crawler(Listener):
         del self.running[lease.entry_id]
         visit = Visit(
             number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,
-            self._taken_at.pop(lease.entry_id), self._world.now, worker.composed, lease.entry_id, origin, attempt >= page.retries + page.busy,
+            self._taken_at.pop(lease.entry_id), self._world.now, worker.composed, lease.entry_id,
+            origin, attempt >= page.retries + page.busy,
         )  # fmt: skip
         self.visits.append(visit)
         if worker.id == self._taken_by.pop(lease.entry_id):

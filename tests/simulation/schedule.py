@@ -78,8 +78,8 @@ class Schedule:
         self.pushers: list[Pusher] = []
         self.queues: list[QueueUser] = []
         self._starting = 0
-        self._applied: set[tuple[bytes, int]] = set()
-        """Exchanges that were applied, by their workers and numbers: what is answered again is no news."""
+        self._applied: dict[str, int] = {}
+        """The number of the last exchange that was applied, by worker: what is answered again is no news."""
         self._again = plan.setup.again
         self._broken: Violation | None = None
         random = self.world.random
@@ -238,14 +238,14 @@ class Schedule:
         if transition == "exchange":
             self.report.exchanges += 1
             names = args[2 + args[1] :]
-            if (
-                isinstance(outcome, list)
-                and outcome[0] == b"OK"
-                and (names[0], names[3]) not in self._applied
-            ):
-                self._applied.add((names[0], names[3]))
-                checks.applied(self, names[0].decode(), outcome)
-                checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
+            if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
+                worker_id, number = names[0].decode(), names[3]
+                last = self._applied.get(worker_id, 0)
+                # After a loss an earlier one may be answered again.
+                if number > last or (number < last and not self.losses):
+                    self._applied[worker_id] = number
+                    checks.applied(self, worker_id, last, number, outcome)
+                    checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
         elif transition in ("join", "rejoin"):
             names = args[2 + args[1] :]
             new, old = names[0], names[2 if transition == "rejoin" else 0]
