@@ -258,8 +258,7 @@ class Schedule:
             checks.left(self, last=bool(outcome[2]))
         elif transition == "drain":
             checks.drained(self, args[2 + args[1]].decode())
-            for pause_s in (0.1, 0.4):
-                self.world.at(self.world.now + pause_s, lambda: checks.stored(self))
+            self.world.at(self.world.now + 0.2, lambda: checks.stored(self))
             if outcome[2]:
                 self._note_dead_letters()
 
