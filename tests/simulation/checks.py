@@ -100,7 +100,8 @@ def applied(schedule: Schedule, worker_id: str, last: int, number: int, answer: 
     if number != last + 1 and not schedule.losses:
         raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
     of_worker = f"{keys.prefix(CRAWL)}worker:{worker_id}"
-    if worker_id in schedule.fenced and schedule.store.run("HGET", of_worker, "fenced") == b"1":
+    heard = worker_id in schedule.fenced and answer[1] == 1  # 0: the run is finished
+    if heard and schedule.store.run("HGET", of_worker, "fenced") == b"1":
         raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
     if answer[10]:
         raise Violation(f"keys contradict the counts: {answer[10].decode()}")

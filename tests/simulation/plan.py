@@ -40,6 +40,8 @@ DEADLY = {"kill", "sigterm_kill", "freeze", "block", "stall"}
 """Faults after which a worker may be declared dead."""
 MORTAL = {"push", "queue"}
 """Commands whose processes may be killed."""
+OFTEN = ("roll_back", "fail_over")
+"""Faults that are drawn twice as often: whether they do harm depends on what was stored a moment before."""
 STAGES = ("sent", "applied", "answered")
 
 
@@ -121,11 +123,11 @@ def drawn(seed: int) -> Plan:
     of_script = seed // SAME_SCRIPTS
     hosts = random.choice((1, 1, 2, 3))
     poison = random.random() < 0.06
-    pages = site.drawn(random, random.choice((2, 2, 2, 3, 3, 4, 4, 6, 6, 12)), hosts, poison=poison)
+    pages = site.drawn(random, random.choice((2, 2, 2, 3, 3, 4, 4, 6, 9)), hosts, poison=poison)
     polite = hosts > 1 and random.random() < 0.5
     starts = (site.START, *(random.randrange(len(pages)) for _ in range(random.choice((0, 0, 2, 4)))))
     setup = Setup(
-        workers=random.choice((2, 2, 2, 2, 3, 3, 4, 5)),
+        workers=random.choice((2, 2, 2, 2, 2, 3, 3, 4, 5)),
         parts=random.choice((1, 1, 2)) if len(starts) > 1 else 1,
         order=tuple(Order)[of_script % len(Order)],
         seen=KINDS[of_script // len(Order) % len(KINDS)],
@@ -135,7 +137,7 @@ def drawn(seed: int) -> Plan:
         capacity=random.choice((1, 4, 8)),
         timeout_s=random.choice((0.2, 0.8)),
         max_attempts=random.choice((2, 3)),
-        horizon_s=random.choice((3.0, 3.0, 3.0, 0.1)),
+        horizon_s=random.choice((3.0, 0.1)),
         starts=starts,
         filtered_start=random.random() < 0.3,
         again=(again := random.random() < 0.2),
@@ -150,7 +152,7 @@ def drawn(seed: int) -> Plan:
     rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(4)))
     if random.random() < 0.3:
         rates = NONE
-    kinds = random.sample(sorted(faults.BY_NAME), random.choice((0, 1, 1, 1, 2, 3)))
+    kinds = random.sample([*sorted(faults.BY_NAME), *OFTEN], random.choice((0, 1, 1, 1, 2, 3)))
     kinds = [kind for kind in kinds for _ in range(random.choice((1, 1, 1, 3)))]
     strikes = [strike for kind in kinds for strike in _strikes(random, kind)]
     if setup.again and random.random() < 0.3:
