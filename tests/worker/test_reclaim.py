@@ -13,7 +13,7 @@ import pytest
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.model import FrontierUnavailable, Member
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.frontier.worker import reclaim
 from scrapy_dq.frontier.worker.identity import own_identity
@@ -103,6 +103,30 @@ async def test_a_worker_that_is_silent_on_this_machine_is_looked_at_at_once(
         scene.observed(["elsewhere"], ["elsewhere"])
         await until(lambda: len(scene.reclaimed) == 2, "the other one is reclaimed")
         assert set(state()["members"]) == {"own"}
+
+
+async def test_a_silent_worker_of_another_machine_is_looked_at_once(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process cannot be seen from here, however often it is silent."""
+    async with scene_of(crawl) as scene:
+        await scene.add("elsewhere", ELSEWHERE, 1)
+        looks = []
+        members = scene.frontier.members
+
+        async def counted() -> list[Member]:
+            looks.append(True)
+            return await members()
+
+        monkeypatch.setattr(scene.frontier, "members", counted)
+        for _ in range(3):
+            scene.observed(["elsewhere"], [])
+            await until(lambda: not scene.reclaimer._task, "nothing goes on")
+        assert len(looks) == 1
+        scene.observed([], [])
+        scene.observed(["elsewhere"], [])  # silent again
+        await until(lambda: not scene.reclaimer._task, "nothing goes on")
+        assert len(looks) == 2
 
 
 async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> None:
