@@ -40,8 +40,8 @@ DEADLY = {"kill", "sigterm_kill", "freeze", "block", "stall"}
 """Faults after which a worker may be declared dead."""
 MORTAL = {"push", "queue"}
 """Commands whose processes may be killed."""
-OFTEN = ("roll_back", "fail_over")
-"""Faults that are drawn twice as often: whether they do harm depends on what was stored a moment before."""
+OFTEN = ("roll_back", "fail_over", "roll_back", "fail_over")
+"""Faults that are drawn three times as often: whether they do harm depends on what was stored a moment before."""
 STAGES = ("sent", "applied", "answered")
 
 
@@ -134,10 +134,10 @@ def drawn(seed: int) -> Plan:
         hosts=hosts,
         delay_s=random.choice((0.0, 0.05)) if polite else 0.0,
         concurrency=random.choice((0, 1, 2)) if polite else 0,
-        capacity=random.choice((1, 4, 8)),
+        capacity=random.choice((1, 1, 4, 8)),
         timeout_s=random.choice((0.2, 0.8)),
         max_attempts=random.choice((2, 3)),
-        horizon_s=random.choice((3.0, 0.1)),
+        horizon_s=random.choice((3.0, 3.0, 0.05)),
         starts=starts,
         filtered_start=random.random() < 0.3,
         again=(again := random.random() < 0.2),

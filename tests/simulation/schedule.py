@@ -23,8 +23,10 @@ from simulation.store import CRAWL, Server, Store
 from simulation.virtual import BEGIN_S, Process
 from support.stored import _dead_letter as dead_letter
 
-MOST_S = 300.0
+MOST_S = 200.0
 """How long a schedule may take; the faults end after some three seconds."""
+MOST_EXCHANGES = 2_000
+"""More than this, and the crawl never ends; the most that was seen is 300."""
 LOOK_S = 0.2
 MOST_MOVES = 10_000
 """No schedule has as many: an outbox that holds them in memory needs no disk."""
@@ -237,6 +239,8 @@ class Schedule:
     def _ran(self, process: Process, transition: str, args: tuple[Any, ...], outcome: Any) -> None:
         if transition == "exchange":
             self.report.exchanges += 1
+            if self.report.exchanges > MOST_EXCHANGES:
+                raise Violation("the crawl does not end: it goes on and on")
             names = args[2 + args[1] :]
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
                 worker_id, number = names[0].decode(), names[3]

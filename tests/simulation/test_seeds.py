@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.mutations import MUTATIONS, ROOT, mutated
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -45,6 +47,13 @@ def test_a_seed_is_the_same_schedule_each_time(seed: int) -> None:
     assert "digest" in first.stdout
 
 
+def test_what_is_taken_out_is_there() -> None:
+    """Each text once: else a mutation would take out nothing, or something else."""
+    for mutation in MUTATIONS:
+        for name, old, _ in mutation.changes:
+            assert (ROOT / name).read_text("utf-8").count(old) == 1, f"{mutation.what}: {name} has changed"
+
+
 def test_a_rule_that_is_taken_out_is_found() -> None:
     """The other rules: `make simulate-mutations`."""
     done = simulate("--rule", "1", "--tries", "1", "--most", "1000", module="simulation.mutations")
@@ -53,8 +62,6 @@ def test_a_rule_that_is_taken_out_is_found() -> None:
 
 def test_a_failing_seed_is_shrunk_to_the_command_that_repeats_it(tmp_path: Path) -> None:
     """A worker in which every id is used again."""
-    from simulation.mutations import MUTATIONS, mutated
-
     rule = next(each for each in MUTATIONS if each.rule == "13")
     env = mutated(rule, tmp_path)
     run = simulate("--seeds", "200", "--jobs", "1", env=env, cwd=tmp_path)
