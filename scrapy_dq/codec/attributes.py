@@ -69,6 +69,7 @@ _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 """What would end a line of a log, command a terminal, or reverse the text around it."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search  # HTTP allows a tab
 _CONTROL_BYTES = bytes({*range(32), 127} - {ord("\t")})
+_ONLY_BYTES = frozenset({bytes})
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
 MAX_ENCODING = 40
 _NON_WORD = re.compile(r"[^a-z0-9]+")
@@ -158,17 +159,18 @@ def headers(value: Any) -> dict[bytes, list[bytes]]:
     if not isinstance(value, dict):
         raise Unfit("headers must be a dict")
     plain = dict(value)
-    parts: list[bytes] = []
-    for name, values in plain.items():
+    parts: list[bytes] = [*plain]
+    for values in plain.values():
         if type(values) is not list:
             raise Unfit("headers must map bytes to lists of bytes")
-        parts += (name, *values)
-    if not all(type(part) is bytes for part in parts):
+        parts += values
+    if not _ONLY_BYTES.issuperset(map(type, parts)):
         raise Unfit("headers must map bytes to lists of bytes")
-    if _has_control(b"".join(parts)):
+    joined = b"".join(parts)
+    if joined.translate(None, _CONTROL_BYTES) != joined:
         raise Unfit("a header contains CR, LF or another control character")
-    # Scrapy logs it with each page. Other headers may be in any encoding.
-    for referer in plain.get(b"Referer", ()):
+    # Scrapy logs the Referer with each page. Other headers may be in any encoding.
+    for referer in () if joined.isascii() else plain.get(b"Referer", ()):
         if not referer.isascii() and _UNSAFE_IN_URL(referer.decode("utf-8", "replace")):
             raise Unfit("the Referer contains control characters, line separators or directions of text")
     return plain
@@ -274,7 +276,7 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
 
     def check(value: Any) -> Any:
         # Scrapy adds 1 and compares it with the deepest of all: after a NaN, no response passes any more.
-        depth = plain_dict(value).get("depth", 0)
+        depth = _exactly(value, dict).get("depth", 0)
         if type(depth) not in (int, bool):
             raise Unfit("depth is an int")
         if not watched.isdisjoint(value):
@@ -311,10 +313,6 @@ def anything(value: Any) -> Any:
 
 def unknown(value: Any) -> Any:
     raise Unfit("this version of scrapy_dq does not know it")
-
-
-def _has_control(value: bytes) -> bool:
-    return value.translate(None, _CONTROL_BYTES) != value
 
 
 def _exactly(value: Any, *kinds: type) -> Any:

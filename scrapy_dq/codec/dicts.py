@@ -37,9 +37,10 @@ class Dicts:
         """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it could not be rebuilt."""
         values = request.to_dict(spider=self._spider)
         values["encoding"] = attributes.stored_encoding(values["encoding"])
-        cls, _ = self.arguments_of(values)
+        cls, arguments = self.arguments_of(values)
         if cls is not type(request):
             raise Unfit(f"{values[CLASS]} is not the name of its class")
+        attributes.check_cookies(arguments.get("cookies", ()), request.url)
         return values
 
     def arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from types import MemberDescriptorType
 from typing import Any
 
@@ -32,7 +33,9 @@ from scrapy_dq.text import printable
 FORMAT = formats.REQUEST
 """The first byte of a stored request. A different layout, or a new meaning of a key, needs a new format."""
 
+_MARK = bytes((FORMAT,))
 _CLASS = 0
+_COOKIES = KEYS["cookies"]
 _CALLBACKS = ("callback", "errback")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
@@ -54,6 +57,8 @@ class _Plan:
     """The class as entries name it: "module.QualName"; empty for Request itself."""
     writers: list[tuple[str, int, Any, Callable[[Any], Any]]]
     """Attribute, key, default, and how to write another value; a falsy value is the default, too."""
+    read: Callable[[Request], tuple[Any, ...]]
+    """Returns the values of these attributes, and one more."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
     defaults: dict[str, Any]
     """Passed to a subclass for what the entry omits: its own defaults may differ."""
@@ -132,10 +137,8 @@ class Codec:
         """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
         try:
             plan = self._plan(type(request))
-            if request.cookies:
-                attributes.check_cookies(request.cookies, request.url)
             if self.serializer is None:
-                payload = bytes((FORMAT,)) + self._values.pack(shorten(self._entry(request, plan)))
+                payload = _MARK + self._values.pack(shorten(self._entry(request, plan)))
             else:
                 payload = bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
             if len(payload) > self._max_bytes:
@@ -154,13 +157,14 @@ class Codec:
         """
         try:
             self.check_size(payload)
-            if payload[:1] == bytes((formats.SERIALIZED,)):
-                if self.serializer is None:
-                    raise Unfit("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
-                return self._from_dict(self.serializer.loads(payload[1:]))
-            if not payload or payload[0] != FORMAT:
-                raise Unfit(f"its format is {payload[0] if payload else None}, this version reads {FORMAT}")
-            return self._request(lengthen(self._values.unpack(payload[1:])))
+            kind = payload[0] if payload else None
+            if kind == FORMAT:
+                return self._request(lengthen(self._values.unpack(payload[1:])))
+            if kind != formats.SERIALIZED:
+                raise Unfit(f"its format is {kind}, this version reads {FORMAT}")
+            if self.serializer is None:
+                raise Unfit("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
+            return self._from_dict(self.serializer.loads(payload[1:]))
         except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
             raise CannotDecode(_reason(error)) from error
 
@@ -234,8 +238,8 @@ class Codec:
         entry: dict[Any, Any] = {_CLASS: plan.name} if plan.name else {}
         name = ""
         try:
-            for name, key, default, write in plan.writers:
-                value = getattr(request, name)
+            for writer, value in zip(plan.writers, plan.read(request), strict=False):
+                name, key, default, write = writer
                 if value and value != default:
                     entry[key] = write(value)
             for name in plan.added:
@@ -243,6 +247,8 @@ class Codec:
         except Unfit as unfit:
             unfit.path.append(name)
             raise
+        if _COOKIES in entry:
+            attributes.check_cookies(request.cookies, request.url)
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
@@ -309,7 +315,8 @@ class Codec:
             )
             defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
             proven = cls is Request and self.serializer is None
-            plan = _Plan(name, writers, readers, defaults, added, proven)
+            read = attrgetter(*known, "__class__")  # with a single name, it would not return a tuple
+            plan = _Plan(name, writers, read, readers, defaults, added, proven)
             bases = [base for base in cls.__mro__ if base not in Request.__mro__]
             own = [item for base in bases for item in vars(base).items()]
             plan.slots = tuple(a for a, each in own if isinstance(each, MemberDescriptorType))

@@ -51,13 +51,13 @@ def lengthen(entry: Any) -> Any:
         return entry  # the caller reports the error
     if DEPTH in entry:
         depth = entry.pop(DEPTH)
-        if not _is_number(depth):
+        if type(depth) is not int:
             raise Unfit("a depth is an int")
         _add(entry, META, "depth", depth)
     if REFERER in entry:
         short = entry.pop(REFERER)
         shared, rest = short if type(short) is list and len(short) == 2 else (short, b"")
-        if not _is_number(shared) or shared < 0 or type(rest) is not bytes:
+        if type(shared) is not int or shared < 0 or type(rest) is not bytes:
             raise Unfit("a Referer is a length and bytes")
         url = entry.get(URL, "")
         if type(url) is not str:
@@ -72,13 +72,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:
-    mapping = entry.get(key)
-    if mapping is None:
-        entry[key] = {name: value}
-    elif type(mapping) is dict and name not in mapping:
-        mapping[name] = value
-    else:
+    mapping = entry.setdefault(key, {})
+    if type(mapping) is not dict or name in mapping:
         raise Unfit(f"{name!r} is written twice")
+    mapping[name] = value
 
 
 def _shared(url: bytes, referer: bytes) -> int:

@@ -88,6 +88,12 @@ class TokenRequest(Request):
         super().__init__(*args, **kwargs)
 
 
+class UrlRequest(Request):
+    """A subclass that names a single attribute."""
+
+    attributes = ("url",)
+
+
 class ForgetfulRequest(Request):
     """A subclass that cannot be rebuilt: it does not name what its constructor wants."""
 
@@ -562,6 +568,11 @@ def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None
     with pytest.raises(CannotEncode, match=r"ShoutingRequest is rebuilt .* another body"):
         codec.encode(ShoutingRequest(URL))
     assert type(codec.decode(codec.encode(TokenRequest(URL)))) is TokenRequest
+
+
+def test_a_request_class_may_name_a_single_attribute(codec: Codec) -> None:
+    again = codec.decode(codec.encode(UrlRequest(URL)))
+    assert (type(again), again.url) == (UrlRequest, URL)
 
 
 def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None:
