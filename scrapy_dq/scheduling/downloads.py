@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from math import inf
@@ -43,7 +44,6 @@ class Downloads:
         self._wake = wake
         self._block = block
         self._partitions: dict[Request, bytes] = {}
-        self._load: dict[bytes, int] = {}
         self._local: dict[Request, bytes] = {}
         """The local ones of `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
@@ -56,10 +56,11 @@ class Downloads:
 
     def limit(self, partition: bytes) -> int:
         """Return how many leases of *partition* may be downloading here at once."""
-        local = list(self._local.values()).count(partition) if self._local else 0
-        if not local:
+        if partition not in self._local.values():
             return self._slots.limit(partition)
-        return 0 if partition in self._unsent else self._most(partition) - local
+        if partition in self._unsent:
+            return 0
+        return self._most(partition) - list(self._local.values()).count(partition)
 
     @property
     def local_turn(self) -> bool:
@@ -78,6 +79,7 @@ class Downloads:
         None: there is none. Then the engine is woken as soon as there may be one.
         """
         now, earliest = time.monotonic(), inf
+        loads = Counter(self._partitions.values())
         best, least = None, 0
         for partition in partitions:
             if partition in self._unsent:
@@ -86,7 +88,7 @@ class Downloads:
             if rest_until > now:
                 earliest = min(earliest, rest_until)
                 continue
-            load = self._load.get(partition, 0)
+            load = loads[partition]
             if load < self._most(partition) and (best is None or load < least):
                 best, least = partition, load
                 if not load:
@@ -107,7 +109,6 @@ class Downloads:
     def begin(self, request: Request, partition: bytes, *, timed: bool) -> None:
         """Note that the engine gets the request of a lease; *timed*: `sent` will be called for it."""
         self._partitions[request] = partition
-        self._load[partition] = self._load.get(partition, 0) + 1
         self._last_was_local = False
         if timed:
             self._unsent[partition] = request
@@ -134,14 +135,9 @@ class Downloads:
         """Note that a request has left the downloader; only the first call for it has an effect."""
         if self._unsent:
             self.sent(request)
-        partition = self._partitions.pop(request, None)
-        if partition is None:
-            return
-        self._local.pop(request, None)
-        load = self._load.pop(partition)
-        if load > 1:
-            self._load[partition] = load - 1
-        self._room_appeared()
+        if self._partitions.pop(request, None) is not None:
+            self._local.pop(request, None)
+            self._room_appeared()
 
     def block(self, partition: bytes, seconds: float) -> None:
         """Leave a partition alone for *seconds*: all workers, and this one's local requests."""

@@ -58,10 +58,9 @@ class _InProgress(set[Request]):
 
     # Source: scrapy/core/engine.py::_Slot.remove_request
     def remove(self, request: Request) -> None:
-        if self._more[request]:
-            self._more[request] -= 1
+        if request in self._more:
+            self._more -= Counter([request])
             return
-        del self._more[request]
         super().remove(request)
         self._left(request)
 

@@ -20,6 +20,10 @@ class Ending(NamedTuple):
     url: str
 
 
+DONE = Ending(Outcome.DONE, "", "")
+"""Of every request that is done: only a failed one is kept, with its reason and its URL."""
+
+
 class InProgress:
     """The requests that this worker has taken and not settled.
 

@@ -247,7 +247,7 @@ class Intake:
     def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         put = self._put_of(request, classified, payload)
         put.due_at, put.not_before_s = classified.due.at, classified.due.not_before_s
-        if self._work.was_fed(request) and put.admission is Admission.ID:
+        if put.admission is Admission.ID and self._work.was_fed(request):
             self._fed_puts.append(put)
         if self._adopted and put.admission is Admission.SEEN:
             put.known_as = scrapy_redis.fingerprint(request)
@@ -259,7 +259,8 @@ class Intake:
         return True
 
     def _put_of(self, request: Request, classified: _Classified, payload: bytes) -> Put:
-        followed = self._settlement.followed(request)
+        # Only what has no fingerprint is identified by where it comes from.
+        followed = classified.fingerprint is None and self._settlement.followed(request)
         parent_id = classified.parent_id
         admitted = self.admissions.of(request, classified.fingerprint, parent_id, payload, followed)
         start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED

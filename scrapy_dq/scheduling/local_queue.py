@@ -88,7 +88,7 @@ class LocalQueue:
 
     def holds(self, entry_id: bytes) -> bool:
         """Return whether a local request keeps this lease from being acked."""
-        return self._holds[entry_id] > 0
+        return entry_id in self._holds
 
     def done(self, request: Request) -> list[bytes]:
         """Remove *request*; return the leases that no local request holds any more."""

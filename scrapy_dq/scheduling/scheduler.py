@@ -20,7 +20,7 @@ from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Outcome, is_one_off
 from scrapy_dq.scheduling.fingerprints import quick_fingerprint
 from scrapy_dq.scheduling.held_downloads import HeldDownloads
-from scrapy_dq.scheduling.in_progress import Ending, InProgress
+from scrapy_dq.scheduling.in_progress import DONE, Ending, InProgress
 from scrapy_dq.scheduling.intake import Intake
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import enabled
@@ -152,9 +152,6 @@ class Scheduler(BaseScheduler):
                 self._held_up.look()
         until = time.monotonic() + EXPANDING_S
         while request is None:
-            if time.monotonic() >= until:
-                self._session.settlement.wake()  # there may be more, but the event loop must have its turn
-                return None
             lease = self._session.worker.take()
             if lease is None:
                 request = self._take_local()
@@ -165,6 +162,9 @@ class Scheduler(BaseScheduler):
                 self._make_requests(lease)
             else:
                 request = self._decode(lease)
+            if request is None and time.monotonic() >= until:
+                self._session.settlement.wake()  # there may be more, but the event loop must have its turn
+                return None
         self._count(stats.DEQUEUED)
         self._count(stats.SCRAPY_DEQUEUED)
         return request
@@ -210,7 +210,7 @@ class Scheduler(BaseScheduler):
             self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", refused)
             self._session.worker.bury(lease.entry_id, refused)
         else:
-            self._work.end(lease.entry_id, Ending(Outcome.DONE, "", ""))
+            self._work.end(lease.entry_id, DONE)
 
     def _sent_out(self, request: Request) -> None:
         self._session.downloads.sent(request)
@@ -236,7 +236,8 @@ class Scheduler(BaseScheduler):
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by Settlement: *request* has left the engine."""
         self._session.downloads.ended(request)
-        local = self._work.left(request, Ending(outcome, reason, request.url))
+        ending = DONE if outcome is Outcome.DONE else Ending(outcome, reason, request.url)
+        local = self._work.left(request, ending)
         if local and outcome is Outcome.FAILED:
             self._count(stats.FAILED)
 
