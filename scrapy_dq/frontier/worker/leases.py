@@ -30,7 +30,7 @@ class Leases:
         self._running: set[bytes] = set()
         # Taken and not downloaded yet, with the partition; and their number by partition.
         self._downloading: dict[bytes, bytes] = {}
-        self._load: Counter[bytes] = Counter()
+        self._load: dict[bytes, int] = {}
         self._recent: Counter[bytes] = Counter()
         # By partition, a running lease with a time for sending that was not sent yet: the next one of its
         # stint waits for it.
@@ -90,9 +90,9 @@ class Leases:
             send_at = queue[0].send_at
             if send_at is not None and (send_at > now or partition in self._unsent):
                 continue
-            if self._room(partition) <= 0:
-                continue
             load = self._load.get(partition, 0)
+            if load >= self._limit(partition):
+                continue
             if best is None or load < least:
                 best, least = partition, load
                 if not load:
@@ -107,7 +107,7 @@ class Leases:
             self._unsent[best] = lease
         self._running.add(lease.entry_id)
         self._downloading[lease.entry_id] = best
-        self._load[best] += 1
+        self._load[best] = least + 1
         self._recent[best] += 1
         return lease
 
@@ -149,7 +149,7 @@ class Leases:
             buffered = len(self._buffer.get(partition, ()))
             extra = ceil(ahead * self._recent[partition] / recent) if recent else 0
             room = self._room(partition) - buffered + extra
-            found[partition] = (self._load[partition] + buffered, max(0, room))
+            found[partition] = (self._load.get(partition, 0) + buffered, max(0, room))
         return found
 
     def settle(self, move: Ack | Release | Bury | Fail) -> bool:
@@ -172,8 +172,9 @@ class Leases:
         unsent = self._unsent.get(partition)
         if unsent is not None and unsent.entry_id == entry_id:
             del self._unsent[partition]
-        self._load[partition] -= 1
-        if not self._load[partition]:
+        if self._load[partition] > 1:
+            self._load[partition] -= 1
+        else:
             del self._load[partition]
 
     def _room(self, partition: bytes) -> int:
@@ -186,9 +187,10 @@ class Leases:
 
     def take_spoiled(self, entry_id: bytes) -> bool:
         """Tell, once, whether children of this lease may be lost: then it can only be released."""
-        spoiled = entry_id in self._spoiled
-        self._spoiled.discard(entry_id)
-        return spoiled
+        if entry_id not in self._spoiled:
+            return False
+        self._spoiled.remove(entry_id)
+        return True
 
     def empty_buffer(self) -> list[bytes]:
         """Remove all leases from the buffer; return their ids."""

@@ -39,17 +39,14 @@ class TieredQueue:
         # For each rebuild: how many of the chunks that were on disk then are left, and which moves to keep.
         self._filters: list[tuple[int, Callable[[Move], bool]]] = []
         # Totals over memory and disk.
-        self._count = 0
+        self.count = 0
         self.bytes = 0
         self.puts = 0
         self.parentless = 0
         """Number of puts without a parent lease."""
 
-    def __len__(self) -> int:
-        return self._count
-
     def append(self, move: Move) -> None:
-        size = self._account(move, 1)
+        size = self._account([move], 1)
         if not self._tail and not self._spill and not self._memory_full:
             self._head.append(move)
             self._head_bytes += size
@@ -80,11 +77,11 @@ class TieredQueue:
             taken.append(move)
         return taken
 
-    def popleft(self) -> Move:
-        """Remove and return the oldest move; `prefix` must have returned it before."""
-        move = self._head.popleft()
-        self._head_bytes -= self._account(move, -1)
-        return move
+    def remove(self, prefix: Collection[Move]) -> None:
+        """Remove what `prefix` has returned."""
+        for _ in prefix:
+            self._head.popleft()
+        self._head_bytes -= self._account(prefix, -1)
 
     def rebuild(self, first: Sequence[Move], keep: Callable[[Move], bool]) -> None:
         """Drop the moves for which *keep* is False, and insert *first* at the front.
@@ -94,8 +91,7 @@ class TieredQueue:
         if self._spill:
             # Reading them now might take seconds.
             self._filters.append((len(self._spill), keep))
-        for move in first:
-            self._account(move, 1)
+        self._account(first, 1)
         self._head = deque((*first, *self._kept(self._head, keep)))
         self._tail = self._kept(self._tail, keep)
         self._head_bytes, self._tail_bytes = _total(self._head), _total(self._tail)
@@ -148,21 +144,23 @@ class TieredQueue:
             self._head_bytes += _total(moves)
 
     def _kept(self, moves: Iterable[Move], keep: Callable[[Move], bool]) -> list[Move]:
-        kept = []
+        kept: list[Move] = []
+        dropped: list[Move] = []
         for move in moves:
-            if keep(move):
-                kept.append(move)
-            else:
-                self._account(move, -1)
+            (kept if keep(move) else dropped).append(move)
+        self._account(dropped, -1)
         return kept
 
-    def _account(self, move: Move, sign: int) -> int:
-        size = move.size
-        self._count += sign
+    def _account(self, moves: Collection[Move], sign: int) -> int:
+        """Add *moves* to the totals, or subtract them; return their bytes."""
+        size = 0
+        for move in moves:
+            size += move.size
+            if isinstance(move, Put):
+                self.puts += sign
+                self.parentless += sign * (move.parent is None)
+        self.count += sign * len(moves)
         self.bytes += sign * size
-        if isinstance(move, Put):
-            self.puts += sign
-            self.parentless += sign * (move.parent is None)
         return size
 
 
@@ -178,17 +176,17 @@ class Outbox:
         """Total number of moves that Redis has applied."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._queue.count
 
     @property
     def appended(self) -> int:
         """Total number of moves, without dropped ones; moves that a rejoin repeats count again."""
-        return self.confirmed + len(self._queue)
+        return self.confirmed + self._queue.count
 
     @property
     def full(self) -> bool:
         """There is at least as much as one exchange can carry."""
-        return len(self._queue) >= MAX_MOVES or self._queue.bytes >= MAX_EXCHANGE_BYTES
+        return self._queue.count >= MAX_MOVES or self._queue.bytes >= MAX_EXCHANGE_BYTES
 
     @property
     def puts(self) -> int:
@@ -200,7 +198,7 @@ class Outbox:
         return self._queue.parentless
 
     def append(self, move: Move) -> None:
-        if isinstance(move, Put) and len(self._queue) >= MAX_MOVES:
+        if self._queue.count >= MAX_MOVES and isinstance(move, Put):
             move.source = None  # it is large, and can be decoded again
         self._queue.append(move)
 
@@ -218,8 +216,7 @@ class Outbox:
     def confirm(self, prefix: Collection[Move]) -> None:
         """Remove a prefix that Redis has applied."""
         self.confirmed += len(prefix)
-        for _ in prefix:
-            self._queue.popleft()
+        self._queue.remove(prefix)
 
     def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
         """Rebuild after a rejoin: insert the log at the front, drop moves that settle leases not in *owned*.

@@ -323,13 +323,14 @@ class WorkerProtocol:
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
-        # Only this worker has parentless puts beyond the prefix: it counts as seeding until they are stored.
-        beyond = self.outbox.parentless - sum(isinstance(m, Put) and m.parent is None for m in prefix)
         seeding = self.seeding
-        if seeding == Seeding.DONE and beyond > 0:
-            seeding = Seeding.ACTIVE
-        elif seeding == Seeding.DONE and self.listening:
-            seeding = Seeding.LISTENING
+        if seeding == Seeding.DONE:
+            # Only this worker has those beyond the prefix: it counts as seeding until they are stored.
+            sent = sum(isinstance(move, Put) and move.parent is None for move in prefix)
+            if self.outbox.parentless > sent:
+                seeding = Seeding.ACTIVE
+            elif self.listening:
+                seeding = Seeding.LISTENING
         self.composed += 1
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
