@@ -263,7 +263,8 @@ class Crawler(Listener):
             self._done.set()
             return
         while len(self.running) < self._setup.capacity and (lease := worker.take()) is not None:
-            self._watch(self.process.name, f"takes {lease.payload!r}")
+            again = " again" if lease.entry_id in self.running else ""
+            self._watch(self.process.name, f"takes{again} {lease.payload!r}")
             self.running[lease.entry_id] = lease
             self.downloading[lease.entry_id] = lease.partition
             self._taken_at[lease.entry_id] = self._world.now

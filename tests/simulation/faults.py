@@ -171,10 +171,11 @@ def disk_full(schedule: Schedule, random: Random, victim: Crawler | None) -> Non
 
 
 def disk_lost(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """What is on the disk of a worker cannot be read."""
-    if victim is not None:
-        schedule.struck("disk_lost", victim.process.name)
-        schedule.disk.lose()
+    """Redis is away, and what workers store on disk meanwhile cannot be read back."""
+    seconds = random.uniform(0.1, 0.6)
+    schedule.struck("disk_lost", f"{seconds:.2f} s")
+    schedule.network.cut(seconds)
+    schedule.world.at(schedule.world.now + 0.9 * seconds, schedule.disk.lose)
 
 
 BY_NAME = {

@@ -41,7 +41,7 @@ DEADLY = {"kill", "sigterm_kill", "freeze", "block", "stall"}
 MORTAL = {"push", "queue"}
 """Commands whose processes may be killed."""
 OFTEN = ("roll_back", "fail_over", "roll_back", "fail_over")
-"""Faults that are drawn three times as often: whether they do harm depends on what was stored a moment before."""
+"""Drawn three times as often: whether they do harm depends on what was stored a moment before."""
 STAGES = ("sent", "applied", "answered")
 
 
@@ -145,7 +145,7 @@ def drawn(seed: int) -> Plan:
         fed=0 if again else random.choice((0, 0, 0, 0, 4)),
         # Each process that is started instead of one that a page has killed would lead to that page again.
         extras=not poison and random.random() < 0.2,
-        memory_moves=random.choice((20_000, 20_000, 6)),
+        memory_moves=random.choice((20_000, 20_000, 3)),
         drain_limit=random.choice((500, 1)),
     )
     # Rates are drawn, too: so there are quiet schedules with a single fault.

@@ -80,8 +80,8 @@ class Schedule:
         self.pushers: list[Pusher] = []
         self.queues: list[QueueUser] = []
         self._starting = 0
-        self._applied: dict[str, int] = {}
-        """The number of the last exchange that was applied, by worker: what is answered again is no news."""
+        self._applied: dict[str, tuple[int, list[bytes]]] = {}
+        """The last exchange that was applied, by worker: its number and the leases that it has brought."""
         self._again = plan.setup.again
         self._broken: Violation | None = None
         random = self.world.random
@@ -230,6 +230,8 @@ class Schedule:
                     self._again = False
                     for part in range(max(2, self.setup.parts)):
                         self.start_later(0.2, part % self.setup.parts, again=True)
+            elif what.startswith("takes again"):
+                raise Violation(f"{who} {what}, which is in progress there")
             elif what.startswith("takes"):
                 checks.concurrency(self)
         except Violation as error:
@@ -244,12 +246,16 @@ class Schedule:
             names = args[2 + args[1] :]
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
                 worker_id, number = names[0].decode(), names[3]
-                last = self._applied.get(worker_id, 0)
+                last, leases = self._applied.get(worker_id, (0, []))
                 # After a loss an earlier one may be answered again.
                 if number > last or (number < last and not self.losses):
-                    self._applied[worker_id] = number
+                    self._applied[worker_id] = number, outcome[4]
                     checks.applied(self, worker_id, last, number, outcome)
                     checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
+                elif number == last and outcome[4] != leases and not self.losses:
+                    raise Violation(
+                        f"exchange {number} of {worker_id} brings other leases when it is repeated"
+                    )
         elif transition in ("join", "rejoin"):
             names = args[2 + args[1] :]
             new, old = names[0], names[2 if transition == "rejoin" else 0]
