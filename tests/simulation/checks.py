@@ -142,7 +142,7 @@ def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> Non
         # Not a suspect, and not a start payload that was claimed just now: that is behind all others.
         if record[8] < 128 and partition != CLAIMED:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
-    for partition, places in waiting_places(schedule.store.redis, CRAWL).items():
+    for partition, places in waiting_places(schedule.store.reader, CRAWL).items():
         if partition in last and min(places) < last[partition]:
             raise Violation(f"a worse request of {partition!r} is leased than one that waits")
 
@@ -244,7 +244,7 @@ def concurrency(schedule: Schedule) -> None:
 def stored(schedule: Schedule) -> None:
     """Check all that is stored, key by key."""
     try:
-        state = stored_state(schedule.store.redis, CRAWL, schedule.plan.setup.order, strict=False)
+        state = stored_state(schedule.store.reader, CRAWL, schedule.plan.setup.order, strict=False)
     except AssertionError as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         raise Violation(f"the stored state is wrong: {error!r} in {line}") from error
@@ -278,7 +278,7 @@ def keys_left(schedule: Schedule) -> None:
 
 def gone_on(schedule: Schedule) -> bool:
     """Tell whether something of the crawl is left that the next command would take up."""
-    redis = schedule.store.redis
-    return redis.hget(keys.meta(CRAWL), "phase") == b"open" or (
-        schedule.plan.setup.fed > 0 and bool(redis.exists(FEED))
+    store = schedule.store
+    return store.run("HGET", keys.meta(CRAWL), "phase") == b"open" or (
+        schedule.plan.setup.fed > 0 and bool(store.run("EXISTS", FEED))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha1
 from typing import Any
@@ -85,18 +86,68 @@ class Server:
         self.loaded.clear()
 
 
+class Reader:
+    """What `support.stored` uses of redis-py, in a third of its time; nothing comes between its commands."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def pipeline(self, transaction: bool) -> Pipeline:
+        return Pipeline(self._server)
+
+    def hget(self, key: Any, field: str) -> Any:
+        return self._read(lambda value: value, "HGET", key, field)
+
+    def keys(self, pattern: str) -> Any:
+        return self._read(list, "KEYS", pattern)
+
+    def hgetall(self, key: Any) -> Any:
+        return self._read(lambda flat: dict(zip(flat[::2], flat[1::2], strict=True)), "HGETALL", key)
+
+    def smembers(self, key: Any) -> Any:
+        return self._read(set, "SMEMBERS", key)
+
+    def lrange(self, key: Any, first: int, last: int) -> Any:
+        return self._read(list, "LRANGE", key, first, last)
+
+    def zrange(self, key: Any, first: int, last: int, withscores: bool = False) -> Any:
+        if not withscores:
+            return self._read(list, "ZRANGE", key, first, last)
+        read = lambda flat: list(zip(flat[::2], map(float, flat[1::2]), strict=True))  # noqa: E731
+        return self._read(read, "ZRANGE", key, first, last, "WITHSCORES")
+
+    def _read(self, read: Callable[[Any], Any], *command: Any) -> Any:
+        return read(self._server.run(command)[0])
+
+
+class Pipeline(Reader):
+    """The same, for many commands at once."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._queued: list[tuple[Callable[[Any], Any], tuple[Any, ...]]] = []
+
+    def execute(self) -> list[Any]:
+        answers = self._server.run(*(command for _, command in self._queued))
+        return [read(answer) for (read, _), answer in zip(self._queued, answers, strict=True)]
+
+    def _read(self, read: Callable[[Any], Any], *command: Any) -> Any:
+        self._queued.append((read, command))
+
+
 class Store:
     """What a schedule has in its Redis. What Redis says of its disk is made up."""
 
     def __init__(self, server: Server, world: World) -> None:
         self._server = server
         self.redis = server.redis
+        self.reader: Any = Reader(server)
         self._world = world
         self.clock_offset_s = 0.0
         self.frozen_until = 0.0
         self.full = False
         self._known: set[str] | None = None  # all, until it forgets them
-        self.redis.flushall()
+        server.run(("FLUSHALL",))
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """Run one command at the world's time; return what redis-py returns, or the error of Redis."""
