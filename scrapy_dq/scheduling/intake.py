@@ -111,7 +111,7 @@ class Intake:
         if classified is None:
             self.count_duplicate(request)
             return False
-        return self._place(request, classified, self._encode(request))
+        return self._place(request, classified, self._encode(request, classified.parent))
 
     def _classify(self, request: Request) -> _Classified | None:
         """Return what *request* is; None: it is a duplicate."""
@@ -135,12 +135,13 @@ class Intake:
             reason, refused = str(error), isinstance(error, OtherHost)
         return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
 
-    def _encode(self, request: Request) -> bytes | None:
+    def _encode(self, request: Request, parent: Request | None) -> bytes | None:
         """Return the payload of *request*; None: it stays in this worker."""
         if request.meta.get("dq_local"):
             return None
         try:
-            return self._codec.encode(with_short_referer(self._logins.without(as_stored(request))))
+            bare = self._logins.without(as_stored(request), parent)
+            return self._codec.encode(with_short_referer(bare))
         except CannotEncode as error:
             self._warn_unencodable(request, error)
             return None

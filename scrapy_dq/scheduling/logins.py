@@ -1,10 +1,11 @@
-"""Logins that Scrapy's middlewares write into requests: each worker has them, so Redis need not."""
+"""Logins and cookies that Scrapy's middlewares write into requests: each worker has its own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from scrapy import Request
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
 from scrapy.utils.url import url_is_from_any_domain
 from w3lib.http import basic_auth_header
@@ -18,7 +19,7 @@ _OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
 
 
 class Logins:
-    """The login of HTTPAUTH_USER, and that of a proxy of the environment.
+    """The login of HTTPAUTH_USER, that of a proxy of the environment, and the cookies of a worker's jars.
 
     A retry or a redirect is a copy of a request that has been through the downloader middlewares.
     """
@@ -33,13 +34,25 @@ class Logins:
         self._header: bytes | None = None
         if any(login) and crawler.get_downloader_middleware(HttpAuthMiddleware) is not None:
             self._header = basic_auth_header(*(text or "" for text in login))
+        cookies = crawler.get_downloader_middleware(CookiesMiddleware)
+        # A subclass with another process_request may send a header that it did not write.
+        self._writes_cookies = (
+            cookies is not None and type(cookies).process_request is CookiesMiddleware.process_request
+        )
 
-    def without(self, request: Request) -> Request:
-        """Return *request* without what the middlewares will write into it again; never modifies it."""
+    def without(self, request: Request, parent: Request | None = None) -> Request:
+        """Return *request* without what the middlewares will write into it again; never modifies it.
+
+        Args:
+            parent: the request that *request* may be a copy of, which has been through the middlewares.
+        """
         proxied = _FROM_ENVIRONMENT in request.meta
-        if not (proxied or self._is_ours(request)):
+        has_cookies = parent is not None and self._has_cookies_of(request, parent)
+        if not (proxied or has_cookies or self._is_ours(request)):
             return request
         bare = request.copy()
+        if has_cookies:
+            del bare.headers[b"Cookie"]
         if self._is_ours(request):
             del bare.headers[b"Authorization"]
         if proxied:
@@ -53,4 +66,19 @@ class Logins:
             self._header is not None
             and request.headers.get(b"Authorization") == self._header
             and (not self._domain or url_is_from_any_domain(request.url, [self._domain]))
+        )
+
+    def _has_cookies_of(self, request: Request, parent: Request) -> bool:
+        """Return whether *request* has the Cookie header that CookiesMiddleware wrote into *parent*.
+
+        Each site chooses its length, up to hundreds of kB. The middleware removes it before it writes that of
+        the worker that sends the request.
+        """
+        header = dict.get(request.headers, b"Cookie")
+        return (
+            bool(header)
+            and self._writes_cookies
+            and header == dict.get(parent.headers, b"Cookie")
+            # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
+            and not (request.meta.get("dont_merge_cookies") or parent.meta.get("dont_merge_cookies"))
         )

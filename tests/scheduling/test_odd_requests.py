@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.frontier import keys
 from support.project import Project
 from support.tree_site import TreeSite
+from support.waiting import free_port
 
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
@@ -156,3 +159,39 @@ def test_a_long_referer_is_stored_as_its_origin(
     )
     project.run_to_end(timeout_s=20)
     assert set(project.count("referer")) == {site.url("/p/0?s=0&x=" + "x" * 1000), site.url("/")}
+
+
+COOKIES = (
+    HEAD
+    + """\
+    custom_settings = {"RETRY_TIMES": 1, "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Baker": 750}}
+
+    def parse(self, response):
+        yield response.follow("/again?flaky=1", self.again)
+        yield scrapy.Request("http://127.0.0.1:%d/gone", self.leaf)
+
+    def again(self, response):
+        self.record("cookies", response.request.headers["Cookie"].decode())
+
+
+class Baker:
+    def process_response(self, request, response, spider=None):
+        if response.url.endswith("/p/0"):
+            large = [f"c{n}=" + "x" * 15_000 + "; Path=/gone" for n in range(60)]
+            response.headers["Set-Cookie"] = ["small=1; Path=/again", *large]
+        return response
+"""
+)
+
+
+def test_the_cookies_of_a_site_are_not_stored_with_each_retry(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Nor with each failure: 900 kB, if the site likes. The worker that sends it writes them again."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=COOKIES % free_port())
+    project.run_to_end(timeout_s=30)
+    assert project.count("cookies") == {"small=1": 1}
+    client = connect_url(redis_url)
+    records = client.lrange(keys.prefix(project.name) + "failed", 0, -1)
+    client.close()
+    assert [(len(record) < 2_000, b"retry_times" in record) for record in records] == [(True, True)]

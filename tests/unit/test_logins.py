@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
 from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
 
@@ -27,7 +28,13 @@ class LoggedIn(Spider):
     http_user, http_pass, http_auth_domain = "me", "s3cret", "example.com"
 
 
+class OwnCookies(CookiesMiddleware):
+    def process_request(self, request: Request, *spider: Spider) -> None:
+        """Leave the request as it is."""
+
+
 BOTH = (HttpAuthMiddleware, HttpProxyMiddleware)
+ALL = (*BOTH, CookiesMiddleware)
 
 
 def crawler_of(cls: type[Spider], settings: dict[str, Any], enabled: tuple[Any, ...] = BOTH) -> Crawler:
@@ -40,8 +47,8 @@ def crawler_of(cls: type[Spider], settings: dict[str, Any], enabled: tuple[Any, 
 
 
 def sent(crawler: Crawler, request: Request) -> Request:
-    """Return *request* after Scrapy's two middlewares, as a retry copies it."""
-    for cls in BOTH:
+    """Return *request* after Scrapy's middlewares, as a retry copies it."""
+    for cls in ALL:
         middleware = crawler.get_downloader_middleware(cls)
         if middleware is not None:
             result = middleware.process_request(request, **_spider_of(middleware.process_request, crawler))
@@ -96,3 +103,41 @@ def test_a_proxy_of_the_environment_is_each_workers_own(monkeypatch: pytest.Monk
     chosen = sent(crawler, Request(HERE, meta={"proxy": "http://you:other@own:1"}))
     assert b"Proxy-Authorization" in chosen.headers
     assert logins.without(chosen) is chosen
+
+
+def test_the_cookies_of_a_worker_are_its_own() -> None:
+    """Of a retry and of a redirect. The worker that sends it writes those of its jar."""
+    crawler = crawler_of(OwnSpider, {}, enabled=ALL)
+    parent = Request(HERE, headers={"X": "y"}, cookies={"session": "s" * 900_000})
+    retry = sent(crawler, parent)
+    assert len(retry.headers[b"Cookie"] or b"") > 900_000
+    bare = Logins(crawler).without(retry, parent)
+    assert b"Cookie" not in bare.headers
+    assert bare.headers[b"X"] == b"y"
+    assert b"Cookie" in retry.headers
+    assert sent(crawler, bare.replace(cookies={})).headers == parent.headers
+
+
+def test_a_cookie_header_that_the_middleware_did_not_write_stays() -> None:
+    """That of a new request, also if its parent has another; and what dont_merge_cookies keeps as it is."""
+    crawler = crawler_of(OwnSpider, {}, enabled=ALL)
+    logins = Logins(crawler)
+    parent = Request(HERE, cookies={"a": "b"})
+    retry = sent(crawler, parent)
+    own, unmerged = {"Cookie": "c=d"}, {"dont_merge_cookies": True}
+    kept = sent(crawler, Request(HERE, headers=own, meta=unmerged))
+    assert kept.headers[b"Cookie"] == b"c=d"
+    for request, before in (
+        (Request(HERE, headers=own), parent),
+        (retry, None),
+        (retry.replace(meta=unmerged), parent),
+        (kept, kept),
+        (kept.replace(meta={}), kept),
+    ):
+        assert logins.without(request, before) is request
+
+
+@pytest.mark.parametrize("enabled", [(), (OwnCookies,)])
+def test_a_cookie_header_stays_if_scrapys_middleware_does_not_write_it(enabled: tuple[Any, ...]) -> None:
+    request = Request(HERE, headers={"Cookie": "c=d"})
+    assert Logins(crawler_of(OwnSpider, {}, enabled=enabled)).without(request.copy(), request).headers
