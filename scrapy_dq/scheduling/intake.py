@@ -24,6 +24,7 @@ from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, as_st
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.in_progress import InProgress
+from scrapy_dq.scheduling.link_texts import with_short_link_text
 from scrapy_dq.scheduling.logins import Logins
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
 from scrapy_dq.scheduling.referers import with_short_referer
@@ -141,7 +142,7 @@ class Intake:
             return None
         try:
             bare = self._logins.without(as_stored(request), parent)
-            return self._codec.encode(with_short_referer(bare))
+            return self._codec.encode(with_short_link_text(with_short_referer(bare)))
         except CannotEncode as error:
             self._warn_unencodable(request, error)
             return None

@@ -195,3 +195,33 @@ def test_the_cookies_of_a_site_are_not_stored_with_each_retry(
     records = client.lrange(keys.prefix(project.name) + "failed", 0, -1)
     client.close()
     assert [(len(record) < 2_000, b"retry_times" in record) for record in records] == [(True, True)]
+
+
+LINK_TEXTS = """\
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(CrawlSpider, TreeSpider):
+    name = SPIDER_NAME
+    rules = [Rule(LinkExtractor(), "leaf", process_links="lengthen")]
+
+    def lengthen(self, links):
+        for n, link in enumerate(links):
+            link.text = f"{n}" * (998 + n)
+        return links
+
+    def leaf(self, response):
+        self.record("done", response.meta["link_text"])
+"""
+
+
+def test_a_long_text_of_a_link_is_cut(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Links within each other would store the same text once for each, as long as a page may be."""
+    site = start_site(pages=5, fan_out=4)
+    project = make_project([site.start_url], redis_url=redis_url, spider=LINK_TEXTS)
+    project.run_to_end(timeout_s=20)
+    assert project.count() == dict.fromkeys(["0" * 998, "1" * 999, "2" * 1000, "3" * 1000], 1)
