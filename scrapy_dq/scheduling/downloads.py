@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from math import inf
+from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
@@ -48,6 +49,8 @@ class Downloads:
         """The local ones of `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
         """By partition with a delay, the request that was not sent yet."""
+        self._held_up = WeakKeyDictionary[Request, bytes]()
+        """The partitions of those that take no room while they wait."""
         self._rest: dict[bytes, float] = {}
         """By partition, when the next local request may be sent."""
         self._last_was_local = False
@@ -61,6 +64,14 @@ class Downloads:
         if partition in self._unsent:
             return 0
         return self._most(partition) - list(self._local.values()).count(partition)
+
+    def partition_of(self, request: Request) -> bytes | None:
+        """Return the partition that *request* was served from; None: the scheduler has not served it.
+
+        It is known from `next_request` to the end of its download.
+        """
+        partition = self._partitions.get(request)
+        return self._held_up.get(request) if partition is None else partition
 
     @property
     def local_turn(self) -> bool:
@@ -129,6 +140,8 @@ class Downloads:
     def held_up(self, request: Request) -> None:
         """Note that a request waits in this process: it takes no room, unless it has a time of sending."""
         if request not in self._unsent.values():
+            if (partition := self._partitions.get(request)) is not None:
+                self._held_up[request] = partition
             self.ended(request)
 
     def ended(self, request: Request) -> None:

@@ -25,16 +25,19 @@ class RetryAfter:
     def __init__(
         self,
         slots: Slots | OneSlot,
+        served_from: Callable[[Request], bytes | None],
         block: Callable[[bytes, float], None],
         max_s: float,
         counts: StatsCollector,
     ) -> None:
         """
         Args:
+            served_from: returns the partition of a request that the scheduler has served; None for any other.
             block: blocks a partition, for all workers, for a number of seconds.
             max_s: longest block, in seconds (DQ_RETRY_AFTER_MAX).
         """
         self._slots = slots
+        self._served_from = served_from
         self._block = block
         self._max_s = max_s
         self._stats = counts
@@ -45,10 +48,14 @@ class RetryAfter:
         asked_s = retry_after_s(response)
         if not asked_s:
             return
-        try:
-            partition = self._slots.partition_of(request)
-        except BadPartition:
-            return
+        partition = self._served_from(request)
+        if partition is None:
+            # A page of robots.txt, a media pipeline or `engine.download()`. A redirect of one has the slot of
+            # the first host in its meta: that site would be blocked for what another one answers.
+            try:
+                partition = self._slots.partition_of(Request(request.url))
+            except BadPartition:
+                return
         wait_s, now = min(asked_s, self._max_s), time.monotonic()
         self._stats.inc_value(stats.RETRY_AFTER)
         self._block(partition, wait_s)

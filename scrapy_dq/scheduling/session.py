@@ -189,7 +189,7 @@ class Session(Listener):
             self.worker,
             self.slots,
             self.settlement,
-            self.downloads.block,
+            self.downloads,
         )
 
     def _listen(self) -> None:

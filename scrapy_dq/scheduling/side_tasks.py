@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -11,6 +11,7 @@ from scrapy import signals
 from scrapy_dq.backend.health_monitor import HealthMonitor
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import Progress
@@ -35,17 +36,15 @@ class SideTasks:
         worker: Worker,
         slots: Slots | OneSlot,
         settlement: Settlement,
-        block: Callable[[bytes, float], None],
+        downloads: Downloads,
     ) -> None:
-        """
-        Args:
-            target: where Redis is, for messages.
-            block: see RetryAfter.
-        """
+        """*target*: where Redis is, for messages."""
         assert crawler.stats is not None
         if config.retry_after_max_s and config.partition_by != "none":
             # Signals hold their receivers weakly.
-            self._retry_after = RetryAfter(slots, block, config.retry_after_max_s, crawler.stats)
+            self._retry_after = RetryAfter(
+                slots, downloads.partition_of, downloads.block, config.retry_after_max_s, crawler.stats
+            )
             crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
         self._sharing: StatsSharing | None = None
         if isinstance(crawler.stats, SharedStats):

@@ -306,6 +306,30 @@ def test_retry_after_is_capped(
     assert ("for 0.5 s (asked for 2 s; DQ_RETRY_AFTER_MAX)" in worker.text) is bool(stat)
 
 
+FILES = """
+        busy = self.start_urls[0] + "/busy?s=0%%26flaky=1%%26after=1"
+        victim = self.start_urls[0].replace("127.0.0.1", "127.0.0.2")
+        yield {"path": "/", "file_urls": [f"{victim}/go?to={busy}"]}
+"""
+
+
+def test_retry_after_of_a_redirected_file_blocks_the_host_that_has_sent_it(begin: Begin) -> None:
+    """A media pipeline follows redirects beside the scheduler, with the slot of the first host in meta."""
+    _, project = begin(
+        (SPIDER + FILES) % '        yield request("127.0.0.1", "/page?s=0")',
+        settings={
+            "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
+            "FILES_STORE": "files",
+            "MEDIA_ALLOW_REDIRECTS": True,
+            "RETRY_ENABLED": False,
+        },
+        hosts=HOSTS,
+    )
+    worker = project.run_to_end(timeout_s=20)
+    assert worker.text.count("127.0.0.1 answers 503 with Retry-After") == 1
+    assert "127.0.0.2 answers 503" not in worker.text
+
+
 # Incremental crawls
 
 TWICE = """\

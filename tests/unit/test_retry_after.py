@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_dq.scheduling.partitions import BadPartition
+from scrapy_dq.frontier.model import Limits
+from scrapy_dq.scheduling.downloads import Downloads
+from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, partition_without_downloader
 from scrapy_dq.scheduling.retry_after import RetryAfter, retry_after_s
 
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
@@ -71,14 +74,54 @@ def test_what_is_not_legible_is_ignored(value: str | bytes) -> None:
     assert asked(value, date=DATE) is None
 
 
+BUSY = Response("http://a.com/", status=429, headers={"Retry-After": "5"})
+
+
+def blocked(request: Request, served_from: bytes | None, partition_of: Callable[[Request], bytes]) -> Any:
+    """Return the partitions that are blocked once *request* is answered with BUSY."""
+    blocks: list[bytes] = []
+    slots: Any = SimpleNamespace(partition_of=partition_of)
+    counts: Any = SimpleNamespace(inc_value=lambda name: None)
+    watch = RetryAfter(slots, lambda _: served_from, lambda name, seconds: blocks.append(name), 60.0, counts)
+    watch.downloaded(BUSY, request)
+    return blocks
+
+
+def test_the_partition_that_a_request_was_served_from_is_blocked() -> None:
+    """Whatever its URL and its meta say by now: it waited there, and so do the others of its site."""
+    request = Request("http://a.com/", meta={"download_slot": "b.com"})
+    assert blocked(request, b"mine", partition_without_downloader) == [b"mine"]
+    assert blocked(request, b"", partition_without_downloader) == [b""]
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_the_partition_is_known_until_the_end_of_the_download(local: bool) -> None:
+    """Also that of a request which waits in a middleware for long, and takes no room any more."""
+    nobody: Any = None
+    downloads = Downloads(OneSlot(), Limits(), nobody, nobody)
+    request = Request("http://a.com/")
+    assert downloads.partition_of(request) is None
+    if local:
+        downloads.begin_local(request, b"mine")
+    else:
+        downloads.begin(request, b"mine", timed=False)
+    assert downloads.partition_of(request) == b"mine"
+    downloads.held_up(request)
+    downloads.held_up(Request("http://b.com/"))
+    assert downloads.partition_of(request) == b"mine"
+    assert downloads.partition_of(request.copy()) is None
+
+
+def test_a_request_beside_the_scheduler_blocks_its_own_host() -> None:
+    """A redirect of a media pipeline has the slot of another host in its meta."""
+    request = Request("http://a.com/", meta={"download_slot": "victim.example"})
+    assert blocked(request, None, partition_without_downloader) == [b"a.com"]
+
+
 def test_a_request_without_a_valid_slot_blocks_nothing() -> None:
     """It is one that is not stored, and that no other worker sends."""
 
     def partition_of(request: Request) -> bytes:
         raise BadPartition("the name of its download slot")
 
-    nobody: Any = SimpleNamespace(partition_of=partition_of)
-    request = Request("http://a.com/")
-    RetryAfter(nobody, nobody, 60.0, nobody).downloaded(
-        Response("http://a.com/", status=429, headers={"Retry-After": "5"}), request
-    )
+    assert blocked(Request("http://a.com/"), None, partition_of) == []
