@@ -31,7 +31,7 @@ from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import CREW_SHOWS, printable
+from scrapy_dq.text import CREW_SHOWS, printable, without_login
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -96,7 +96,8 @@ class Intake:
         self._logins = Logins(crawler)
         self._fed_puts: list[Put] = []
         self._refused_fed = ""
-        self._warned_dead = self._warned_over = False
+        self._schemes = frozenset(scheme.lower() for scheme in config.url_schemes)
+        self._warned_dead = self._warned_over = self._warned_scheme = False
         self._warned_unencodable = set[bool]()
         """Of which kinds of requests a warning was logged; True: start requests."""
 
@@ -112,7 +113,16 @@ class Intake:
         if classified is None:
             self.count_duplicate(request)
             return False
-        return self._place(request, classified, self._encode(request, classified.parent))
+        try:
+            payload = self._encode(request, classified.parent)
+        except CannotEncode as error:
+            if self._leaves_the_web(request, classified.parent):
+                self._count(stats.SCHEME_DROPPED)
+                self._warn_scheme(request)
+                return False
+            self._warn_unencodable(request, error)
+            payload = None
+        return self._place(request, classified, payload)
 
     def _classify(self, request: Request) -> _Classified | None:
         """Return what *request* is; None: it is a duplicate."""
@@ -137,15 +147,29 @@ class Intake:
         return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
 
     def _encode(self, request: Request, parent: Request | None) -> bytes | None:
-        """Return the payload of *request*; None: it stays in this worker."""
+        """Return the payload of *request*; None: it is to stay in this worker.
+
+        Raises:
+            CannotEncode: it has to.
+        """
         if request.meta.get("dq_local"):
             return None
-        try:
-            bare = self._logins.without(as_stored(request), parent)
-            return self._codec.encode(with_short_link_text(with_short_referer(bare)))
-        except CannotEncode as error:
-            self._warn_unencodable(request, error)
-            return None
+        bare = self._logins.without(as_stored(request), parent)
+        return self._codec.encode(with_short_link_text(with_short_referer(bare)))
+
+    def _leaves_the_web(self, request: Request, parent: Request | None) -> bool:
+        """Return whether a web page leads to a URL of another kind, which DQ_URL_SCHEMES does not allow.
+
+        Such a page may name files of this host, and what its AWS credentials can read. What a spider may want
+        to fetch besides is not dropped: what `start()` yields, and data: URLs, which hold their own content.
+        """
+        scheme = _scheme_of(request)
+        return (
+            scheme not in self._schemes
+            and scheme != "data"
+            and parent is not None
+            and _scheme_of(parent) in ("http", "https")
+        )
 
     def _place(self, request: Request, classified: _Classified, payload: bytes | None) -> bool:
         """Put *request* into the outbox, the local queue, or the dead letters; False: it is dropped."""
@@ -287,7 +311,24 @@ class Intake:
                 extra={CREW_SHOWS: start},
             )  # fmt: skip
 
+    def _warn_scheme(self, request: Request) -> None:
+        if not self._warned_scheme or self._debug:
+            self._warned_scheme = True
+            more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
+            logger.warning(
+                "%s is dropped: a web page leads to it, and its scheme is not in DQ_URL_SCHEMES (%s). %s%s "
+                "counts them",
+                printable(without_login(str(request))),
+                ", ".join(sorted(self._schemes)),
+                more,
+                stats.SCHEME_DROPPED,
+            )
+
     def _warn_over(self, request: Request) -> None:
         if not self._warned_over:
             self._warned_over = True
             logger.warning("%s and all later requests are dropped: the run is over for this worker", request)
+
+
+def _scheme_of(request: Request) -> str:
+    return request.url.partition(":")[0].lower()

@@ -148,7 +148,7 @@ class Config:
         "DQ_SIGNING_KEYS", (), signing_keys, "Secret keys that sign stored requests", repr=False
     )
     url_schemes: tuple[str, ...] = setting_field(
-        "DQ_URL_SCHEMES", ("http", "https"), texts, "The URL schemes that may be stored and crawled"
+        "DQ_URL_SCHEMES", ("http", "https"), texts, "The URL schemes that may be stored"
     )
     types: tuple[str, ...] = setting_field(
         "DQ_TYPES", (), texts, "Further classes whose instances requests may contain"

@@ -225,3 +225,52 @@ def test_a_long_text_of_a_link_is_cut(
     project = make_project([site.start_url], redis_url=redis_url, spider=LINK_TEXTS)
     project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(["0" * 998, "1" * 999, "2" * 1000, "3" * 1000], 1)
+
+
+SCHEMES = (
+    HEAD
+    + """\
+    async def start(self):
+        yield scrapy.Request("file://" + __file__ + "?start", self.file)
+        yield scrapy.Request(self.start_urls[0])
+
+    def file(self, response):
+        self.record("file", response.url.partition("?")[2])
+        if response.url.endswith("?start"):
+            yield response.follow("?child", self.file)
+
+    def parse(self, response):
+        url = "file://" + __file__
+        for more in ("?link", "?another"):
+            yield response.follow(url + more, self.file, dont_filter=True)
+        yield response.follow(url + "?local", self.file, meta={"dq_local": True})
+        yield scrapy.Request("FTP://me:s3cret@127.0.0.1:1/x", lambda response: None, errback=self.file)
+        yield scrapy.Request("data:,?data", self.file)
+        yield response.follow("/plain?s=0", self.leaf)
+"""
+)
+
+
+def test_a_web_page_leads_to_no_file_of_this_host(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Unless the spider says so; what start() yields is crawled, and so are its links."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SCHEMES)
+    worker = project.run_to_end(timeout_s=30)
+    assert project.count() == {"/plain?s=0": 1}
+    assert project.count("file") == dict.fromkeys(["start", "child", "local", "data"], 1)
+    assert worker.stats["dq/scheme_dropped"] == 3
+    told = "?link> is dropped: a web page leads to it, and its scheme is not in DQ_URL_SCHEMES (http, https)."
+    assert worker.text.count(told) == worker.text.count(" is dropped: ") == 1
+    assert worker.stats.get("dq/failed", 0) == 0
+
+
+def test_a_scheme_that_is_listed_is_stored(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SCHEMES)
+    worker = project.run_to_end(timeout_s=30, settings={"DQ_URL_SCHEMES": "http,file"})
+    assert project.count("file") == dict.fromkeys(["start", "child", "link", "another", "local", "data"], 1)
+    assert worker.stats["dq/scheme_dropped"] == 1
+    assert "ftp" in worker.text.lower()
+    assert "s3cret" not in worker.text
