@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,8 @@ MOST_HOSTS = 10_000
 """Number of hosts whose partition is cached."""
 LONGEST_CACHED = 300
 """Length of the longest beginning of a URL that is cached; a host has at most 253 characters."""
+
+_is_numeric = re.compile(r"(?:(?:0x[0-9a-f]+|[0-9]+)(?:\.(?!$)|$)){1,4}", re.IGNORECASE).fullmatch
 
 
 def delay_of_each(crawler: Crawler, config: Config) -> str:
@@ -82,15 +86,19 @@ class Slots:
             or not 0 < end <= LONGEST_CACHED  # http://a.com?x=1, say: a query may follow the host
             or not url.startswith(("http://", "https://"))
         ):
-            return _partition_of_host(self._slot_of(request))
+            return self._partition_of_slot(request)
         begin = url[:end]
         partition = self._hosts.get(begin)
         if partition is None:
-            partition = _partition_of_host(self._slot_of(request))
+            partition = self._partition_of_slot(request)
             if len(self._hosts) >= MOST_HOSTS:
                 self._hosts.clear()
             self._hosts[begin] = partition
         return partition
+
+    def _partition_of_slot(self, request: Request) -> bytes:
+        slot = self._slot_of(request)
+        return _partition_of_host(_one_spelling(slot) if self._by_host else slot)
 
     def _slot_of(self, request: Request) -> str:
         return str(self._downloader.get_slot_key(request))
@@ -143,7 +151,24 @@ def partition_without_downloader(request: Request) -> bytes:
     slot = request.meta.get(Downloader.DOWNLOAD_SLOT)
     if slot is not None:
         return _partition(str(slot))
-    return _partition_of_host(urlparse_cached(request).hostname or "")
+    return _partition_of_host(_one_spelling(urlparse_cached(request).hostname or ""))
+
+
+def _one_spelling(host: str) -> str:
+    """Return the usual spelling of a host: a page can link to one address under names without number.
+
+    127.0.0.2 is also 127.2, 0x7f000002 and 2130706434; a name may end with a dot.
+    """
+    if host.endswith("."):
+        host = host[:-1] or host
+    try:
+        if host.rpartition(".")[2][:1].isdigit() and _is_numeric(host):
+            return socket.inet_ntoa(socket.inet_aton(host))
+        if ":" in host:
+            return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host))
+    except (OSError, ValueError):  # no address
+        pass
+    return host
 
 
 def _partition_of_host(name: str) -> bytes:

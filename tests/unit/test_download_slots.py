@@ -70,6 +70,32 @@ def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("host", "partition"),
+    [
+        *((host, "127.0.0.2") for host in (
+            "127.0.0.2", "127.0.0.2.", "127.2", "127.0.2", "0177.2", "0x7f.2", "0X7F.0.0.0x2", "0x7f000002",
+            "2130706434", "017700000002",
+        )),
+        ("a.com.", "a.com"),
+        ("a.com..", "a.com."),
+        *((host, host) for host in (
+            ".", "a.1", "1.a", "1a.2", "0x", "1.2.3.4.5", "256.1.1.1", "08.1.1.1", "4294967296", "9" * 300,
+            "127.0.0.2%20x", "1..2", "a.com", "١.٢",
+        )),
+        *((host, "::2") for host in ("[::2]", "[0::2]", "[0:0:0:0:0:0:0:2]", "[::0002]")),
+        ("[fe80::1%25eth0]", "fe80::1%25eth0"),
+    ],
+)  # fmt: skip
+def test_one_host_under_several_names_is_one_partition(host: str, partition: str) -> None:
+    """All numbers that a resolver takes for one address, and a final dot; nothing else is changed."""
+    request = Request(f"http://{host}/1", meta={"verbatim_url": True})
+    if request.url != f"http://{host}/1":
+        pytest.skip("this Scrapy changes the URL")
+    for made in (slots().partition_of(request), partition_without_downloader(request)):
+        assert made == partition.encode()
+
+
+@pytest.mark.parametrize(
     "urls",
     [
         ["http://example.com", "http://example.co/", "http://example.cm", "http://example.com/"],
