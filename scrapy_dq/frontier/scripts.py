@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "midway", "order_{order}", "state", "types", "discarded", "kinds", "words")
+_BASE = ("keys", "midway", "order_{order}", "held", "state", "types", "discarded", "kinds", "words")
 _COMMON = ("politeness", "entry", "bands", "partition")
 _SEEN = {
     Seen.EXACT: ("seen_exact",),

@@ -268,6 +268,83 @@ def test_a_phase_is_not_believed_though_the_counts_agree_with_it(
     assert (receipt.status, numbers(receipt)) == (Status.OK, [1])
 
 
+COUNTS_OF_NOTHING = " ".join("0" * 12)
+
+
+def pretend_the_end(live: LiveFrontier) -> None:
+    """Write that the run is finished, and that nothing is waiting, in flight or delayed."""
+    live.redis.hset(live.key("meta"), mapping={"phase": "finished", "counts": COUNTS_OF_NOTHING})
+
+
+@pytest.mark.parametrize("next_call", ["exchange", "leave", "join", "rejoin", "fence", "another's exchange"])
+def test_a_run_with_leases_is_not_finished_though_phase_and_counts_say_so(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker, next_call: str
+) -> None:
+    """Believed, its last worker would have deleted what it holds, and the children of that."""
+    worker.exchange(put(1), want=1)
+    if next_call == "leave":
+        other.leave()
+    pretend_the_end(live)
+    if next_call in ("exchange", "another's exchange"):
+        receipt = (worker if next_call == "exchange" else other).exchange()
+        assert (receipt.status, receipt.applied, receipt.damage) == (Status.OK, True, "phase")
+    elif next_call == "leave":
+        assert worker.leave() == (1, True)
+    elif next_call == "rejoin":
+        worker.rejoin("again")
+    elif next_call == "fence":
+        other.reclaim("worker")
+    new = HandWorker(live, "new")
+    assert (new.joined.resumed, new.run) == (True, 0)
+    for name in sorted(live.members() - {"new"}):
+        new.reclaim(name)
+    live.call("audit", new.epoch, new.run, [], [])
+    assert new.take(1) == [1]
+    new.exchange(put(2), ack(1))
+    assert new.take(1) == [2]
+    assert new.exchange(ack(2)).status is FINISHED
+
+
+def test_who_leaves_with_leases_of_nobody_ends_no_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """Somebody has removed it from the members, too."""
+    worker.exchange(put(1), want=1)
+    pretend_the_end(live)
+    live.redis.delete(live.key("members"))
+    assert worker.leave() == (1, True)
+    new = HandWorker(live, "new")
+    assert (new.joined.resumed, new.run, new.take(1)) == (True, 0, [1])
+
+
+def test_who_was_drained_finds_the_run_finished_whatever_it_holds(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Others have completed it: its leases are nobody's, and no damage is found."""
+    worker.exchange(put(1), want=1)
+    other.reclaim("worker")
+    assert other.take(1) == [1]
+    assert other.exchange(ack(1)).status is FINISHED
+    assert worker.exchange() == Receipt(Status.RESYNC)
+    assert worker.rejoin("again").status is FINISHED
+    receipt = other.exchange()
+    assert (receipt.status, receipt.damage) == (FINISHED, "")
+
+
+def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Redis forgot the exchange that brought it, and a late copy of that found nothing left to lease."""
+    other.exchange(put(1))
+    before = live.dump()
+    worker.exchange(want=1)
+    live.roll_back(before)
+    assert other.exchange(want=1).leases
+    worker.send(worker.last)
+    assert other.exchange(ack(1)).status is FINISHED
+    receipt = worker.exchange()
+    assert worker.held
+    assert (receipt.status, receipt.applied, receipt.damage) == (FINISHED, False, "")
+
+
 # What is left behind
 
 

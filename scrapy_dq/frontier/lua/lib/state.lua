@@ -2,7 +2,7 @@
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
 -- removes one. A run is *finished* when the keys themselves are empty and the counts agree (finish.lua): if the counts
 -- are higher, keys were deleted or evicted.
--- USES     keys.key
+-- USES     held.somebody_holds, keys.key
 local state
 local there -- the size of each key when this script started (types.lua); nil: not read
 local function is_there(name) return not there or (there[name] or 0) > 0 end
@@ -35,10 +35,10 @@ local function load_state()
     told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'),
     hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
   }
-  -- A finished run has no counts, and none of these keys (finish.lua): somebody else wrote that it is finished. If it
-  -- were believed, what waits would be deleted with the run.
+  -- A finished run has no counts, no leases, and none of these keys (finish.lua): somebody else wrote that it is
+  -- finished. If it were believed, what waits would be deleted with the run.
   if state.phase == 'finished' and (math.max(state.waiting, state.in_flight, state.delayed) > 0
-    or redis.call('EXISTS', key.bands, key.returned, key.quarantine, key.delayed) > 0) then
+    or redis.call('EXISTS', key.bands, key.returned, key.quarantine, key.delayed) > 0 or somebody_holds()) then
     state.phase, state.damage = 'open', 'phase'
   end
 end

@@ -21,6 +21,6 @@ remove_member(worker_id)
 classify_touched(0)
 save_partitions()
 local last = redis.call('SCARD', key.members) == 0 and 1 or 0
-if last == 1 and state.phase == 'finished' then end_run(keeps_seen(ARGV[4])) end
+if last == 1 and state.phase == 'finished' and #ids == 0 then end_run(keeps_seen(ARGV[4])) end
 save_state()
 return { 'OK', #ids, last, redis.call('EXISTS', key.discarded), broken }
