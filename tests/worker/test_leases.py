@@ -291,3 +291,24 @@ def test_what_is_kept_after_a_rejoin_keeps_order_and_times(held: Held) -> None:
     assert held.ids(2, NOW + 2) == [three, None]
     assert gone not in held.held()
     assert two not in held.held()
+
+
+def test_a_lease_that_waits_already_is_not_added_again(held: Held) -> None:
+    """A stored answer may name it more than once; given back, or taken and confirmed, it may come again."""
+    lease = Lease(b"%012d" % 1, 0, b"", A)
+    for _ in range(3):
+        held.grant(lease)
+    assert (held.buffered, len(held)) == (1, 1)
+    assert held.ids(2) == [lease.entry_id, None]
+    held.settle(Ack(lease.entry_id))
+    held.confirmed(lease.entry_id)
+    held.grant(lease)
+    assert held.withdraw(A) == [lease.entry_id]
+    assert (held.buffered, held.has_buffered) == (0, False)
+    held.grant(lease)
+    held.keep(())
+    assert held.buffered == 0
+    held.grant(lease)
+    held.keep({lease.entry_id})
+    held.grant(lease)
+    assert held.ids(2) == [lease.entry_id, None]

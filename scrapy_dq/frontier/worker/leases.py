@@ -27,6 +27,7 @@ class Leases:
         # By partition, in the crawl's order; leases with a time for sending in order of arrival. No queue is
         # empty.
         self._buffer: dict[bytes, deque[Lease]] = {}
+        self._buffered: set[bytes] = set()
         self._running: set[bytes] = set()
         # Taken and not downloaded yet, with the partition; and their number by partition.
         self._downloading: dict[bytes, bytes] = {}
@@ -47,11 +48,11 @@ class Leases:
 
     @property
     def buffered(self) -> int:
-        return sum(map(len, self._buffer.values()))
+        return len(self._buffered)
 
     @property
     def has_buffered(self) -> bool:
-        return bool(self._buffer)
+        return bool(self._buffered)
 
     @property
     def has_unsent(self) -> bool:
@@ -76,6 +77,10 @@ class Leases:
         # A lost lease may be granted to us again while its work is still running here: do not start it twice.
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
+        # Redis has it once, however often an answer, which somebody else may have written, names it.
+        if lease.entry_id in self._buffered:
+            return
+        self._buffered.add(lease.entry_id)
         queue = self._buffer.setdefault(lease.partition, deque())
         last = queue[-1] if queue else lease
         if lease.place >= last.place or lease.send_at is not None or last.send_at is not None:
@@ -101,6 +106,7 @@ class Leases:
             return None
         queue = self._buffer.pop(best)
         lease = queue.popleft()
+        self._buffered.discard(lease.entry_id)
         if queue:
             self._buffer[best] = queue
         if lease.send_at is not None:
@@ -198,7 +204,9 @@ class Leases:
 
     def withdraw(self, partition: bytes) -> list[bytes]:
         """Remove a partition's leases from the buffer; return their ids."""
-        return [lease.entry_id for lease in self._buffer.pop(partition, ())]
+        entry_ids = [lease.entry_id for lease in self._buffer.pop(partition, ())]
+        self._buffered.difference_update(entry_ids)
+        return entry_ids
 
     def confirmed(self, entry_id: bytes) -> None:
         """Note that Redis has settled a lease."""
@@ -214,6 +222,7 @@ class Leases:
         self._owned = set(owned)
         kept = [lease for lease in self._in_buffer() if lease.entry_id in self._owned]
         self._buffer.clear()
+        self._buffered = {lease.entry_id for lease in kept}
         for lease in kept:
             self._buffer.setdefault(lease.partition, deque()).append(lease)
         self._settling = {i: kind for i, kind in self._settling.items() if i in self._owned}
