@@ -212,6 +212,7 @@ class Frontier:
         held: int,
         moves: bytes,
         terms: bytes = NO_TERMS,
+        nonce: bytes = b"",
     ) -> Receipt:
         """Apply *moves* in order and take up to *want* leases, in one atomic step.
 
@@ -221,6 +222,7 @@ class Frontier:
             held: number of leases that this worker believes it owns before *moves* are applied.
             moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
             terms: from `pack_terms`.
+            nonce: random bytes that nobody else can know before; a repeat has the same.
         Raises:
             FrontierUnavailable: the moves may or may not have been applied. Repeat the same
                 arguments: they are applied once.
@@ -229,7 +231,7 @@ class Frontier:
         while True:
             reply = await self._call(
                 "exchange", worker_id, epoch, run, seq, want, int(seeding), held, MAX_EXCHANGE_BYTES,
-                self._keep_failed, terms, moves,
+                self._keep_failed, terms, moves, nonce,
             )  # fmt: skip
             if reply[0] != b"KIND":
                 try:

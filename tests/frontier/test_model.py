@@ -48,6 +48,7 @@ from scrapy_dq.frontier.model import (
     Terms,
 )
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
+from scrapy_dq.frontier.worker.protocol import NONCE_BYTES
 from support.compact import compacted
 from support.live_frontier import LiveFrontier
 from support.redis_server import RedisServer
@@ -436,7 +437,10 @@ class FrontierMachine(RuleBasedStateMachine):
         if method == "exchange":
             members = self.live.redis.zrange(self.live.key("delayed"), 0, -1)
             self.reference.due_first = [member[:12] for member in members]
-        sent = (*args[:-2], pack_moves(args[-2]), pack_terms(args[-1])) if method == "exchange" else args
+        sent = args
+        if method == "exchange":
+            *others, moves, terms, nonce = args
+            sent = (*others, pack_moves(moves), pack_terms(terms), nonce)
         answer = self.live.call(method, *sent)
         expected = getattr(self.reference, method)(*args)
         if isinstance(answer, Receipt):
@@ -507,7 +511,7 @@ class FrontierMachine(RuleBasedStateMachine):
         self, actor: Actor, moves: list[Move], want: int, seeding: int, terms: Terms
     ) -> tuple[Any, ...]:
         who = (actor.worker_id, actor.epoch, actor.run, actor.seq)
-        return (*who, want, seeding, len(actor.held), moves, terms)
+        return (*who, want, seeding, len(actor.held), moves, terms, secrets.token_bytes(NONCE_BYTES))
 
     def send(
         self, actor: Actor, moves: list[Move], want: int, seeding: int, lost: bool, terms: Terms = NO_TERMS
@@ -522,7 +526,7 @@ class FrontierMachine(RuleBasedStateMachine):
         if lost:
             return
         if receipt.applied:
-            settled = {move.entry_id for move in sent[-2] if not isinstance(move, Put)}
+            settled = {move.entry_id for move in sent[-3] if not isinstance(move, Put)}
             actor.held = [entry_id for entry_id in actor.held if entry_id not in settled]
             actor.held += [lease.entry_id for lease in receipt.leases]
             actor.seq += 1

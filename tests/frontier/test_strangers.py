@@ -15,6 +15,7 @@ from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.backlog import sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.model import (
+    MAX_EXCHANGE_BYTES,
     MAX_PARTITION_BYTES,
     Admission,
     Audited,
@@ -30,7 +31,7 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.outbox import Outbox
-from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
+from scrapy_dq.frontier.worker.protocol import NONCE_BYTES, Exchange, Rejoin, WorkerProtocol
 from scrapy_dq.settings import SETTINGS, Config
 from support.live_frontier import (
     IDENTITY,
@@ -213,7 +214,10 @@ def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
         try:
             taken = worker.take(2)
         except FrontierUnavailable:  # its incomplete moves and the counts are repaired
-            taken = worker.take(2)
+            receipt = worker.send(worker.last)
+            taken = numbers(receipt)
+            worker.seq += 1
+            worker.held |= {lease.entry_id for lease in receipt.leases}
         found += taken
         worker.exchange(*(ack(n) for n in taken))
     assert sorted(found) == [0, 1]
@@ -256,15 +260,18 @@ def test_a_corrupted_stored_answer_delays_no_repeat(
     assert sorted(worker.take(2)) == [0, 1]
 
 
+NONCE = bytes(NONCE_BYTES)
 OVERWRITTEN: dict[str, Callable[[LiveFrontier], Any]] = {
     "positions that are no numbers": lambda live: live.redis.hset(
-        live.key("worker:worker"), mapping={"last_seq": 3, "dropped": "x"}
+        live.key("worker:worker"), mapping={"last_seq": 3, "nonce": NONCE, "dropped": "x"}
     ),
     "positions beyond the moves": lambda live: live.redis.hset(
-        live.key("worker:worker"), mapping={"last_seq": 3, "dropped": "7,~900"}
+        live.key("worker:worker"), mapping={"last_seq": 3, "nonce": NONCE, "dropped": "7,~900"}
     ),
     "a record without its zero byte": lambda live: (
-        live.redis.hset(live.key("worker:worker"), mapping={"last_seq": 3, "leases": b"i" + entry_id(0)}),
+        live.redis.hset(
+            live.key("worker:worker"), mapping={"last_seq": 3, "nonce": NONCE, "leases": b"i" + entry_id(0)}
+        ),
         live.redis.hset(live.key("in-flight:worker"), entry_id(0), "no record of ours"),
     ),
 }
@@ -278,7 +285,7 @@ def test_an_answer_that_cannot_be_read_has_the_worker_register_again(
     worker.exchange(*puts(b"a", 3), want=1)
     protocol = WorkerProtocol(
         live.crawl, Listener(), Outbox(), 10.0, new_id=iter(("worker", "again", "third")).__next__,
-        random_bytes=os.urandom,
+        random_bytes=bytes,
     )  # fmt: skip
     protocol.joined(worker.joined)
     protocol.seq, protocol.seeding = 2, Seeding.DONE
@@ -295,6 +302,118 @@ def test_an_answer_that_cannot_be_read_has_the_worker_register_again(
     assert {1, 2} <= {int(id_) for id_ in protocol.leases.held()}
 
 
+LAST_SEQ: dict[str, Callable[[int], int]] = {
+    "the next number": lambda last: last + 1,
+    "a large number": lambda last: 10**9,
+    "the number before": lambda last: last - 1,
+}
+
+
+@pytest.mark.parametrize("change", LAST_SEQ.values(), ids=LAST_SEQ)
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_number_that_somebody_wrote_passes_no_exchange_off_as_applied(
+    live: LiveFrontier, change: Callable[[int], int], finished: bool
+) -> None:
+    """The worker rejoins, and stores again what it has logged or not stored yet: nothing is lost."""
+    stored = HandWorker(live, "stored")
+    HandWorker(live, "first")
+    protocol = WorkerProtocol(
+        live.crawl, Listener(), Outbox(), 10.0, new_id=iter(("first", "again", "third")).__next__,
+        random_bytes=os.urandom,
+    )  # fmt: skip
+    protocol.joined(stored.joined)
+    protocol.seeding = Seeding.DONE
+    if not finished:
+        protocol.outbox.append(put(0))
+    exchanged(live, protocol, 0)
+    if finished:
+        assert stored.exchange().status is Status.FINISHED
+    else:
+        stored.exchange()
+    last = int(live.redis.hget(live.key("worker:first"), "last_seq") or 0)
+    live.redis.hset(live.key("worker:first"), "last_seq", change(last))
+    for n in range(1, 101):
+        protocol.outbox.append(put(n))
+    for _ in range(4):
+        exchanged(live, protocol, 0)
+    assert (protocol.id, len(protocol.outbox), protocol.over) == ("again", 0, False)
+    assert live.count("waiting") == (100 if finished else 101)
+    assert sorted(stored.take(101)) == [*range(finished, 101)]
+
+
+def test_another_exchange_with_the_number_of_the_last_one_is_no_repeat_of_it(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Also after one that found the run finished; the repeat itself gets the stored answer."""
+    worker.exchange(put(1), seeding=1)
+    other.exchange()
+    before = live.dump()
+    assert worker.send(worker.last).applied
+    for nonce in (b"", b"forged", bytes(NONCE_BYTES)):
+        assert worker.send(worker.last | {"nonce": nonce}).status is Status.RESYNC
+    assert live.dump() == before
+    worker.exchange(want=1)
+    worker.exchange(ack(1))
+    assert worker.exchange().status is Status.FINISHED
+    assert worker.send(worker.last).status is Status.FINISHED
+    assert worker.send(worker.last | {"nonce": b"forged"}).status is Status.RESYNC
+
+
+def test_a_forged_note_of_a_stopped_exchange_excuses_no_wrong_count(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """It names the nonce of the exchange that was stopped, which nobody knew before."""
+    worker.exchange(*puts(b"a", 2), want=1)
+    for noted in ("2 1", "2 1 ", "2 1 " + "\0" * NONCE_BYTES):
+        live.redis.hset(live.key("worker:worker"), "mended", noted)
+        assert worker.exchange(held=0).status is Status.RESYNC
+    live.redis.hset(live.key("worker:worker"), "mended", b"2 1 " + worker.last["nonce"])
+    assert worker.send(worker.last).applied
+
+
+REPEATED: dict[str, tuple[int, int, int]] = {
+    "one id, many times": (1, 15_000, 40_000),
+    "many ids": (3_000, 3_000, 100),
+    "many bytes": (20, 20, 1_000_000),
+}
+
+
+@pytest.mark.parametrize(("ids", "times", "size"), REPEATED.values(), ids=list(REPEATED))
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_repeat_brings_no_more_than_an_exchange(
+    live: LiveFrontier, worker: HandWorker, ids: int, times: int, size: int, timed: bool
+) -> None:
+    """Whatever somebody has written into the stored answer: one record of 40 kB became 600 MB."""
+    worker.exchange(want=9, seeding=1)
+    record = bytes(9) + b"a\0" + bytes(8)
+    named = [entry_id(n) for n in range(ids)]
+    live.redis.hset(
+        live.key("in-flight:worker"),
+        mapping={each: record + each + b"x" * size for each in named},  # type: ignore[misc]
+    )
+    answer = b"".join(each + bytes(8) * timed for each in named) * (times // ids)
+    live.redis.hset(live.key("worker:worker"), "leases", (b"t" if timed else b"i") + answer)
+    leases = worker.send(worker.last).leases
+    assert 0 < len(leases) <= 18  # 9 entries, and 9 start payloads
+    assert len(leases) == len({lease.entry_id for lease in leases})
+    assert sum(len(lease.payload) for lease in leases) <= MAX_EXCHANGE_BYTES + size
+
+
+def test_a_repeat_brings_all_that_a_large_exchange_has_brought(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Its limits are those of the exchange itself."""
+    worker.exchange(*(put(n, payload=b"x" * 300_000) for n in range(14)))
+    worker.exchange(*(put(n) for n in range(14, 1_014)))
+    first = worker.exchange(want=1_000)
+    assert 10 < len(first.leases) < 20
+    assert worker.send(worker.last).leases == first.leases
+    worker.exchange(*(ack(n) for n in numbers(first)))
+    rest = worker.exchange(want=1_000)
+    assert len(rest.leases) == 1_000
+    assert worker.send(worker.last).leases == rest.leases
+
+
 def exchanged(live: LiveFrontier, protocol: WorkerProtocol, want: int) -> bool:
     """Make the protocol's next call; return whether it brought leases."""
     call = protocol.compose(0.0, want)
@@ -305,7 +424,7 @@ def exchanged(live: LiveFrontier, protocol: WorkerProtocol, want: int) -> bool:
     assert isinstance(call, Exchange)
     receipt = live.call(
         "exchange", call.worker_id, call.epoch, call.run, call.seq, call.want, call.seeding, call.held,
-        call.moves, call.terms,
+        call.moves, call.terms, call.nonce,
     )  # fmt: skip
     protocol.received(receipt, 0.0)
     return bool(receipt.leases)

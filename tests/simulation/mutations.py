@@ -119,7 +119,7 @@ MUTATIONS = (
          "admit[new.admission](token)"),
     )),
     Mutation(GUARD, "a repeat of an exchange brings no leases", (
-        (LUA + "transitions/exchange.lua", "repeat_grants(worker_id, me[5] or '')", ""),
+        (LUA + "transitions/exchange.lua", "repeat_grants(worker_id, me[5] or '', want, max_bytes)", ""),
     )),
     Mutation(GUARD, "a lease that is in progress here is started again", (
         (WORKER + "leases.py", "if lease.entry_id in self._running or lease.entry_id in self._settling:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from scrapy_dq.frontier.model import (
     Terms,
 )
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
+from scrapy_dq.frontier.worker.protocol import NONCE_BYTES
 from support import stored, stored_counts
 
 IDENTITY = Identity("fingerprinter", "spider", "{}")
@@ -267,6 +269,7 @@ class HandWorker:
             "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
             "seeding": seeding, "held": len(self.held),
             "moves": pack_moves(moves, self.live.frontier.signer, now), "terms": pack_terms(terms, now),
+            "nonce": os.urandom(NONCE_BYTES),
         } | other  # fmt: skip
         receipt = self.send(self.last)
         self.seq += receipt.applied or receipt.status is Status.FINISHED

@@ -93,17 +93,19 @@ class ReferenceFrontier(Partitions):
 
     def exchange(
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,
-        moves: Sequence[Move], terms: Terms = NO_TERMS,
+        moves: Sequence[Move], terms: Terms = NO_TERMS, nonce: bytes = b"",
     ) -> Receipt:  # fmt: skip
         if stale := self._stale(epoch, run, worker_id):
             return Receipt(stale)
         me = self.members.get(worker_id)
+        if me and seq == me.last_seq and nonce != me.nonce:
+            return Receipt(Status.RESYNC)
         if me and seq == me.last_seq:
             return self._receipt(me, self.census())
         if not me or seq != me.last_seq + 1:
             return Receipt(Status.RESYNC)
         if self.phase == "finished" and not any(isinstance(move, Put) for move in moves):
-            me.last_seq, me.dropped, me.granted = seq, (), ()
+            me.last_seq, me.nonce, me.dropped, me.granted = seq, nonce, (), ()
             return Receipt(Status.FINISHED, False, (), self.census(), words=self.words)
         if me.fenced or held != len(me.leases):
             return Receipt(Status.RESYNC)
@@ -123,7 +125,7 @@ class ReferenceFrontier(Partitions):
         self.classify_touched(ahead)
         if me.seeding != seeding and seeding in (0, 3) and me.starts:
             self.starts[me.starts] = True
-        me.last_seq, me.seeding = seq, seeding
+        me.last_seq, me.nonce, me.seeding = seq, nonce, seeding
         if self.words.hold:
             want = 0
         self.lease(me, min(want, ceil(len(self.backlog) / len(self.members))), ahead, terms)

@@ -23,8 +23,8 @@ PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
-    b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases", b"since", b"done",
-    b"starts", b"joined",
+    b"last_seq", b"nonce", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases",
+    b"since", b"done", b"starts", b"joined",
 }  # fmt: skip
 AHEAD_MS = 2_000
 """No worker leases longer ahead of the time."""
@@ -211,7 +211,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "members": {
             i: (
                 *(w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted),
-                *(w.suspects, w.starts, w.came_from),
+                *(w.suspects, w.starts, w.came_from, w.nonce),
             )
             for i, w in reference.members.items()
         },
@@ -338,6 +338,7 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
         [worker[b"quarantined"]] if worker[b"quarantined"] else [],
         worker[b"starts"].decode(),
         int(worker[b"came_from"]) if b"came_from" in worker else None,
+        worker[b"nonce"],
     )
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
+NONCE_BYTES = 8
 _LEFT_BEHIND = "a crawl closes with reason run_over, a Queue puts its items into the next run"
 
 
@@ -67,6 +68,8 @@ class Exchange:
     held: int
     moves: bytes
     terms: bytes
+    nonce: bytes
+    """A repeat has the same one: nobody who writes to Redis can pass this exchange off as applied before."""
     prefix: list[Move]
     """The moves that are packed in `moves`."""
     notes: int
@@ -334,8 +337,8 @@ class WorkerProtocol:
         self.composed += 1
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
-            pack_moves(prefix, self._signer, now), pack_terms(terms, now), prefix, len(terms.notes),
-            len(terms.forget) // ENTRY_ID_BYTES, now,
+            pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
+            prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
 
     def _claim(self, want: int) -> Claim | None:

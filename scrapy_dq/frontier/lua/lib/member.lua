@@ -6,9 +6,10 @@
 -- event of its joining (0: lost). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
 local function register(id, identity, starts, old, suspect, came_from, seeding)
   midway.registering = id
-  redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', seeding or 1, 'fenced', 0, 'identity', identity,
-    'quarantined', suspect or '', 'dropped', '', 'leases', '', 'since', old and old.since or wall_ms(),
-    'done', old and old.done or 0, 'starts', starts, 'joined', old and (old.joined or 0) or next_event())
+  redis.call('HSET', worker_key(id), 'last_seq', 0, 'nonce', '', 'seeding', seeding or 1, 'fenced', 0,
+    'identity', identity, 'quarantined', suspect or '', 'dropped', '', 'leases', '',
+    'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', starts,
+    'joined', old and (old.joined or 0) or next_event())
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
   redis.call('HSET', key.beats, id, 0)
   state.members = state.members + redis.call('SADD', key.members, id) -- last: every member has the keys above

@@ -6,7 +6,7 @@ local falling_due -- a member that was removed from delayed
 local opening, opening_rank -- the list that was appended to last: if it is new, its band may be missing
 local popped, popped_head, popped_taken -- popped list elements, the prefix of their records, how many were granted
 -- At most once in a script:
---   worker, seq    of an exchange
+--   worker, seq, nonce   of an exchange
 --   grants         the table of grants.lua
 --   remembered     the answer is stored: granted leases stay in flight
 --   seen           function that returns the new directory of a compact `seen` (seen_compact.lua)

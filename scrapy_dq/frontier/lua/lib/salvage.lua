@@ -36,7 +36,7 @@ if mine then
   end
 end
 if found then
-  torn.state, torn.worker, torn.seq = mine, midway.worker, midway.seq
+  torn.state, torn.worker, torn.seq, torn.nonce = mine, midway.worker, midway.seq, midway.nonce
   local packed = cmsgpack.pack(torn)
   local noted
   for _, write in ipairs({ { 'SADD', packed }, { 'HSET', '', packed }, { 'ZADD', 0, packed }, { 'RPUSH', packed },

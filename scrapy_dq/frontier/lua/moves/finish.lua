@@ -31,7 +31,7 @@ local function finish_if_done()
   return seeding, incomplete
 end
 -- For an exchange that found the run finished: stores its seq, so that a late copy does not count as the next one.
-local function remember_nothing(worker_id, seq)
+local function remember_nothing(worker_id, seq, nonce)
   redis.call('HDEL', worker_key(worker_id), 'leases') -- after its first write a script may exceed maxmemory
-  redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '')
+  redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'nonce', nonce, 'dropped', '', 'leases', '')
 end

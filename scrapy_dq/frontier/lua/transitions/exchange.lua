@@ -3,7 +3,7 @@
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
 --          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves
---          (msgpack: see moves.lua)
+--          (msgpack: see moves.lua), nonce (random; a repeat has the same)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -11,11 +11,11 @@
 --          | CONVERTING, from>to | KIND, the stored kind of seen, which this script does not support
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
 -- CRASH    before, or stopped midway (salvage.lua): the worker sends the same bytes again; after, reply lost: the
---          same bytes with the same seq get the same answer; worker dead: its leases are reclaimed, its outbox is
---          lost, and the parents of the puts in it are still in flight
--- USES     block, claim, damage.look_for_damage, damage.look_for_partitions, delayed.next_due_ms, delayed.tidy,
---          entry.holds_suspect, finish.finish_if_done, finish.remember_nothing, grants, grants.begin_grants,
---          grants.granted, grants.is_mended, grants.remember, grants.repeat_grants, grants.write_grants, keys.key,
+--          same bytes with the same seq and nonce get the same answer; worker dead: its leases are reclaimed, its
+--          outbox is lost, and the parents of the puts in it are still in flight
+-- USES     answer.is_mended, answer.remember, answer.repeat_grants, block, claim, damage.look_for_damage,
+--          damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect, finish.finish_if_done,
+--          finish.remember_nothing, grants, grants.begin_grants, grants.granted, grants.write_grants, keys.key,
 --          keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves,
 --          politeness.blocked_among, politeness.save_partitions, put, put.FULL, put.forget, put.wrong_list_of,
 --          put.wrong_lists, sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state,
@@ -23,19 +23,21 @@
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
+local nonce = ARGV[12]
 local SENT = 1
 if not pcall(load_state) then return wrong_type() end
 local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
 if answer then return answer end
 local me = redis.pcall('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done',
-  'seeding')
+  'seeding', 'nonce')
 if me.err then return wrong_type(worker_id) end
 local last_seq = tonumber(me[1])
 if last_seq == seq then
-  -- A repeat after a lost reply. The leases are still in flight: no other worker could settle them.
+  -- A repeat after a lost reply; else somebody has written that number, and this exchange was never applied.
+  if me[8] ~= nonce then return { 'RESYNC' } end
   if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
-  repeat_grants(worker_id, me[5] or '')
+  repeat_grants(worker_id, me[5] or '', want, max_bytes) -- still in flight: no other worker could settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
   return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '' }
@@ -45,7 +47,7 @@ local puts, endings = read_moves(moves)
 local ahead, most, here, notes, claims, forgotten = unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
 if state.phase == 'finished' and not puts[1] then
-  remember_nothing(worker_id, seq)
+  remember_nothing(worker_id, seq, nonce)
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' }
 end
 if me[2] == '1' then return { 'RESYNC' } end
@@ -54,8 +56,8 @@ if wrong then return wrong end
 wrong = wrong_list_of(puts)
 if wrong then return wrong end
 -- After Redis was rolled back, a late copy of an exchange can match the sequence; only the count reveals it.
-if held ~= there.in_flight and not is_mended(worker_id, seq) then return { 'RESYNC' } end
-midway.worker, midway.seq = worker_id, seq
+if held ~= there.in_flight and not is_mended(worker_id, seq, nonce) then return { 'RESYNC' } end
+midway.worker, midway.seq, midway.nonce = worker_id, seq, nonce
 look_for_damage()
 
 -- Puts first: after its first write a script may exceed maxmemory, and an ack writes.
@@ -86,7 +88,7 @@ if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
-remember(worker_id, me, seq, seeding, dropped, settled)
+remember(worker_id, me, seq, nonce, seeding, dropped, settled)
 local others_seeding, incomplete = finish_if_done()
 save_partitions()
 save_state()

@@ -79,7 +79,7 @@ if state.epoch then
   if torn.seq then try(function() -- lets its repeat match, though some of its leases are already settled
     if redis.call('HEXISTS', worker_key(torn.worker), 'last_seq') == 1 then
       redis.call('HSET', worker_key(torn.worker), 'mended',
-        string.format('%.0f %.0f', torn.seq, redis.call('HLEN', in_flight_key(torn.worker))))
+        string.format('%.0f %.0f ', torn.seq, redis.call('HLEN', in_flight_key(torn.worker))) .. torn.nonce)
     end
   end) end
   if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end

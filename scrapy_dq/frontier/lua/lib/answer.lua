@@ -1,0 +1,50 @@
+-- answer: what the worker's record keeps of its last exchange, so that a repeat of it gets the same answer.
+-- USES     grants, grants.add_grant, grants.grant_at, keys.in_flight_key, keys.worker_key, midway, state.now_ms,
+--          state.there
+-- Returns 'i' and the ids that were granted; or, if any has a time for sending, 't' and for each id(12) and time(8).
+local function remember_grants()
+  if #grants.ids == 0 then return '' end
+  if not grants.timed then return 'i' .. table.concat(grants.ids) end
+  local records = { 't' }
+  for i, id in ipairs(grants.ids) do
+    records[i + 1] = id .. struct.pack('>I8', grants.waits[i] and now_ms() + grants.waits[i] or 0)
+  end
+  return table.concat(records)
+end
+-- Writes the changed fields of the worker's record; *was*: the record as exchange.lua reads it.
+local function remember(worker_id, was, seq, nonce, seeding, dropped, settled)
+  local changed = { 'last_seq', seq, 'nonce', nonce }
+  local function set(field, before, now)
+    if before ~= now then
+      changed[#changed + 1] = field
+      changed[#changed + 1] = now
+    end
+  end
+  set('seeding', was[7], seeding)
+  set('dropped', was[4], dropped)
+  set('leases', was[5], remember_grants())
+  if settled > 0 then set('done', nil, (tonumber(was[6]) or 0) + settled) end
+  redis.call('HSET', worker_key(worker_id), unpack(changed))
+  midway.remembered = true
+end
+-- Grants again what is still in flight of *remembered*. Somebody else may have written that, so each id is read once,
+-- and no more than an exchange could grant: *want* entries and *want* start payloads, up to max_bytes.
+local function repeat_grants(worker_id, remembered, want, max_bytes)
+  local timed = string.sub(remembered, 1, 1) == 't'
+  local size, known = timed and 20 or 12, {}
+  for i = 2, math.min(#remembered - size + 1, 2 * want * size), size do -- ignores an incomplete last item
+    local id = string.sub(remembered, i, i + 11)
+    local record = not known[id] and grants.bytes < max_bytes and redis.call('HGET', in_flight_key(worker_id), id)
+    known[id] = true
+    if record then
+      local n = add_grant(id, record)
+      local at = timed and struct.unpack('>I8', remembered, i + 12) or 0
+      if at > 0 then grant_at(n, at - now_ms()) end
+    end
+  end
+end
+-- Whether this exchange was stopped midway, and the number in flight is still the one that mend.lua has stored.
+local function is_mended(worker_id, seq, nonce)
+  local mended = string.format('%.0f %.0f ', seq, there.in_flight) .. nonce
+  return redis.call('HGET', worker_key(worker_id), 'mended') == mended
+end
