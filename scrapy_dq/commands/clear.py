@@ -44,7 +44,7 @@ class Clear(Subcommand):
         from scrapy_dq.frontier.admin.flush import flush, flush_under_workers, need_nobody
 
         with looking.place_of(settings, options) as place:
-            overview = _overview(place)
+            overview = _overview(place, options)
             if overview is None:
                 asking.say(f"The rest of crawl {place.crawl!r}, from an earlier clear, is deleted.", options)
                 return DONE
@@ -80,12 +80,17 @@ class Clear(Subcommand):
         return DONE
 
 
-def _overview(place: looking.Place) -> Overview | None:
+def _overview(place: looking.Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, and now also what that clear had left."""
     from scrapy_dq.frontier import keys
+    from scrapy_dq.frontier.model import FrontierRefused
 
     try:
         return place.overview()
+    except FrontierRefused as refusal:
+        found = place.overview(anyhow=True)
+        asking.say(f"Not everything can be counted, but all of it can be deleted: {refusal}.", options)
+        return found
     except CommandError:
         if not place.client.exists(keys.prefix(place.crawl) + "discarded"):
             raise

@@ -35,13 +35,16 @@ class Place:
     def crawl(self) -> str:
         return self.config.crawl
 
-    def overview(self) -> Overview:
+    def overview(self, *, anyhow: bool = False) -> Overview:
         """Return the crawl's state now.
 
+        Args:
+            anyhow: what can be read of it, also if a key has a foreign type.
         Raises:
             CommandError: there is no such crawl; the message names existing ones.
+            FrontierRefused: a key has a foreign type.
         """
-        found = peek(self.client, self.crawl)
+        found = peek(self.client, self.crawl, anyhow=anyhow)
         if found.phase == "absent":
             raise CommandError(self._absent())
         return found

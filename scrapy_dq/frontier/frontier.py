@@ -324,7 +324,7 @@ class Frontier:
         return parse_audit(await self._call("audit", *args))
 
     async def flush(self, dead: Sequence[str]) -> Flushed:
-        """Delete the whole crawl, unless a member is not among *dead*.
+        """Delete the whole crawl, whatever is stored, unless a member is not among *dead*.
 
         Source: transitions/flush.lua
         """
@@ -385,11 +385,16 @@ class Frontier:
 
     async def census(self) -> Census:
         """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""
-        return Census(*(await self._call("overview"))[3])
+        return Census(*(await self._call("overview", 0))[3])
 
-    async def members(self) -> list[Member]:
-        """Return the registered workers. Source: transitions/overview.lua"""
-        return parse_members((await self._call("overview"))[4])
+    async def members(self, anyhow: bool = False) -> list[Member]:
+        """Return the registered workers.
+
+        Args:
+            anyhow: also if a key of the crawl has another type: before a flush, which deletes it.
+        Source: transitions/overview.lua
+        """
+        return parse_members((await self._call("overview", int(anyhow)))[4])
 
     @asynccontextmanager
     async def on_one_connection(self) -> AsyncIterator[tuple[Frontier, Any]]:

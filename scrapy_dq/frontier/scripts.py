@@ -33,7 +33,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "fence": ("shared", "starts"),
     "drain": ("bury", "starts", "member"),
     "leave": ("release", "starts", "member"),
-    "flush": ("starts", "member"),
+    "flush": ("starts", "member", "torn"),
     "limit": ("limits", "block"),
     "steer": (),
     "retry": (),
@@ -46,7 +46,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "upcoming": (),
     "present": (),
     "tally": ("rights", "sums"),
-    "mend": ("rights", "sums", "starts", "member", "limits", "put_back", "recount"),
+    "mend": ("rights", "sums", "starts", "member", "limits", "torn", "put_back", "recount"),
     "probe": ("rights",),
 }  # fmt: skip
 _BEAT = ("keys",)

@@ -302,7 +302,8 @@ def _wrong_type(reply: Any) -> str:
         )
     return (
         f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "
-        f"Rename or delete that key, or choose another crawl name with DQ_CRAWL"
+        f"Rename or delete that key, choose another crawl name with DQ_CRAWL, or delete the whole crawl with "
+        f"`scrapy dq clear`"
     )
 
 

@@ -18,7 +18,7 @@ from commands.test_failures import end_badly
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin import liveness
-from scrapy_dq.frontier.model import FrontierRefused, Status
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Status
 from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put, puts
 from support.waiting import Stopwatch
@@ -204,5 +204,42 @@ def test_an_epoch_that_no_worker_wrote(dq: Any, live: LiveFrontier, worker: Hand
     with pytest.raises(FrontierRefused, match=r"an epoch that no worker wrote.*scrapy dq clear"):
         HandWorker(live, "next")
     assert (live.redis.hgetall(live.key("meta")), live.members()) == (before, members)
+    dq.found("clear", "--yes", **TTL)
+    assert not live.key_names()
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("name", ["meta", "members", "bands", "seen", "stats", "resting", "discarded"])
+def test_a_key_of_another_type_is_deleted_with_the_rest(
+    dq: Any, live: LiveFrontier, worker: HandWorker, name: str, forced: bool
+) -> None:
+    """It is said which one hides something; what else there is, is counted."""
+    worker.exchange(put(1, partition=b"a", token=b"token", admission=Admission.SEEN), want=1)
+    live.redis.delete(live.key(name))
+    live.redis.set(live.key(name), "not ours")
+    dq.found("clear", "--yes", *["--force"] * forced, **TTL)
+    assert f"{name}' is a string, not a " in " ".join(dq.said)
+    assert "but all of it can be deleted" in " ".join(dq.said)
+    # Without the members, nothing names the keys of each of them.
+    assert live.key_names() <= ({"worker:worker", "in-flight:worker"} if name == "members" else set())
+
+
+@pytest.mark.parametrize("kind", ["compact>exact", "compact>compact", "x", "exact>exact", "expiring>exact"])
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_kind_of_seen_that_no_script_wrote_is_deleted(
+    dq: Any, live: LiveFrontier, worker: HandWorker, kind: str, forced: bool
+) -> None:
+    """What was seen is counted, too."""
+    worker.exchange(put(1, token=b"token", admission=Admission.SEEN))
+    live.redis.hset(live.key("meta"), "seen_kind", kind)
+    deleted = dq.found("clear", "--yes", *["--force"] * forced, **TTL)["deleted"]
+    assert deleted["waiting"] == 1
+    assert deleted["seen"] == 1
+    assert not live.key_names()
+
+
+def test_a_crawl_without_a_phase_is_deleted(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """Somebody else has written that there is none."""
+    live.redis.hset(live.key("meta"), "phase", "absent")
     dq.found("clear", "--yes", **TTL)
     assert not live.key_names()

@@ -35,7 +35,6 @@ CALLS = {
     "exchange": ("worker", "EPOCH", 0, 2, 1, 0, 1, pack_moves([put(9)])),
     "drain": ("dead", "EPOCH", 0, 10, 3),
     "leave": ("worker", "EPOCH", 0, False),
-    "flush": (["worker", "dead"],),
     "limit": (b"", 1.0, 1, 1.0),
     "members": (),
 }

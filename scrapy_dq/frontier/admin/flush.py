@@ -23,7 +23,7 @@ async def flush(
     purpose: str = "SCHEDULER_FLUSH_ON_START",
     refused: Callable[[str, str], str] = _refused_at_start,
 ) -> Flushed:
-    """Delete everything of the crawl and return what was deleted.
+    """Delete everything of the crawl, whatever is stored, and return what was deleted.
 
     Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
@@ -58,7 +58,7 @@ async def flush_under_workers(frontier: Frontier) -> Flushed:
     """
     registered: set[str] = set()
     while True:
-        registered |= {member.worker_id for member in await frontier.members()}
+        registered |= {member.worker_id for member in await frontier.members(anyhow=True)}
         flushed = await frontier.flush(sorted(registered))
         if not flushed.joined:
             return flushed

@@ -28,7 +28,7 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: set[s
     beats: dict[str, int] = {}
     told = False
     while True:
-        members = await frontier.members()
+        members = await frontier.members(anyhow=True)
         dead.update(m.worker_id for m in members if certainly_dead(m.identity, own))
         unsure = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
         moving = [i for i, beat in unsure.items() if i in beats and beats[i] != beat]

@@ -214,20 +214,19 @@ async def order_of(client: Any, crawl: str) -> Order | None:
     return {each.value.encode(): each for each in Order}.get(order)
 
 
-def peek(client: Any, crawl: str) -> Overview:
+def peek(client: Any, crawl: str, *, anyhow: bool = False) -> Overview:
     """Read the state of *crawl* in one atomic, read-only step; blocking.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
+        anyhow: return what can be read, also if a key has a foreign type; some counts are 0 then.
     Raises:
         redis.exceptions.RedisError: no reply.
-        FrontierRefused: a key of the crawl has a foreign type.
+        FrontierRefused: a key of the crawl has a foreign type, or names too many workers.
     """
-    reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl))
+    reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl), int(anyhow))
     refuse(reply)
-    phase, epoch = reply[0].decode("utf-8", "replace"), parse_epoch(reply[1])
-    # The Lua code treats an unknown phase, which somebody else has written, as open.
-    phase = phase if phase in ("absent", "finished") else "open"
+    phase, epoch = reply[0].decode(), parse_epoch(reply[1])
     words = parse_words(reply[5])
     members = parse_members(reply[4])
     return Overview(phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops)

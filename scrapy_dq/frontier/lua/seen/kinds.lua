@@ -7,28 +7,30 @@
 --   drop()            deletes the keys other than key.seen; bounded: if it takes long, they are discarded
 --   prepare(expected) announces how many tokens will be added
 --   some(name, most)  tokens of a key.seen that was renamed to *name*, and which of them count as new; a kind without
---                     it cannot be converted
+--                     it cannot be converted, and is not in CONVERTIBLE
 --   wrong             a key of this kind that has another type (as is_wrong() returns it)
 -- The first three are required. key.seen exists if anything was seen; its type identifies the kind.
 -- USES     discarded.sweep_some, keys.key, state, state.is_there, state.seen_count, state.wrong_seen, types.is_wrong,
 --          types.size_of
 local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
+local CONVERTIBLE = { exact = true, expiring = true }
 local KINDS = {}
 local SWEPT_BESIDE = 100
 local opened, converting -- the kind; during a conversion (convert.lua), also the old kind
 -- Returns the names of both.
 local function stored_kinds()
-  if not state.epoch then
-    -- Without meta it is garbage: it is dropped according to its type.
-    local actual = redis.call('TYPE', key.seen).ok
-    for name, expected in pairs(TYPES) do
-      if actual == expected then return name end
-    end
-  end
-  local stored = state.seen_kind or ''
+  local stored = state.epoch and (state.seen_kind or '')
   if TYPES[stored] then return stored end
-  local from, to = string.match(stored, '^(%l+)>(%l+)$')
-  if from and TYPES[from] and TYPES[to] then return to, from end
+  if stored == '' then return 'exact' end
+  local from, to = string.match(stored or '', '^(%l+)>(%l+)$')
+  local actual = redis.call('TYPE', key.seen).ok
+  if CONVERTIBLE[from] and from ~= to and TYPES[to] and (actual == 'none' or actual == TYPES[to]) then
+    return to, from
+  end
+  -- Without meta, or with a kind that no script of ours has written, its type says what it is.
+  for name, expected in pairs(TYPES) do
+    if actual == expected then return name end
+  end
   return 'exact'
 end
 local function seen()
@@ -58,7 +60,8 @@ local function tidy_seen()
   if is_there('discarded') then sweep_some(SWEPT_BESIDE) end
 end
 local function drop_seen()
-  if seen().drop then opened.drop() end
+  -- flush.lua drops it also if a key of it has another type.
+  if seen().drop and not wrong_seen() then opened.drop() end
   redis.call('UNLINK', key.seen, key.converting)
   state.seen = 0
 end

@@ -6,20 +6,24 @@
 --          | ONE_WAY, from (this kind cannot be converted) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 5 ms for 500
 -- CRASH    before, after: repeating the call continues with what is left
--- USES     keys.key, kinds.KINDS, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.tidy_seen,
---          kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
+-- USES     keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
+--          kinds.tidy_seen, kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wrong = wrong_type()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 seen()
 if not converting then
-  local from = KINDS[state.seen_kind] and state.seen_kind or 'exact'
+  local from = stored_kinds()
   if state.seen_kind == to then return { 'OK', to, 0 } end
   local dead = {}
   for _, id in ipairs(cmsgpack.unpack(dead_ids)) do dead[id] = true end
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     if not dead[id] then return { 'LIVE', id } end
+  end
+  if from == to then -- what was stored was no kind of ours
+    redis.call('HSET', key.meta, 'seen_kind', to)
+    return { 'OK', from, 0 }
   end
   if seen_count() == 0 then
     drop_seen()

@@ -1,17 +1,34 @@
--- flush: delete everything of the crawl, unless a worker is live.
+-- flush: delete everything of the crawl, unless a worker is live. It works whatever is stored, of whatever type: it is
+-- the way out if nothing else works.
 -- ARGS     dead_ids (msgpack array of ids of workers that are dead)
--- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept) | LIVE, worker_id (nothing changed)
+-- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept) | LIVE, worker_id
+--          | TOO_MANY, key, members: nothing was changed
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
--- USES     keys.key, member.clear_run, state, state.seen_count, types.wrong_type
+-- USES     keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types,
+--          keys.worker_key, member.clear_run, state, state.load_state, state.seen_count, state.there,
+--          state.wrong_seen, torn.stored_torn, types.is_wrong, types.size_of, types.too_many
 local dead = {}
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do dead[id] = true end
-local wrong = wrong_type()
-if wrong then return wrong end
-for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
+there = { members = size_of(key.members, 'set') or 0 }
+local crowded = too_many(2 * MOST_MEMBERS)
+if crowded then return crowded end
+for _, id in ipairs(there.members > 0 and redis.call('SMEMBERS', key.members) or {}) do
   if not dead[id] then return { 'LIVE', id } end
 end
-local waiting, in_flight, seen = state.waiting, state.in_flight, seen_count()
+-- From here on the types are right. What is in a key of another type is not read.
+for _, types in ipairs({ { meta = 'hash' }, key_types, rare_types, polite_types }) do
+  for name, expected in pairs(types) do
+    if is_wrong(key[name], expected) then redis.call('UNLINK', key[name]) end
+  end
+end
+load_state()
+-- A script that was stopped midway may have left the record of a worker that is not a member.
+local torn = stored_torn() or {}
+for _, id in ipairs({ torn.registering or torn.removing }) do
+  if type(id) == 'string' then redis.call('UNLINK', worker_key(id), in_flight_key(id)) end
+end
+local waiting, in_flight, seen = state.waiting, state.in_flight, wrong_seen() and 0 or seen_count()
 clear_run(false)
-redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits)
+redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits, key.torn)
 return { 'OK', waiting, in_flight, seen, redis.call('EXISTS', key.discarded) }

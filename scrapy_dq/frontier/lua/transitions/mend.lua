@@ -4,20 +4,15 @@
 -- RETURNS  OK (also if nothing was torn) | WRONG_TYPE, key, actual, expected
 -- COST     O(partitions + workers + entries that were being moved), 0.2 s for 100,000 partitions
 -- CRASH    before, or stopped midway: the next caller mends it; after: nothing to do
--- USES     keys.in_flight_key, keys.key, keys.worker_key, kinds.opened, kinds.tidy_seen, member.remove_member,
---          put_back.give_back, put_back.note_band, put_back.put_back_record, put_back.remove_token, recount, state,
---          state.save_state, state.touched, state.wrong_seen, sums.add_up, types.only_looks, types.wrong_type,
---          words.tell
+-- USES     keys.in_flight_key, keys.key, keys.worker_key, kinds.opened, kinds.stored_kinds, kinds.tidy_seen,
+--          member.remove_member, put_back.give_back, put_back.note_band, put_back.put_back_record,
+--          put_back.remove_token, recount, state, state.save_state, state.touched, state.wrong_seen, sums.add_up,
+--          torn.stored_torn, types.only_looks, types.wrong_type, words.tell
 only_looks = true
 local wrong = wrong_type()
 if wrong then return wrong end
-local READ = { set = { 'SRANDMEMBER' }, hash = { 'HGET', '' }, zset = { 'ZRANGE', 0, 0 }, list = { 'LINDEX', 0 } }
-local read = READ[redis.call('TYPE', key.torn).ok]
-if not read then return { 'OK' } end
-local packed = redis.call(read[1], key.torn, unpack(read, 2))
-if type(packed) == 'table' then packed = packed[1] end
-local understood, torn = pcall(cmsgpack.unpack, packed or '')
-if not understood or type(torn) ~= 'table' then torn = {} end -- not written by our scripts
+local torn = stored_torn()
+if not torn then return { 'OK' } end
 local was = type(torn.state) == 'table' and torn.state or {}
 local counted = state.waiting + state.in_flight + state.delayed
 -- Whether Redis refused a command, which is temporary; every other error is caused by bad data in `torn`, and every
@@ -38,10 +33,12 @@ local function put_right()
   if type(torn.seen_kind) == 'string' then
     local stored_kind = state.seen_kind
     state.seen_kind, opened = torn.seen_kind, nil
-    if wrong_seen() then state.seen_kind = stored_kind -- no conversion of ours: the keys have other types
+    local name, from = stored_kinds()
+    local ours = torn.seen_kind == (from and from .. '>' .. name or name)
+    if not ours or wrong_seen() then state.seen_kind = stored_kind -- no conversion: the keys have other types
     else redis.call('HSET', key.meta, 'seen_kind', torn.seen_kind) end
   end
-  if torn.seen and string.find(state.seen_kind or '', 'compact$') then
+  if torn.seen and stored_kinds() == 'compact' then
     redis.call('HSET', key.seen, 'generation', torn.seen[1], 'buckets', torn.seen[2], 'count', torn.seen[3])
   end
   if torn.token then remove_token(unpack(torn.token)) end

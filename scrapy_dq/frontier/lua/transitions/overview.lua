@@ -1,17 +1,23 @@
 -- overview: phase, census and members, read atomically. Changes nothing.
--- ARGS     none
+-- ARGS     anyhow (1: what can be read, also if a key has another type: for a flush)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
 --          since, done), words (steer.lua)
---          or WRONG_TYPE, key, actual, expected
+--          or WRONG_TYPE, key, actual, expected | TOO_MANY, key, members
 -- COST     O(workers)
 -- CRASH    nothing to do
--- USES     keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state, state.census,
---          types.only_looks, types.size_of, types.wrong_type, words
+-- USES     keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state,
+--          state.census, state.there, types.only_looks, types.size_of, types.too_many, types.wrong_type, words
 only_looks = true
 local wrong = wrong_type()
-if wrong then return wrong end
+if wrong and ARGV[1] ~= '1' then return wrong end
+if wrong then
+  there = { members = size_of(key.members, 'set') or 0 }
+  local crowded = too_many(2 * MOST_MEMBERS)
+  if crowded then return crowded end
+  state = state or { phase = 'open', waiting = 0, in_flight = 0, done = 0, failed = 0, gone = 0, hold = '' }
+end
 local members, seeding = {}, 0
-for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
+for _, id in ipairs(there.members > 0 and redis.call('SMEMBERS', key.members) or {}) do
   -- A key of a wrong type hides neither the others nor this member.
   local w = redis.pcall('HMGET', worker_key(id), 'identity', 'fenced', 'seeding', 'since', 'done')
   if w[3] == '1' then seeding = seeding + 1 end
@@ -19,9 +25,13 @@ for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
   members[#members + 1] = w[1] or '{}'
   members[#members + 1] = w[2] or '0'
   members[#members + 1] = size_of(in_flight_key(id), 'hash') or 0
-  members[#members + 1] = tonumber(redis.call('HGET', key.beats, id) or 0) or 0
+  local beat = redis.pcall('HGET', key.beats, id)
+  members[#members + 1] = type(beat) == 'string' and tonumber(beat) or 0
   members[#members + 1] = w[4] or ''
   members[#members + 1] = w[5] or ''
 end
-return { state.phase or 'absent', state.epoch or '', state.run or 0, census(seeding, incomplete_starts()), members,
-  words() }
+local counts = wrong and { state.waiting, state.in_flight, state.done, 0, 0, there.members, seeding, state.failed, 0,
+  state.gone, 0 } or census(seeding, incomplete_starts())
+-- Somebody else may have written any phase, or none.
+local phase = redis.call('EXISTS', key.meta) == 0 and 'absent' or state.phase == 'finished' and 'finished' or 'open'
+return { phase, state.epoch or '', state.run or 0, counts, members, words() }
