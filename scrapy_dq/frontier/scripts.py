@@ -27,7 +27,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "rejoin": ("release", "shared", "starts", "member", "limits", "described"),
     "exchange": (
         "damage", "moves", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",
-        "grants", "answer", "serve", "lease", "claim", "starts", "finish",
+        "grants", "answer", "serve", "in_turn", "lease", "claim", "starts", "finish",
     ),
     "adopt": (),
     "fence": ("shared", "starts"),

@@ -15,6 +15,7 @@ from scrapy_dq.frontier import frontier, keys, peek
 from scrapy_dq.frontier.admin.backlog import sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.convert import convert_some
+from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
     MAX_PARTITION_BYTES,
@@ -30,6 +31,7 @@ from scrapy_dq.frontier.model import (
     Seen,
     Status,
 )
+from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.protocol import NONCE_BYTES, Exchange, Rejoin, WorkerProtocol
@@ -791,3 +793,75 @@ def test_a_conversion_that_no_script_began_stops_no_worker(live: LiveFrontier, w
     assert worker.exchange(put(1, admission=Admission.SEEN)).dropped == (0,)
     with pytest.raises(FrontierRefused, match="SCHEDULER_FLUSH_ON_START"):
         HandWorker(live, "other")
+
+
+@pytest.mark.parametrize("crawl", [IDENTITY, limited(concurrency=50)])
+@pytest.mark.parametrize("lists", ["of another type", "missing", "without a band"])
+def test_partitions_without_entries_at_the_head_of_the_rotation(
+    live: LiveFrontier, crawl: Identity, lists: str
+) -> None:
+    """They leave the rotation, many with each exchange: what waits is served, and the run ends."""
+    worker = HandWorker(live, "worker", crawl)
+    worker.exchange(*puts(b"genuine", 3))
+    with live.redis.pipeline(transaction=False) as pipeline:
+        for n in range(3000):
+            if lists == "of another type":
+                pipeline.set(live.key(f"backlog:0:e{n}"), "")
+            if lists != "without a band":
+                pipeline.hset(live.key("bands"), f"e{n}", BIASED_ZERO)
+            pipeline.zadd(live.key("rotation"), {f"e{n}": "-inf"})
+        pipeline.execute()
+    found: list[int] = []
+    wrong = set[str]()
+    for _ in range(12):
+        receipt = worker.exchange(want=9)
+        found += numbers(receipt)
+        wrong |= {receipt.wrong_key} - {""}
+        if len(found) == 3:
+            break
+        live.advance(1)
+    assert sorted(found) == [0, 1, 2]
+    assert all("is a string, not a list" in words for words in wrong)
+    assert bool(wrong) == (lists == "of another type")
+    end(live, worker, found)
+    assert live.call("census").gone == 0
+
+
+BIASED_ZERO = (1 << 52).to_bytes(8, "big")
+"""The band of rank 0."""
+
+
+def end(live: LiveFrontier, worker: HandWorker, held: list[int]) -> None:
+    """Settle what is held, audit as a worker does, and see to it that the run ends."""
+    for _ in range(9):
+        receipt = worker.exchange(*(ack(n) for n in held), want=9)
+        held = numbers(receipt)
+        if receipt.status is Status.FINISHED:
+            return
+        if receipt.damage:
+            live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+    pytest.fail(f"the run does not end: {receipt}")
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("first", ["it is served", "another key is missed"])
+def test_a_list_that_was_replaced_is_gone(
+    open_frontier: Callable[..., LiveFrontier], more: bool, first: str
+) -> None:
+    """Its key is reported, what is missing is recorded, and the run ends as damaged: as if it was deleted."""
+    live = open_frontier(Order.PRIORITY_FIFO)
+    worker = HandWorker(live, "worker")
+    worker.exchange(*puts(b"a", 3), *puts(b"b", 2, 10), *([put(20, -1, partition=b"a")] if more else []))
+    live.redis.delete(live.key("backlog:0:a"))
+    live.redis.set(live.key("backlog:0:a"), "not ours")
+    if first == "it is served":
+        receipt = worker.exchange(want=9)
+        assert "backlog:0:a' is a string, not a list" in receipt.wrong_key
+        assert receipt.damage == "backlog"
+        assert sorted(numbers(receipt)) == [10, 11]  # what else waits in a has its turn again
+        end(live, worker, numbers(receipt))
+    else:
+        live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+        end(live, worker, [])
+    assert live.call("census").gone == 3
+    assert live.redis.get(live.key("backlog:0:a")) == b"not ours"

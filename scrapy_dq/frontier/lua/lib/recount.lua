@@ -4,15 +4,16 @@
 --          keys.backlog_key, keys.in_flight_key, keys.key, limits.free_saturated, partition.classify_touched,
 --          politeness.end_stint, state, state.touched
 -- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. It also removes bands
--- without a list, and what is no entry, and corrects scores: they would keep a run open. *looks*: writes nothing.
+-- without a list (or whose key has another type: nothing in it is an entry), and what is no entry, and corrects scores:
+-- they would keep a run open. *looks*: writes nothing.
 local function recount_waiting(found, looks)
   local waiting = 0
   local function is_empty(partition, band)
     if #band ~= 8 then return true end -- not a band of ours
     local size = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
-    if type(size) ~= 'number' then return false end -- of a wrong type: reported elsewhere
-    if size > 0 then waiting, found[partition] = waiting + size, true end
-    return size == 0
+    local is_list = type(size) == 'number' and size > 0
+    if is_list then waiting, found[partition] = waiting + size, true end
+    return not is_list
   end
   local function sort_by_bytes(set)
     for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do

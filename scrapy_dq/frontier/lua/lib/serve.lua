@@ -3,15 +3,15 @@
 --          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK, grants.grant,
 --          grants.grant_member, keys.key, keys.worker_key, midway.popped, midway.popped_head, midway.popped_taken,
 --          order.order_newest_first, politeness.count_busy, put.wrong_list, state, state.is_there
--- Returns how many were granted, and whether there are more; nothing if the key is not a list.
+-- A key that is not a list has no entry of ours: it is treated as a list that was deleted, and reported.
+-- Returns how many were granted, and whether there are more; nothing if there is no list.
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)
   local elements = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK))
-  if not elements then damaged('backlog') end -- the list was deleted or evicted
-  elements = elements or {}
-  if elements.err then
-    if not wrong_list(rank, partition) then error(elements.err, 0) end
-    return
+  if not elements or elements.err then
+    if elements and not wrong_list(rank, partition) then error(elements.err, 0) end
+    damaged('backlog') -- the list was deleted, evicted or replaced
+    return remove_best_band(partition)
   end
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
   local size, taken = #elements, 0
@@ -42,8 +42,8 @@ local function serve(partition, count)
     local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
     local place
     if rank and (back or suspect) then
-      if wrong_list(rank, partition) then break end
-      local head = redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
+      local head = not wrong_list(rank, partition)
+        and redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
       if head then
         place = rank_bytes(rank) .. string.sub(whole(head, ELEMENT), 1, 8)
       else

@@ -3,15 +3,20 @@
 -- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
 --          worker)
 -- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
--- COST     O(want * log partitions)
+-- COST     O(want * log partitions); O(500 * log partitions) more if somebody else wrote into the rotation
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- USES     entry.holds_suspect, grants, grants.grant_at, keys.key, partition.classify, partition.next_turn,
---          politeness.busy_of, politeness.earliest_of, politeness.is_saturated, politeness.limits_of,
---          politeness.set_earliest, serve, state, state.now_ms, types.polite
+-- USES     grants, grants.grant_at, in_turn, keys.key, partition.classify, partition.next_turn, politeness.busy_of,
+--          politeness.earliest_of, politeness.is_saturated, politeness.limits_of, politeness.set_earliest, serve,
+--          state, state.now_ms, types.polite
 local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
+-- How many partitions in the rotation had nothing to lease: somebody else wrote them, or deleted or replaced a list.
+-- Others are looked at instead: else, with many of them, each exchange would meet some and bring nothing.
+local LOOKS = 500
+local fruitless = 0
 local function serve_politely(partition, count, ahead)
   if not polite and not state.limited then
     local got, more = serve(partition, count)
+    if got == 0 then fruitless = fruitless + 1 end
     if more then
       served[#served + 1] = next_turn()
       served[#served + 1] = partition
@@ -32,6 +37,7 @@ local function serve_politely(partition, count, ahead)
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids
   local got = serve(partition, count)
+  if got == 0 and count > 0 then fruitless = fruitless + 1 end
   if got > 0 and (delay > 0 or start > now_ms()) then
     for i = 1, got do grant_at(from + i, start - now_ms() + (i - 1) * delay) end
     if delay > 0 then
@@ -42,33 +48,8 @@ local function serve_politely(partition, count, ahead)
   classify(partition, ahead, true) -- also if it had no entry to lease: its turn is over
   return got
 end
--- Returns the candidate partitions in the order of serving.
-local function in_turn(count, here)
-  local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
-  local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
-  local free, others = {}, {}
-  local function line_up(partition)
-    local mine = here[partition]
-    if not mine then free[#free + 1] = partition
-    elseif mine[2] > 0 then others[#others + 1] = { partition, mine[1], #others } end
-  end
-  for i = 1, #heads, 2 do
-    if suspect[1] and tonumber(suspect[2]) < tonumber(heads[i + 1]) then
-      line_up(suspect[1])
-      suspect = {}
-    end
-    line_up(heads[i])
-  end
-  if suspect[1] then line_up(suspect[1]) end
-  table.sort(others, function(a, b) return a[2] < b[2] or a[2] == b[2] and a[3] < b[3] end)
-  for _, other in ipairs(others) do free[#free + 1] = other[1] end
-  return free
-end
-local function lease(want, ahead, most, here)
-  local known, room = 0, {}
-  for _ in pairs(here) do known = known + 1 end
-  local waiting = in_turn(want + known, here)
-  for _, partition in ipairs(waiting) do room[partition] = here[partition] and here[partition][2] or most end
+-- Returns how many are still wanted.
+local function lease_from(waiting, want, room, ahead)
   local gained = 1
   while gained > 0 and want > 0 and grants.bytes < grants.max_bytes do
     gained = 0
@@ -82,4 +63,18 @@ local function lease(want, ahead, most, here)
     if #served > 0 then redis.call('ZADD', key.rotation, unpack(served)) end
     served = {}
   end
+  return want
+end
+local function lease(want, ahead, most, here)
+  local known, room, looked = 0, {}, 0
+  for _ in pairs(here) do known = known + 1 end
+  repeat
+    local waiting = in_turn(want + known, here)
+    for _, partition in ipairs(waiting) do
+      room[partition] = room[partition] or here[partition] and here[partition][2] or most
+    end
+    fruitless = 0
+    want = lease_from(waiting, want, room, ahead)
+    looked = looked + fruitless
+  until want <= 0 or fruitless == 0 or looked >= LOOKS or grants.bytes >= grants.max_bytes
 end
