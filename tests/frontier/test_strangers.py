@@ -865,3 +865,30 @@ def test_a_list_that_was_replaced_is_gone(
         end(live, worker, [])
     assert live.call("census").gone == 3
     assert live.redis.get(live.key("backlog:0:a")) == b"not ours"
+
+
+@pytest.mark.parametrize(("count", "size"), [(1200, 10), (60, 300_000)])
+def test_what_falls_due_for_a_key_of_another_type_delays_no_other(
+    live: LiveFrontier, worker: HandWorker, count: int, size: int
+) -> None:
+    """It is looked at again later, and its key is reported each time."""
+    worker.exchange(put(1, partition=b"b", due_in=5.0))
+    live.redis.set(live.key("backlog:0:a"), "not ours")
+    for n in range(count):
+        live.redis.zadd(live.key("delayed"), {entry_id(n + 10) + BIASED_ZERO + b"a\0" + b"x" * size: 1})
+    live.advance(6)
+    taken, reports = [], 0
+    for _ in range(9):
+        receipt = worker.exchange(want=1)
+        taken += numbers(receipt)
+        reports += "backlog:0:a' is a string, not a list" in receipt.wrong_key
+    assert taken == [1]
+    assert reports > 1
+    assert "backlog:0:a" not in worker.exchange().wrong_key
+    live.advance(11)
+    assert "backlog:0:a' is a string, not a list" in worker.exchange().wrong_key
+    assert live.redis.zcard(live.key("delayed")) == count
+    live.redis.delete(live.key("backlog:0:a"))
+    live.advance(11)
+    worker.exchange()
+    assert live.redis.zcard(live.key("delayed")) < count

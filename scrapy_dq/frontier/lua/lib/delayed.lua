@@ -1,16 +1,17 @@
 -- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
 -- USES     entry.read_delayed, keys.key, midway.falling_due, partition.classify_touched, partition.wake_resting,
 --          politeness.forget_past, put.append, put.wrong_list, state, state.is_there, state.now_ms, types.polite
+local AGAIN_MS = 10000
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end
-  local passed = 0 -- skipped entries: the key of their list has another type
   repeat
-    local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', passed, 20)
+    local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', 0, 20)
     for _, member in ipairs(due) do
       local id, rank, partition, payload = read_delayed(member)
       if wrong_list(rank, partition) then
-        passed = passed + 1
+        -- The key of its list has another type. Out of the way: else all others might wait behind such ones.
+        redis.call('ZADD', key.delayed, 'XX', now_ms() + AGAIN_MS, member)
       else
         redis.call('ZREM', key.delayed, member)
         falling_due = member -- until it is stored in a list
