@@ -15,7 +15,9 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from scrapy_dq.frontier.model import Order, Seen
 
-_BASE = ("keys", "midway", "order_{order}", "held", "state", "types", "discarded", "kinds", "words")
+_BASE = (
+    "keys", "midway", "order_{order}", "held", "digits", "state", "types", "discarded", "kinds", "words",
+)  # fmt: skip
 _COMMON = ("politeness", "entry", "bands", "partition")
 _SEEN = {
     Seen.EXACT: ("seen_exact",),

@@ -892,3 +892,25 @@ def test_what_falls_due_for_a_key_of_another_type_delays_no_other(
     live.advance(11)
     worker.exchange()
     assert live.redis.zcard(live.key("delayed")) < count
+
+
+@pytest.mark.parametrize("run", [b"9" * 30, b"%d" % 2**53, b"%d" % 2**52])
+def test_each_run_is_another_whatever_its_number_was(
+    live: LiveFrontier, worker: HandWorker, run: bytes
+) -> None:
+    """Feeds are named by epoch and run: with the same ones, a new run appends to the feeds of the last."""
+    live.redis.hset(live.key("meta"), "run", run)
+    assert worker.exchange().status is Status.RESYNC
+    runs = []
+    for n in range(4):
+        later = HandWorker(live, f"later-{n}")
+        runs.append((later.epoch, later.run))
+        later.exchange()
+        if n == 0:
+            worker.rejoin("again", run=worker.run)
+            worker.exchange()
+            worker.leave()
+        assert later.exchange().status is Status.FINISHED
+        later.leave()
+    assert len(set(runs)) == 4
+    assert [number for _, number in runs] == [2**52, 0, 1, 2]

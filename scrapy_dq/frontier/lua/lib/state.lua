@@ -2,7 +2,7 @@
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
 -- removes one. A run is *finished* when the keys themselves are empty and the counts agree (finish.lua): if the counts
 -- are higher, keys were deleted or evicted.
--- USES     held.somebody_holds, keys.key
+-- USES     digits, digits.MOST_RUNS, held.somebody_holds, keys.key
 local state
 local there -- the size of each key when this script started (types.lua); nil: not read
 local function is_there(name) return not there or (there[name] or 0) > 0 end
@@ -19,7 +19,7 @@ local function load_state()
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency = string.match(s[5] or '', '^(%d+) (%d+)$')
   state = {
-    epoch = s[1], run = math.min(tonumber(string.match(s[2] or '', '^%d+$') or 0), 2 ^ 53),
+    epoch = s[1], run = digits(s[2], MOST_RUNS),
     phase = s[3], stored_phase = s[3], sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0),
     in_flight = tonumber(in_flight or 0), done = tonumber(done or 0), failed = tonumber(failed or 0),
     turn = tonumber(turn or 0), clock = tonumber(clock or 0), offset = tonumber(offset or 0),

@@ -10,10 +10,10 @@
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
--- USES     described, described.agrees, described.describe, keys.MOST_MEMBERS, keys.key, kinds.unfit,
---          limits.set_limits, member.clear_run, member.keeps_seen, member.next_run, member.over_for, member.register,
---          member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
---          state.save_state, types.too_many, types.wrong_type, words
+-- USES     described, described.agrees, described.describe, digits.MOST_RUNS, keys.MOST_MEMBERS, keys.key,
+--          kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run, member.over_for,
+--          member.register, member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field,
+--          state, state.census, state.save_state, types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local ours = described(5)
 
@@ -54,6 +54,8 @@ elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker
     return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1 }
   end
   next_run(keeps_seen(ours.keep_seen))
+  -- Somebody else has overwritten the number: each run needs one of its own.
+  if state.run > MOST_RUNS then state.epoch, state.run = new_epoch, 0 end
   describe(ours)
 elseif ours.spider ~= '' and stored_field('spider') == '' then
   -- Started by a program that pushes requests: the first worker with a spider describes the run.
