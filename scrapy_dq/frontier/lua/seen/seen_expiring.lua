@@ -1,11 +1,12 @@
 -- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. Fingerprints admitted before
 -- seen_since, which is constant during a run, count as new. For the interface of a kind see kinds.lua.
--- USES     keys.key, kinds.KINDS, state.now_ms
+-- USES     digits, keys.key, kinds.KINDS, state.now_ms
 function KINDS.expiring()
   local since -- read when needed
   local function seen_since()
-    -- Digits only: what somebody else has written ("nan") may be no time.
-    since = since or tonumber(string.match(redis.call('HGET', key.meta, 'seen_since') or '', '^%d+$') or 0)
+    since = since or digits(redis.call('HGET', key.meta, 'seen_since'), 2 ^ 53)
+    -- Nobody of ours has stored a time that is yet to come: then nothing would ever be seen, and no crawl would end.
+    if since > now_ms() then since = 0 end
     return since
   end
   local function is_old(at) return tonumber(at) < seen_since() end
