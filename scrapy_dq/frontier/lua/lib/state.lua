@@ -27,7 +27,7 @@ local function load_state()
     delayed = tonumber(delayed or 0), members = tonumber(members or 0),
     -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
     seen = tonumber(seen or 0),
-    gone = tonumber(s[9] or 0) or 0, -- requests, and keys, of this run that audits have found to be gone (audit.lua)
+    gone = digits(s[9], 2 ^ 53), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
     damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
