@@ -451,7 +451,7 @@ def test_an_exchange_number_that_is_none_delays_no_rejoin(
     assert worker.rejoin("again").owned == {entry_id(0)}
 
 
-@pytest.mark.parametrize("since", [b"none", b"nan", b"-5", b"1e999"])
+@pytest.mark.parametrize("since", [b"none", b"nan", b"-5", b"1e999", b"9" * 15, b"9" * 400])
 def test_a_time_of_expiry_that_is_none_delays_no_exchange(
     open_frontier: Callable[..., LiveFrontier], since: bytes
 ) -> None:
@@ -914,3 +914,54 @@ def test_each_run_is_another_whatever_its_number_was(
         later.leave()
     assert len(set(runs)) == 4
     assert [number for _, number in runs] == [2**52, 0, 1, 2]
+
+
+@pytest.mark.parametrize("crawl", [limited(delay_s=0.001), limited(concurrency=2), limited(0.001, 2)])
+@pytest.mark.parametrize("saturated", [False, True])
+def test_a_rest_without_entries_hides_no_stall(live: LiveFrontier, crawl: Identity, saturated: bool) -> None:
+    """A stint that never ends, or a turn that is gone, is found though another partition seems to rest."""
+    worker = HandWorker(live, "worker", crawl)
+    worker.exchange(*puts(b"a", 3))
+    live.redis.zadd(live.key("resting"), {b"q": "inf"})
+    live.redis.zadd(live.key("earliest"), {b"q": "inf"})
+    if saturated:
+        live.redis.hset(live.key("unsent"), b"a", b"zzz")
+    else:
+        live.redis.delete(live.key("rotation"))
+    found: list[int] = []
+    for _ in range(20):
+        live.advance(1)
+        receipt = worker.exchange(*(ack(n) for n in found[-1:] if entry_id(n) in worker.held), want=1)
+        found += numbers(receipt)
+        if receipt.damage:
+            live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+            assert live.redis.zscore(live.key("resting"), b"q") is None
+        if receipt.status is Status.FINISHED:
+            break
+    assert (found, receipt.status) == ([0, 1, 2], Status.FINISHED)
+
+
+def test_leases_that_are_gone_are_found_while_a_partition_rests(live: LiveFrontier) -> None:
+    """One that rests for good reason."""
+    worker = HandWorker(live, "worker", limited(concurrency=1))
+    worker.exchange(*puts(b"a", 2), *puts(b"b", 1, 10))
+    live.limit(b"b", block_s=1000.0)
+    live.redis.hset(live.key("unsent"), b"a", b"zzz")
+    damage = [worker.exchange(want=1).damage for _ in range(2)]
+    assert damage[-1] == "entries"
+    live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+    assert numbers(worker.exchange(want=1)) == [0]
+    assert worker.exchange(want=1).damage == ""
+
+
+@pytest.mark.parametrize("gone", [b"nan", b"1e300", b"-5", b"inf", b"none"])
+def test_a_number_of_lost_requests_that_is_none(live: LiveFrontier, worker: HandWorker, gone: bytes) -> None:
+    """It counts as 0, so that it hides none that is lost, and none is reported."""
+    worker.exchange(*puts(b"a", 2), want=1)
+    live.redis.hset(live.key("meta"), "gone", gone)
+    assert worker.exchange().census.gone == peek(live.redis, live.crawl).census.gone == 0
+    live.redis.delete(live.key("backlog:0:a"))
+    end(live, worker, [0])
+    assert live.call("census").gone == 1
+    live.redis.hset(live.key("meta"), "gone", b"9" * 400)
+    assert peek(live.redis, live.crawl).census.gone == 2**53

@@ -1,23 +1,29 @@
 -- damage: detects keys that contradict the counts, although every transition updates both: some keys were deleted or
 -- evicted. It is reported to the calling worker, which starts an audit (audit.lua).
--- USES     keys.in_flight_key, keys.key, politeness.earliest_of, state, state.now_ms, state.there
+-- USES     bands.first_of, keys.in_flight_key, keys.key, politeness.earliest_of, state, state.now_ms, state.there
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Run by each exchange: the number of members and the size of `seen` have been read by then.
 local function look_for_damage()
   if there.members ~= state.members then damaged('members') end
   if state.seen < 0 then damaged('seen') end
 end
--- Detects entries that would never be leased: no set has a partition, one rests for longer than it has to, or all are
--- saturated by leases that are gone and will never be settled. COST O(workers) if all are saturated
+local function is_empty(partition)
+  return redis.call('HEXISTS', key.bands, partition) == 0 and not first_of(key.returned, partition)
+    and not first_of(key.quarantine, partition)
+end
+-- Detects entries that would never be leased: no set has a partition, one rests for longer than it has to or without
+-- an entry, or some are saturated by leases that are gone and will never be settled. COST O(workers) in this case
 local function look_for_partitions()
   if state.waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end
   local resting = redis.call('ZRANGE', key.resting, 0, 0, 'WITHSCORES')
   if resting[1] then
     local till = tonumber(resting[2])
-    if till > now_ms() and earliest_of(resting[1]) < till then damaged('rotation') end
+    if till > now_ms() and earliest_of(resting[1]) < till or is_empty(resting[1]) then damaged('rotation') end
+  end
+  if redis.call('EXISTS', key.saturated) == 0 then
+    if not resting[1] then damaged('rotation') end
     return
   end
-  if redis.call('EXISTS', key.saturated) == 0 then return damaged('rotation') end
   local held = 0
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + redis.call('HLEN', in_flight_key(id)) end
   if held == 0 or held < state.in_flight then damaged('entries') end

@@ -80,6 +80,9 @@ local function recount()
   state.waiting, state.in_flight = recount_waiting(found), recount_in_flight()
   state.delayed, state.members = redis.call('ZCARD', key.delayed), redis.call('SCARD', key.members)
   free_saturated() -- each is checked at its turn
+  for _, partition in ipairs(redis.call('ZRANGE', key.resting, 0, -1)) do
+    touched[partition] = touched[partition] or not found[partition] or nil -- nothing of it waits
+  end
   for partition in pairs(found) do
     if not redis.call('ZSCORE', key.rotation, partition) then touched[partition] = true end
   end
