@@ -174,7 +174,7 @@ def _result(found: Retried, overview: Overview, working: bool, options: argparse
             f"{found.left:,} were left: removed meanwhile, stored by another version, or the id of one that "
             f"was moved."
         )
-    if working:
+    if working or not (found.failed or found.dead):
         return
     if overview.phase == "finished":
         reopened = "The run was finished and is open again; it still knows what it has seen."

@@ -233,3 +233,20 @@ def test_a_worker_that_leaves_meanwhile_is_not_expected(
 
     monkeypatch.setattr(retry, "retry", move_and_leave)
     assert "Continue with:" in " ".join(dq.text("retry", "--all", "--yes").split())
+
+
+def test_a_finished_run_into_which_nothing_came_back_is_not_open(
+    dq: Any, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """What cannot be moved opens no run, and nothing is to be continued."""
+    worker.exchange(put(1, payload=stored(url(1))), want=1)
+    assert worker.exchange(fail(1)).status is Status.FINISHED
+    worker.leave()
+    (record,) = live.redis.lrange(live.key("failed"), 0, -1)
+    live.redis.lset(live.key("failed"), 0, b"\x98" + record[1:-1])  # without the partition
+    text = dq.text("retry", "--all", "--yes")
+    assert "1 were left" in text
+    assert "is open again" not in text
+    assert "Continue with" not in text
+    assert dq.status == 1
+    assert peek(live.redis, live.crawl).phase == "finished"
