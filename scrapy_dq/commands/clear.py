@@ -69,15 +69,22 @@ class Clear(Subcommand):
             left = asyncio.run(alone.with_frontier(place, delete)).left
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
-            print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts})
-        else:
+            print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts, "left": left})
+        elif not left:
             print(f"Crawl {place.crawl!r} is deleted.")
         if left:
             raise CommandError(
-                f"some of the seen set of crawl {place.crawl!r} is still in Redis: run this again to delete "
-                "it, or the next run of the crawl does it"
+                f"crawl {place.crawl!r} is deleted but for a part of its seen set, which is in Redis still: "
+                f"run this again to delete it, or the next run does it. {_if_it_does_not_end(place)}"
             )
         return DONE
+
+
+def _if_it_does_not_end(place: looking.Place) -> str:
+    from scrapy_dq.frontier import keys
+
+    name = f"{keys.prefix(place.crawl)}discarded"
+    return f"If it does not end, somebody else wrote to the key {name}: delete it"
 
 
 def _overview(place: looking.Place, options: argparse.Namespace) -> Overview | None:
@@ -98,8 +105,7 @@ def _overview(place: looking.Place, options: argparse.Namespace) -> Overview | N
         if left:
             raise CommandError(
                 f"of what an earlier clear left of crawl {place.crawl!r}, some is left after {SWEEP_S:g} s: "
-                f"run this again. If it does not end, somebody else wrote to the key "
-                f"{keys.prefix(place.crawl)}discarded: delete it"
+                f"run this again. {_if_it_does_not_end(place)}"
             ) from None
         return None
 

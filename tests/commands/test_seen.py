@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -122,12 +123,18 @@ def test_a_clear_says_that_some_is_left(
     monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
     worker.leave()
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
-    with pytest.raises(CommandError, match=r"is still in Redis: run this again"):
+    said = r"is deleted but for .* is in Redis still: run this again .*discarded: delete it"
+    with pytest.raises(CommandError, match=said):
         dq.text("clear", "--yes")
+    assert "is deleted" not in dq.printed
     monkeypatch.setattr("scrapy_dq.commands.clear.SWEEP_S", 0.05)
     with pytest.raises(CommandError, match=r"some is left after 0.05 s: run this again"):
         dq.text("clear")
     assert live.key_names() == {"discarded"}
+    HandWorker(live, "again").leave()
+    with pytest.raises(CommandError, match=said):
+        dq.text("clear", "--yes", "--json")
+    assert json.loads(dq.printed)["left"] is True
 
 
 def test_a_crawl_continues_with_another_kind(
