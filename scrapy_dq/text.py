@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 CREW_SHOWS = "dq_crew_shows"
 """The attribute of a log record that `scrapy dq crawl` shows although it is only a warning."""
@@ -13,6 +14,15 @@ _LOGIN = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
+_USERINFO = re.compile(r"(?:(?<=//)|^)[^/?#\s]+(?=@)")
+# The same in prose, where only what is in one word belongs to the URL.
+_LOGIN_IN_PROSE = re.compile(
+    r"""(?: (?<=://) (?: [^/?#\s]*  |  (?: [^/?#\s]+:(?!\d*(?:[/?#\s>)'",]|$)) | : ) \S* )
+          | (?<![\w.%+~-]) (?: [\w.%+~-]+ | (?<!\S) ) :(?!//|:|\d*[/?#>)'",]) \S* )@
+    """,
+    re.VERBOSE,
+)
+_LONGEST_LOGIN = 1_000
 
 
 def printable(text: str, limit: int = 500) -> str:
@@ -23,6 +33,24 @@ def printable(text: str, limit: int = 500) -> str:
 def without_login(uri: str) -> str:
     """Return *uri* with `...` for its user and password, also if they are not escaped as they should be."""
     return _LOGIN.sub("...@", uri)
+
+
+def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
+    """Return at least the first *limit* characters of *text*, with `...` for each user and password in it.
+
+    Args:
+        urls: whose user and password *text* may quote in another form, or without the rest of the URL.
+    """
+    # The time that the pattern takes grows with the square of a word. A login that begins within the limit is
+    # found as a whole.
+    text = text[: limit + _LONGEST_LOGIN]
+    for url in urls:
+        for userinfo in _USERINFO.findall(url[:_LONGEST_LOGIN]):
+            for form in {userinfo, unquote(userinfo)}:
+                text = text.replace(f"{form}@", "...@")
+                if ":" in form:
+                    text = text.replace(form, "...")
+    return _LOGIN_IN_PROSE.sub("...@", text)
 
 
 def has_login(text: str) -> bool:

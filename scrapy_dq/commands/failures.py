@@ -137,13 +137,17 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
 
 
 def _record(found: Failed | Dead, place: looking.Place) -> dict[str, Any]:
-    from scrapy_dq.codec.shown import shown, without_logins
+    from scrapy_dq.codec.shown import shown, url_of, without_logins
+    from scrapy_dq.text import prose_without_logins
 
     request = shown(found.payload, place.config.max_entry_bytes)
     return {
         "id": found.entry_id.hex(),
         "url": without_logins(getattr(found, "label", "")) or looking.title_of(request),
-        "reason": found.reason,
+        # An earlier version, or another program, may have stored it with a login.
+        "reason": prose_without_logins(
+            found.reason, url_of(found.payload, place.config.max_entry_bytes), limit=len(found.reason)
+        ),
         "at": found.at,
         "worker": found.worker_id,
         "attempts": found.attempts,

@@ -20,7 +20,7 @@ from scrapy_dq.crew.feeds.storage import write_parts
 from scrapy_dq.crew.handshake import Handshake
 from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import CREW_SHOWS, printable
+from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -141,7 +141,8 @@ class _Relay(logging.Handler):
 
 
 def _first_line(text: str) -> str:
-    return printable(text.strip().partition("\n")[0], LONGEST_ERROR)
+    first = text.strip().partition("\n")[0]
+    return printable(prose_without_logins(first, limit=LONGEST_ERROR), LONGEST_ERROR)
 
 
 def _named(error: BaseException) -> str:

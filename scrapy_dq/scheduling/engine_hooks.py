@@ -22,7 +22,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
 from twisted.python.reflect import safe_str
 
-from scrapy_dq.text import printable
+from scrapy_dq.text import printable, prose_without_logins
 
 
 class UnsupportedScrapy(RuntimeError):
@@ -211,7 +211,10 @@ class Settlement:
 
     def _note_failure(self, request: Request, what: str, error: BaseException) -> None:
         if request in self._slot.inprogress:
-            self._failed.setdefault(request, printable(f"{what}: {type(error).__name__}: {safe_str(error)}"))
+            # Scrapy's errors quote URLs, and the host that a login was taken for.
+            urls = [request.url, *(str(request.meta.get(name, "")) for name in ("proxy", "_auth_proxy"))]
+            text = prose_without_logins(f"{what}: {type(error).__name__}: {safe_str(error)}", *urls)
+            self._failed.setdefault(request, printable(text))
 
     def _wrap_errors(self, scraper: Any) -> None:
         original = scraper.handle_spider_error

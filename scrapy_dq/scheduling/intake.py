@@ -31,7 +31,7 @@ from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import CREW_SHOWS, printable, without_login
+from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -52,6 +52,11 @@ class _Classified(NamedTuple):
     """Why it cannot be served with what its meta says; "" if it can."""
     refused: bool
     """DQ_START_HOSTS forbids it: this worker does not crawl it as a local request either."""
+
+
+def shown(request: Request, limit: int = 500) -> str:
+    """Return *request* for a log line, without a login."""
+    return printable(prose_without_logins(str(request), request.url, limit=limit), limit)
 
 
 class Intake:
@@ -107,7 +112,7 @@ class Intake:
             check_host(request.url)
         except Unfit as error:
             # Scrapy could not send it either, and its fingerprint or its cookies would stop this worker.
-            logger.warning("%s is dropped: %s", printable(request.url, 200), error)
+            logger.warning("%s is dropped: %s", shown(request, 200), error)
             return False
         classified = self._classify(request)
         if classified is None:
@@ -143,7 +148,7 @@ class Intake:
             partition = self._partitions.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition, OtherHost) as error:
-            reason, refused = str(error), isinstance(error, OtherHost)
+            reason, refused = prose_without_logins(str(error), request.url), isinstance(error, OtherHost)
         return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
 
     def _encode(self, request: Request, parent: Request | None) -> bytes | None:
@@ -231,18 +236,22 @@ class Intake:
         if not self._warned_dead or self._debug:
             self._warned_dead = True
             more = "" if self._debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
-            logger.warning("%s becomes a dead letter: %s%s", printable(what), reason, more)
+            logger.warning(
+                "%s becomes a dead letter: %s%s", printable(prose_without_logins(what)), reason, more
+            )
 
     def _keep_local(self, request: Request, classified: _Classified) -> bool:
         if classified.refused:
-            logger.warning("%s is dropped: %s", request, classified.reason)
+            logger.warning("%s is dropped: %s", shown(request), classified.reason)
             return False
         if classified.reason and self._work.was_fed(request):
             # Its meta is untrusted: it must not leave its partition, or its time, in this way.
             self._refused_fed = classified.reason
             return False
         if classified.reason:
-            logger.warning("%s stays in this worker and is crawled at once: %s", request, classified.reason)
+            logger.warning(
+                "%s stays in this worker and is crawled at once: %s", shown(request), classified.reason
+            )
         for key in DUE_KEYS:
             request.meta.pop(key, None)  # as with stored requests (`as_stored`): a retry of it is due at once
         if request.meta.get("is_start_request"):
@@ -302,8 +311,8 @@ class Intake:
             more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
                 "%s cannot be stored (%s): %s. %s%s counts them",
-                printable(str(request), 100 if start else 500),  # a crew's screen shows 300 characters
-                error,
+                shown(request, 100 if start else 500),  # a crew's screen shows 300 characters
+                prose_without_logins(str(error), request.url),
                 "each worker crawls this start request" if start
                 else "it stays in this worker and is not shared",
                 more,
@@ -318,7 +327,7 @@ class Intake:
             logger.warning(
                 "%s is dropped: a web page leads to it, and its scheme is not in DQ_URL_SCHEMES (%s). %s%s "
                 "counts them",
-                printable(without_login(str(request))),
+                shown(request),
                 ", ".join(sorted(self._schemes)),
                 more,
                 stats.SCHEME_DROPPED,
@@ -327,7 +336,9 @@ class Intake:
     def _warn_over(self, request: Request) -> None:
         if not self._warned_over:
             self._warned_over = True
-            logger.warning("%s and all later requests are dropped: the run is over for this worker", request)
+            logger.warning(
+                "%s and all later requests are dropped: the run is over for this worker", shown(request)
+            )
 
 
 def _scheme_of(request: Request) -> str:

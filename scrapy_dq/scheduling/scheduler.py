@@ -21,14 +21,14 @@ from scrapy_dq.scheduling.engine_hooks import Outcome, is_one_off
 from scrapy_dq.scheduling.fingerprints import quick_fingerprint
 from scrapy_dq.scheduling.held_downloads import HeldDownloads
 from scrapy_dq.scheduling.in_progress import DONE, Ending, InProgress
-from scrapy_dq.scheduling.intake import Intake
+from scrapy_dq.scheduling.intake import Intake, shown
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.signals import items_given_up
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.start_urls.payloads import NoRequest, Payloads
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import printable
+from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -137,7 +137,7 @@ class Scheduler(BaseScheduler):
             return self._storing.store(request)
         except Exception:
             # An exception from here would hang the engine, and lose what the callback yields next.
-            logger.exception("Unexpected error while storing %s: it stays in this worker", request)
+            logger.exception("Unexpected error while storing %s: it stays in this worker", shown(request))
             self._storing.push_local(request, self._work.all_leases())
             return True
 
@@ -189,8 +189,9 @@ class Scheduler(BaseScheduler):
             request = self._session.codec.decode(lease.payload)
             self._start_hosts.check_served(request)
         except (CannotDecode, OtherHost) as error:
-            logger.warning("A stored request cannot be served and becomes a dead letter: %s", error)
-            self._session.worker.bury(lease.entry_id, str(error))
+            reason = prose_without_logins(str(error))
+            logger.warning("A stored request cannot be served and becomes a dead letter: %s", reason)
+            self._session.worker.bury(lease.entry_id, reason)
             return None
         self._work.begin(request, lease.entry_id)
         timed = lease.send_at is not None
@@ -273,7 +274,7 @@ class Scheduler(BaseScheduler):
                 return
         if put.admission is Admission.SEED:
             self._count(stats.SEEDS_KNOWN)
-            logger.debug("Start request already admitted in this run: %s", request)
+            logger.debug("Start request already admitted in this run: %s", shown(request))
         else:
             self._storing.count_duplicate(request)
         self._crawler.signals.send_catch_log(

@@ -37,6 +37,7 @@ from scrapy_dq.settings.setting import (
     texts,
     url,
 )
+from scrapy_dq.text import prose_without_logins
 
 ORDERS = tuple(order.value for order in Order)
 _FOR_ITEMS = (
@@ -225,7 +226,9 @@ class Config:
         """
         for name in settings:
             if isinstance(name, str) and name.startswith("DQ_") and name not in _BY_NAME:
-                near = difflib.get_close_matches(name, [n for n in _BY_NAME if n.startswith("DQ_")], 1)
+                bare = name.removeprefix("DQ_")
+                near = [bare] if bare in _BY_NAME else difflib.get_close_matches(name, _BY_NAME, 1)
+                near = near or difflib.get_close_matches(bare, _BY_NAME, 1)
                 hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them"
                 raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
         values = _parse(settings, _BY_NAME)
@@ -326,7 +329,8 @@ def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:
     except KeyError as error:
         allowed = ", ".join(f"%({name})s" for name in sorted(names) if name[0] != "_")
         raise ConfigError(
-            f"{setting.name} = {template!r}: there is no {error.args[0]!r} here; use {allowed}"
+            f"{setting.name} = {prose_without_logins(template)!r}: there is no {error.args[0]!r} here; use "
+            f"{allowed}"
         ) from None
     except (TypeError, ValueError) as error:
         raise setting.wrong(template, f"placeholders such as %(spider)s ({error})") from None

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scrapy_dq.frontier.model import Order, fits_a_partition
+from scrapy_dq.text import has_login, prose_without_logins
 
 
 class ConfigError(ValueError):
@@ -47,8 +48,10 @@ class Setting:
         # A port of a command line is text.
         number = isinstance(value, int) or (self.parse is integer and str(value).isdigit())
         secret = self.name.endswith(_MAY_HOLD_A_PASSWORD) and not number
-        shown = " (not shown here)" if secret else f" = {value!r}"
-        return ConfigError(f"{self.name}{shown}: expected {expected}")
+        # Whatever the setting: the URL of Redis may have got into the wrong one.
+        hidden = secret or has_login(value if isinstance(value, str) else repr(value))
+        shown = " (not shown here)" if hidden else f" = {value!r}"
+        return ConfigError(f"{self.name}{shown}: expected {prose_without_logins(expected)}")
 
     @property
     def range(self) -> str:

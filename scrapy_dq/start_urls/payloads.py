@@ -14,7 +14,7 @@ from scrapy_dq.codec import CannotDecode, Codec, attributes, formats
 from scrapy_dq.codec.attributes import check_host
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
-from scrapy_dq.text import printable
+from scrapy_dq.text import printable, prose_without_logins
 
 ANY_META = ("*",)
 LONGEST_FED_S = 2_592_000
@@ -63,7 +63,7 @@ class Payloads:
         except Exception as error:  # untrusted bytes and the spider's own method may raise anything
             clear = isinstance(error, (NoRequest, CannotDecode, OtherHost))
             reason = str(error) if clear else f"{type(error).__name__}: {error}"
-            raise NoRequest(printable(reason)) from error
+            raise NoRequest(printable(prose_without_logins(reason))) from error
         if not requests:
             raise NoRequest("make_request_from_data() made no request from it")
         return requests

@@ -64,6 +64,19 @@ def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
             assert part in text
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, name: str) -> None:
+    """Versions before stored them as Scrapy's errors have them."""
+    payload = stored("http://us%20er:S3%20kr@x.example/")
+    worker.exchange(put(1, payload=payload), want=1)
+    (entry,) = worker.held
+    reason = "ValueError: invalid: us er:S3 kr@x.example, and ftp://u:S3kr@y.example"
+    worker.exchange(Fail(entry, reason, "http://x.example/") if name == "failed" else Bury(entry, reason))
+    (found,) = dq.found(name)
+    assert found["reason"] == "ValueError: invalid: ...@x.example, and ftp://...@y.example"
+    assert "S3" not in dq.text(name) + dq.text(name, found["id"])
+
+
 def test_of_very_many_attributes_some_are_shown(dq: Any, worker: HandWorker) -> None:
     """A table of the 90,000 that an entry may hold took 42 s."""
     names = [f"k{n:05}" for n in range(20_000)]

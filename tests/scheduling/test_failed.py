@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, failed, keys
+from scrapy_dq.frontier import Overview, dead, failed, keys
 from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import free_port
@@ -142,6 +142,47 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     told = f"INFO: Of this run's requests, {len(FAILED)} failed for good: `scrapy dq failed --crawl "
     assert worker.text.count(told) == 1
     assert project.count() == {"/fine?s=0": 1, "/child?s=0": 1, "/handled": 1}
+
+
+LOGINS = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import DOWN, SITE, SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        down = DOWN.replace("//", "//user:S3%20kr@")
+        yield scrapy.Request(down + "/down", self.parse)
+        yield scrapy.Request(SITE + "/raises?s=0", self.parse_raising)
+        yield scrapy.Request(down + "/bad-time", self.parse, meta={"dq_delay": "http://u:S3kr@x/"})
+        yield scrapy.Request(down + "/local", self.parse, meta={"dq_delay": "x"}, cb_kwargs={"no": print})
+        yield scrapy.Request("http://u:S3kr@" + "a" * 1001 + "/long", self.parse)
+
+    def parse_raising(self, response):
+        raise ValueError("bad login in http://user:S3%20kr@x.example")
+"""
+
+
+def test_no_login_is_stored_with_a_reason_or_logged(
+    redis_url: str, start_site: StartSite, make_project: MakeProject
+) -> None:
+    """Scrapy's errors quote the URL, or a part of it. Its own lines, such as "Crawled", are not ours."""
+    site = start_site(pages=1)
+    settings = {"DOWN": f"http://127.0.0.1:{free_port()}", "SITE": site.url(""), "RETRY_ENABLED": False}
+    project = make_project([], redis_url=redis_url, spider=LOGINS, settings=settings)
+    worker = project.run_to_end()
+    with connect_url(redis_url) as client:
+        reasons = [one.reason for one in [*failed(client, project.name), *dead(client, project.name, 10)]]
+    assert len(reasons) == 3
+    assert not [reason for reason in reasons if "S3" in reason]
+    assert "callback: ValueError: bad login in http://...@x.example" in reasons
+    ours = [line for line in worker.text.splitlines() if "[scrapy_dq." in line]
+    for part in ("is dropped: its host", "becomes a dead letter", "cannot be stored", "stays in this worker"):
+        assert part in "\n".join(ours)
+    assert not [line for line in ours if "S3" in line]
 
 
 def test_only_the_newest_are_kept(project: Project, redis_url: str, look: Look) -> None:

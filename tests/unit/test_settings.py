@@ -348,6 +348,30 @@ def test_an_unknown_dq_setting_is_refused(name: str, hint: str | None) -> None:
         assert "docs/settings.md" in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["DQ_REDIS_URL", "DQ_REDIS_ULR"])
+def test_a_setting_of_redis_has_no_prefix(name: str) -> None:
+    """Who followed another advice would put the password where it is shown."""
+    with pytest.raises(ConfigError, match="did you mean REDIS_URL") as refusal:
+        read(**{name: "redis://:geheim@there/0"})
+    assert "geheim" not in str(refusal.value)
+
+
+def said_of(name: str, value: Any) -> str:
+    try:
+        read(**{name: value})
+    except ConfigError as refusal:
+        return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in SETTINGS])
+def test_no_error_shows_a_login(name: str) -> None:
+    """Whatever setting it has got into."""
+    for login in ("redis://:geheim@there/%(none)s", "redis://:geheim@there/0"):
+        for value in (login, [login, 1], {login: login}):
+            assert "geheim" not in said_of(name, value)
+
+
 def test_settings_of_others_are_left_alone() -> None:
     """Also those that merely look similar."""
     settings: Mapping[Any, Any] = {
@@ -394,7 +418,7 @@ BAD_LIMITS: list[tuple[str, Any, str]] = [
 )
 def test_limits_that_cannot_be_kept_are_refused(limits: Any, says: str) -> None:
     """A limit that silently does nothing would be found out by the site."""
-    with pytest.raises(ConfigError, match=r"^DQ_DOMAIN_LIMITS = ") as refusal:
+    with pytest.raises(ConfigError, match=r"^DQ_DOMAIN_LIMITS( = | \(not shown here\))") as refusal:
         read(DQ_DOMAIN_LIMITS=limits)
     assert says in str(refusal.value)
 

@@ -1,0 +1,65 @@
+"""Text without logins."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from scrapy_dq.crew.worker_agent import LONGEST_ERROR, _first_line
+from scrapy_dq.text import prose_without_logins
+
+SECRET = "S3kr"
+# With Scrapy's own words, and what is left of them.
+LINES = [
+    (f"download: ValueError: invalid hostname: user:{SECRET}@127.0.0.1",
+     "download: ValueError: invalid hostname: ...@127.0.0.1"),
+    (f"Error storing jl feed (1 items) in: ftp://user:{SECRET}@127.0.0.1:1/a.jl: ConnectionRefusedError",
+     "Error storing jl feed (1 items) in: ftp://...@127.0.0.1:1/a.jl: ConnectionRefusedError"),
+    (f"Error downloading <GET http://user:{SECRET}@127.0.0.1:1/a> (referer: None)",
+     "Error downloading <GET http://...@127.0.0.1:1/a> (referer: None)"),
+    (f"from http://{SECRET}@a.example/ to http://u:{SECRET}@b.example/",
+     "from http://...@a.example/ to http://...@b.example/"),
+    (f"redis://:{SECRET}@there/0", "redis://...@there/0"),
+    (f"it is :{SECRET}@there/0", "it is ...@there/0"),
+    (f"ftp://user:p/{SECRET}@there/a", "ftp://...@there/a"),
+    (f"ftp://user:p#a@{SECRET}@there/a", "ftp://...@there/a"),
+]  # fmt: skip
+HARMLESS = [
+    "Error downloading <GET http://127.0.0.1:8000/@joe> (referer: None)",
+    "callback: KeyError: 'joe@a.example' in http://a.example/x",
+    "XPath error: Invalid expression in //a[@href",
+    "12:30:45 http://a.example:80/?q=a@b",
+    "http://a.example:80, then joe@a.example",
+]
+
+
+@pytest.mark.parametrize(("line", "left"), LINES)
+def test_a_login_in_a_line_is_hidden_and_the_rest_is_not(line: str, left: str) -> None:
+    """In what is stored, and in what a crew's screen shows."""
+    assert prose_without_logins(line) == left
+    assert _first_line(f"\n{line}\nmore") == left
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_a_line_without_a_login_stays_as_it_is(line: str) -> None:
+    """An @ alone is none."""
+    assert prose_without_logins(line) == line
+
+
+def test_the_login_of_a_known_url_is_found_in_each_form() -> None:
+    """Escaped as in the URL, or not; with a blank, and without the host."""
+    url = "http://us%20er:S3%20kr@a.example/"
+    for quoted in ("us%20er:S3%20kr@a.example", "us er:S3 kr@a.example", "'us er:S3 kr'", "us er:S3 kr"):
+        assert "S3" not in prose_without_logins(f"invalid: {quoted}", url)
+    assert prose_without_logins("my key@a.example", "my%20key@a.example:80") == "...@a.example"
+
+
+def test_a_login_at_the_end_of_a_long_line_is_not_cut_in_two() -> None:
+    """The beginning of a password is not shown either; and a long word takes no long time."""
+    for length in range(LONGEST_ERROR - 40, LONGEST_ERROR):
+        assert SECRET[:2] not in _first_line(f"{'x' * length} http://user:{SECRET}@a.example/")
+    began = time.process_time()
+    _first_line("a:" * 1_000_000)
+    slow = time.process_time() - began
+    assert slow < 10
