@@ -8,19 +8,20 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from scrapy import Spider
+from scrapy.utils.test import get_crawler
 
 from scrapy_dq.crew.errors import CrewError, Interrupted
 from scrapy_dq.crew.feeds.joining import Joined, Joining
 from scrapy_dq.crew.feeds.parts import PartsFolder, Run, part_path, run_of, write_lock
-from scrapy_dq.crew.feeds.plan import JoinedFeed
+from scrapy_dq.crew.feeds.plan import JoinedFeed, plan_feeds
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, run_begins
 from scrapy_dq.environment import data_dir
 
@@ -220,6 +221,50 @@ def test_a_link_is_followed(feed: Feed, tmp_path: Path) -> None:
     feed.join()
     assert feed.target.is_symlink()
     assert real.read_text() == "0\n1\n"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_link_of_another_user_is_not_followed(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, depth: int
+) -> None:
+    """In a shared folder anybody can make one, to a file of ours, and the feed would replace that."""
+    ours = tmp_path / "ours"
+    ours.write_text("precious\n")
+    link = feed.target if depth == 1 else tmp_path / "second.jsonl"
+    link.symlink_to(ours)
+    if depth == 2:
+        feed.target.symlink_to(link)
+    with as_another_user(monkeypatch, link):
+        with pytest.raises(CrewError, match=rf"{link} is a link of another user.*choose another file"):
+            feed.joining()
+        options = {str(feed.target): {"format": "jsonlines"}}
+        crawler = get_crawler(settings_dict={"FEEDS": options})
+        crawler.spider = Spider("any")
+        with pytest.raises(CrewError, match="is a link of another user"):
+            plan_feeds(crawler)
+    assert ours.read_text() == "precious\n"
+    assert not list(tmp_path.rglob("*.parts"))
+
+
+@pytest.mark.parametrize("leads_to", ["items.jsonl", "nowhere/at/all.jsonl"])
+def test_a_link_that_leads_nowhere_is_like_any_path(tmp_path: Path, leads_to: str) -> None:
+    """Opening it says what is wrong."""
+    (tmp_path / "items.jsonl").symlink_to(leads_to)
+    assert PartsFolder(tmp_path / "items.jsonl").target == tmp_path / leads_to
+
+
+@contextmanager
+def as_another_user(monkeypatch: pytest.MonkeyPatch, link: Path) -> Iterator[None]:
+    """Have *link* belong to a user who is neither this one nor root."""
+    real = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        found = real(path)
+        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:])) if path == link else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", lstat)
+        yield
 
 
 def test_parts_are_for_their_owner_alone(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says
 SUFFIX = ".parts"
 POLL_S = 0.05
 CHANCES = 100
+MOST_LINKS = 40
+"""That a feed may be; the kernel follows no more."""
 LONGEST_LOCK_S = 10.0
 """How long another process may hold the record of a feed. It needs milliseconds."""
 
@@ -98,7 +100,10 @@ class PartsFolder:
     """The folder of one feed, for the crew that holds its lock; `record` is for everyone."""
 
     def __init__(self, target: Path) -> None:
-        self.target = Path(os.path.realpath(target))
+        """Raises:
+        CrewError: *target* is a link of another user.
+        """
+        self.target = resolved(target)
         self.path = self.target.with_name(self.target.name + SUFFIX)
         self.joined = self.path / "joined"
         self._marker = self.path / "joined.json"
@@ -274,6 +279,34 @@ def _need_own(found: os.stat_result, record: Path) -> None:
     owned = not hasattr(os, "getuid") or found.st_uid == os.getuid()  # not on Windows
     if not (owned and stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
         raise OSError(f"{record} is not a file of your own, or has a second name")
+
+
+def resolved(target: Path) -> Path:
+    """Return the file that a feed is, through links of this user and of root.
+
+    The kernel follows no link of another user in a folder such as /tmp (protected_symlinks): it may lead to
+    any file of ours. But it lets everybody read where a link leads, and os.path.realpath does only that.
+
+    Raises:
+        CrewError: one of the links is another user's.
+    """
+    path = target
+    for _ in range(MOST_LINKS):
+        try:
+            found = path.lstat()
+            if not stat.S_ISLNK(found.st_mode):
+                break
+            leads_to = os.readlink(path)
+        except OSError:
+            break  # there is none yet, or opening it will say why not
+        if hasattr(os, "geteuid") and found.st_uid not in (0, os.geteuid()):  # not on Windows
+            raise CrewError(
+                f"{path} is a link of another user, and may lead to any file (now to {leads_to!r}): remove "
+                f"it, or choose another file"
+            )
+        path = path.parent / leads_to
+    # Not the last component: it may have become a link meanwhile.
+    return Path(os.path.realpath(path.parent), path.name)
 
 
 def _open(path: Path) -> int:
