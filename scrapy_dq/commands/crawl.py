@@ -42,7 +42,8 @@ class Crawl(Subcommand):
     description = (
         "Crawls with N worker processes, shows the progress, restarts workers that die, and joins their "
         "parts of each feed into one file. Ctrl-C stops gracefully, a second Ctrl-C at once; the same "
-        "command continues. Exit status: 0, the run is finished; 1, it is not."
+        "command continues. Exit status: 0, the run is finished; 1, it is not, or a feed "
+        "lacks items."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -151,7 +152,7 @@ class Crawl(Subcommand):
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
         damaged = monitor.overview is not None and monitor.overview.census.gone > 0
-        return DONE if crew.finished and not (unjoined or damaged) else FAILED
+        return DONE if crew.finished and not (unjoined or damaged or summary.lacks_items) else FAILED
 
 
 def _owed(feeds: list[Joining], monitor: Monitor) -> Run | None:

@@ -66,6 +66,8 @@ class WorkerAgent:
         self._relay = _Relay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
+        # Feeds are stored when the spider is closed, and may take their time.
+        self._crawler.signals.connect(self._send_last, signals.engine_stopped)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()
 
@@ -87,16 +89,28 @@ class WorkerAgent:
             "items": count("item_scraped_count", 0),
             "done": count(stats.ACKED, 0),
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
+            "unwritten": count(stats.FEED_WRITES_FAILED, 0),
+            "unstored": self._unstored(),
             "epoch": self._run.epoch,
             "run": self._run.number,
             "over": self._over,
         }
         ipc.send(self._handshake.reports, report | more)
 
+    def _unstored(self) -> int:
+        """Return how many feeds, or batches of one, could not be stored at their end."""
+        assert self._crawler.stats is not None
+        # Source: scrapy/extensions/feedexport.py::FeedExporter._close_slot
+        failed = "feedexport/failed_count/"
+        return sum(n for name, n in self._crawler.stats.get_stats().items() if name.startswith(failed))
+
     def _closed(self, reason: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._send(reason=printable(reason, 100))
+
+    def _send_last(self) -> None:
+        self._send()
 
     def _watch_parent(self) -> None:
         # A parent that is killed cannot stop its workers, but the kernel closes its end of the pipe.

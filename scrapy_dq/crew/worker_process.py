@@ -24,6 +24,7 @@ class WorkerProcess:
 
     Attributes:
         pages, items, errors: as of its last report; done: requests, confirmed.
+        unwritten, unstored: failed writes to local feeds, and feeds that could not be stored.
         run: None until it has joined.
         over: the run was finished before this worker joined.
         joined_at: when it reported that it has joined (monotonic); inf before.
@@ -33,7 +34,7 @@ class WorkerProcess:
     def __init__(
         self, number: int, command: Sequence[str], log: Path, lifeline: int, parts: Mapping[str, str]
     ) -> None:
-        self.pages = self.items = self.errors = self.done = 0
+        self.pages = self.items = self.errors = self.done = self.unwritten = self.unstored = 0
         self.warnings = set[str]()
         self.run: Run | None = None
         self.over = False
@@ -77,7 +78,9 @@ class WorkerProcess:
                 self.warnings.add(str(report["warning"]))
                 continue
             self.pages, self.items, self.errors = report["pages"], report["items"], report["errors"]
-            self.done = report["done"]
+            self.done, self.unwritten, self.unstored = (
+                report["done"], report["unwritten"], report["unstored"],
+            )  # fmt: skip
             if report["epoch"]:
                 self.run, self.over = Run(report["epoch"], report["run"]), report["over"]
                 self.joined_at = min(self.joined_at, time.monotonic())

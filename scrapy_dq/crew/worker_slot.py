@@ -28,7 +28,7 @@ class WorkerSlot:
         self.state = ""
         """How it ended."""
         self.restarts = 0
-        self._before = (0, 0, 0, 0)
+        self._before = (0, 0, 0, 0, 0, 0)
         self._deaths = 0
         self._samples = deque([(time.monotonic(), 0)])
 
@@ -50,6 +50,16 @@ class WorkerSlot:
         return self._before[3] + (self.process.done if self.process else 0)
 
     @property
+    def unwritten(self) -> int:
+        """Writes to local feeds that failed."""
+        return self._before[4] + (self.process.unwritten if self.process else 0)
+
+    @property
+    def unstored(self) -> int:
+        """Feeds that could not be stored."""
+        return self._before[5] + (self.process.unstored if self.process else 0)
+
+    @property
     def rate(self) -> float:
         """Pages per second, of the last seconds."""
         (since, before), (now, pages) = self._samples[0], self._samples[-1]
@@ -64,7 +74,9 @@ class WorkerSlot:
 
     def take_leave(self, process: WorkerProcess) -> None:
         """Detach its process, which has ended, and keep its counts."""
-        self._before = (self.pages, self.items, self.errors, self.done)
+        self._before = (
+            self.pages, self.items, self.errors, self.done, self.unwritten, self.unstored,
+        )  # fmt: skip
         self.process = None
         process.close()
 

@@ -41,6 +41,8 @@ ITEMS_STORED = PREFIX + "items/stored"
 """Items that `scrapy_dq.RedisPipeline` stored, confirmed by Redis."""
 ITEMS_FAILED = PREFIX + "items/failed"
 """Items that `scrapy_dq.RedisPipeline` could not store: refused, or Redis was unavailable until the end."""
+FEED_WRITES_FAILED = PREFIX + "feeds/failed"
+"""Writes to local feeds that failed, on a full disk say; the item of each is missing there."""
 
 SCRAPY_ENQUEUED = "scheduler/enqueued"
 SCRAPY_DEQUEUED = "scheduler/dequeued"

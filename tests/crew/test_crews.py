@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ from scrapy_dq.frontier.admin.overview import run_name
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
-from support.waiting import Stopwatch, wait_until
+from support.small_disk import FILLER, small_disk
+from support.waiting import Stopwatch, free_port, wait_until
 
 LONGEST_LINE = 80
 FAILS = """
@@ -494,3 +496,57 @@ def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
         found = {row["path"]: {name for name, value in row.items() if value} for row in csv.DictReader(rows)}
     assert found == {path: {"path", f"only-{path[-1]}"} for path in here.site.paths}
     assert not any("columns" in own.read_text() for own in here.project.folder.glob("*.own.csv"))
+
+
+LONG_ITEMS = """\
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        yield from response.follow_all(css="a", callback=self.parse)
+        yield {"path": response.url, "text": "x" * 1000}
+"""
+
+
+def test_items_for_which_the_disk_has_no_room_are_counted(
+    scene: Callable[..., Scene], tmp_path: Path
+) -> None:
+    """By the command that loses them, and by the one that joins the rest; neither exits with 0."""
+    here = scene(pages=30)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(LONG_ITEMS)
+    with ExitStack() as disks:
+        try:
+            disk = disks.enter_context(small_disk(tmp_path / "disk"))
+        except PermissionError as error:
+            pytest.skip(f"a small disk cannot be mounted: {error}")
+        feed = disk.folder / "items.jsonl"
+        disk.fill()
+        os.truncate(disk.folder / FILLER, (disk.folder / FILLER).stat().st_size - 16_384)
+        words = ("-w", "1", "-o", str(feed))
+        first = here.crew(*words)
+        assert first.wait() == 1
+        assert "run 0 is finished" in first.out
+        told = re.search(r"^(\d+) writes to feeds failed, each of an item", first.out, re.MULTILINE)
+        assert told is not None, first.out
+        disk.free()
+        second = here.crew(*words)
+        assert second.wait() == 1
+        assert f"{feed}: items are missing: 1 worker process could not write" in second.out
+        written = feed.read_text().splitlines()
+        assert len(written) == 30 - int(told[1]) > 0
+        assert here.crew(*words).wait() == 0
+
+
+def test_a_feed_that_cannot_be_stored_is_a_failure(scene: Callable[..., Scene]) -> None:
+    """Each worker has its own, on another machine; and its login is not shown."""
+    here = scene(pages=3)
+    crew = here.crew("-w", "1", "-o", f"ftp://me:s3kr@127.0.0.1:{free_port()}/%(dq_worker)s.jl")
+    assert crew.wait() == 1
+    assert "run 0 is finished" in crew.out
+    assert "\n1 feed could not be stored, with all items in it" in crew.out
+    assert "worker 1: Error storing jl feed (3 items) in: ftp://...@127.0.0.1:" in crew.err
+    assert "s3kr" not in crew.out + crew.err

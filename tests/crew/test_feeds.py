@@ -220,7 +220,7 @@ def test_columns_that_were_asked_for_stay_and_a_full_disk_adds_none(tmp_path: Pa
             exporter.export_item({"d": 3})
         exporter.export_item({"d": 4})
     assert joined_csv(tmp_path, {}).split() == ["c,d", "2,", ",4"]
-    (tmp_path / "0.part").unlink()
+    (tmp_path / "0.lost.part").unlink()  # its name says that items are missing
     with UnbufferedFileFeedStorage(str(tmp_path / "own")).open(Spider("any")) as file:
         exporter = PartCsvItemExporter(file)  # type: ignore[arg-type]
         exporter.export_item({"a": 1})

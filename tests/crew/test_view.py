@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from scrapy_dq.commands.crawl import _join
 from scrapy_dq.commands.output.crawl_summary import Summary
 from scrapy_dq.commands.output.crawl_view import _line
 from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.joining import Joined
 from scrapy_dq.crew.feeds.parts import Run
 from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.crew.redis_access import run_name_for
@@ -30,7 +32,7 @@ def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
     overview = Overview("open", "epoch", 0, census, [], hold)
     slots = [
         SimpleNamespace(number=n, rate=0.5, pages=5, items=4, errors=2, done=1, restarts=0, state="finished",
-                        log="w.log", process=object() if n <= alive else None)
+                        unwritten=0, unstored=0, log="w.log", process=object() if n <= alive else None)
         for n in (1, 2)
     ]  # fmt: skip
     return SimpleNamespace(
@@ -116,6 +118,36 @@ def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[s
         assert "\nitems.jsonl is not joined: interrupted. Its parts stay in items.jsonl.parts" in told
         assert "\nitems.csv is not joined: no space\n" in told
         assert f"\n{left}Continue with: " in told
+
+
+def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """By what the workers have reported, and by the parts of an earlier command."""
+    options = argparse.Namespace(
+        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
+    )
+    crew = crew_with(Census(done=2))
+    feeds = [Joined(tmp_path / "a.csv", 7, False), Joined(tmp_path / "b.csv", 5, False, lacking=2)]
+    for unwritten, unstored, joined, lines in (
+        (0, 0, feeds[:1], []),
+        (1, 1, feeds[:1], [
+            "1 write to feeds failed, each of an item that is missing there: the logs say why",
+            "1 feed could not be stored, with all items in it: the logs say why",
+        ]),
+        (1200, 2, feeds, [
+            f"{tmp_path / 'b.csv'}: items are missing: 2 worker processes could not write all of theirs",
+            "1,200 writes to feeds failed, each of an item that is missing there: the logs say why",
+            "2 feeds could not be stored, with all items in it: the logs say why",
+        ]),
+    ):  # fmt: skip
+        crew.slots[0].unwritten, crew.slots[1].unstored = unwritten, unstored
+        summary = Summary(crew, "books", "redis", joined, [], options)
+        assert summary.lacks_items == bool(lines)
+        summary.print()
+        assert capsys.readouterr().out.splitlines()[5 + len(joined) :] == lines
+        summary.print_json()
+        found = json.loads(capsys.readouterr().out)
+        assert (found["feed_writes_failed"], found["feeds_not_stored"]) == (unwritten, unstored)
+        assert [feed["complete"] for feed in found["feeds"]] == [True, False][: len(joined)]
 
 
 def test_a_redis_that_does_not_answer_is_told(crawl_name: str) -> None:

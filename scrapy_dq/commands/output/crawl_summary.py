@@ -34,7 +34,14 @@ class Summary:
         self._joined = joined
         self._unjoined = unjoined
         self._named = named(crawl, options)
+        self._unwritten = sum(slot.unwritten for slot in crew.slots)
+        self._unstored = sum(slot.unstored for slot in crew.slots)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
+
+    @property
+    def lacks_items(self) -> bool:
+        """Whether items that were scraped are in no feed."""
+        return bool(self._unwritten or self._unstored or any(feed.lacking for feed in self._joined))
 
     def print_json(self) -> None:
         """Print the summary as JSON."""
@@ -63,9 +70,16 @@ class Summary:
             "pages_per_s": round(totals["pages"] / crew.took_s, 1) if crew.took_s else 0.0,
             "workers": rows,
             "feeds": [
-                {"path": str(feed.path), "items": feed.items, "appended": feed.appended}
+                {
+                    "path": str(feed.path),
+                    "items": feed.items,
+                    "appended": feed.appended,
+                    "complete": not feed.lacking,
+                }
                 for feed in self._joined
             ],
+            "feed_writes_failed": self._unwritten,
+            "feeds_not_stored": self._unstored,
             "not_joined": self._unjoined,
         }
 
@@ -83,6 +97,7 @@ class Summary:
             print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
         for line in self._unjoined:
             print(line)
+        self._print_lacking()
         if crew.run and not crew.finished:
             print(f"{_left(crew)}Continue with: {self._again}")
 
@@ -115,6 +130,21 @@ class Summary:
             )
         if dead:
             print(f"{dead:,} dead letter{'' if dead == 1 else 's'}: scrapy dq dead {self._named}")
+
+    def _print_lacking(self) -> None:
+        """Say which items are in no feed: their requests are done, so nothing scrapes them again."""
+        for feed in self._joined:
+            if feed.lacking:
+                print(
+                    f"{short(feed.path)}: items are missing: {feed.lacking:,} worker "
+                    f"process{'' if feed.lacking == 1 else 'es'} could not write all of theirs"
+                )
+        if self._unwritten:
+            what = "1 write" if self._unwritten == 1 else f"{self._unwritten:,} writes"
+            print(f"{what} to feeds failed, each of an item that is missing there: the logs say why")
+        if self._unstored:
+            what = "1 feed" if self._unstored == 1 else f"{self._unstored:,} feeds"
+            print(f"{what} could not be stored, with all items in it: the logs say why")
 
     def _print_workers(self, found: dict[str, Any]) -> None:
         crew = self._crew

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.formats import JOINERS
-from scrapy_dq.crew.feeds.parts import PartsFolder, Run, run_of
+from scrapy_dq.crew.feeds.parts import PartsFolder, Run, lacks_items, run_of
 from scrapy_dq.crew.feeds.plan import JoinedFeed
 from scrapy_dq.crew.feeds.sources import Sources
 
@@ -35,6 +35,8 @@ class Joined:
     items: int
     """How many were added."""
     appended: bool
+    lacking: int = 0
+    """How many worker processes could not write all of their items."""
 
 
 class Joining:
@@ -132,7 +134,7 @@ class Joining:
             self._say(f"{folder.target}: left unchanged: the run was finished before")
             return None
         folder.replace(parts, self._crawl, run)
-        return Joined(folder.target, items, appended)
+        return Joined(folder.target, items, appended, sum(map(lacks_items, parts)))
 
 
 def _of(part: Path, run: Run) -> bool:

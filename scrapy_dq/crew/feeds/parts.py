@@ -2,7 +2,7 @@
 
     crew.lock     exclusive: held by the one `scrapy dq crawl` that writes this feed
     workers.lock  shared: held by each worker that may still write; joining waits for it
-    *.part        what one worker process has written, in one run
+    *.part        what one worker process has written, in one run; *.lost.part: items are missing in it
     joined        the new feed, while it is built
     joined.json   the marker that `joined` replaces the feed: which parts it holds, up to which run
 
@@ -34,6 +34,7 @@ except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".parts"
+_LOST = ".lost.part"
 POLL_S = 0.05
 CHANCES = 100
 MOST_LINKS = 40
@@ -65,6 +66,18 @@ def run_of(part: Path) -> Run:
         epoch, run, _ = part.name.split(".", 2)
         return Run(epoch, int(run))
     return Run("", -1)
+
+
+def mark_lost(part: Path) -> None:
+    """Note in the name of a part that an item is missing in it: a full disk has room for that."""
+    if not lacks_items(part):
+        with suppress(OSError):
+            part.rename(part.with_suffix(_LOST))
+
+
+def lacks_items(part: Path) -> bool:
+    """Tell whether a worker could not write each of its items to *part*."""
+    return part.name.endswith(_LOST)
 
 
 class Record:

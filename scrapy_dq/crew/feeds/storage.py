@@ -10,7 +10,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -21,8 +21,9 @@ from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.feeds.parts import PartsFolder, Run, part_path, write_lock
+from scrapy_dq.crew.feeds.parts import PartsFolder, Run, mark_lost, part_path, write_lock
 from scrapy_dq.signals import crawl_joined
+from scrapy_dq.stats import names as stats
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -102,11 +103,13 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     """
 
     _is_part = False
+    _crawler: Crawler | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
+        storage._crawler = crawler
         crawler.signals.connect(_note_run, crawl_joined)  # when Scrapy tests it; repeating it changes nothing
         part = _part_of(crawler, feed_options)
         if part is not None:
@@ -163,8 +166,15 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         path, mode = self.path, self.write_mode
         buffered.close()
         unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode)
-        unbuffered.is_part = self._is_part
+        unbuffered.is_part, unbuffered.failed = self._is_part, self._write_failed
         return unbuffered  # type: ignore[no-any-return]
+
+    def _write_failed(self) -> None:
+        """Scrapy drops the item, and its request counts as done: what is missing is not scraped again."""
+        if self._crawler is not None and self._crawler.stats is not None:
+            self._crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
+        if self._is_part:
+            mark_lost(Path(self.path))
 
 
 class _Whole(io.FileIO):
@@ -172,6 +182,8 @@ class _Whole(io.FileIO):
 
     is_part = False
     """Of a feed that is joined: see csv_exporter.py."""
+    failed: Callable[[], None] | None = None
+    """Called after a failed write."""
     _syncing: _Syncing | None = None
 
     def write(self, data: Any) -> int:
@@ -192,6 +204,8 @@ class _Whole(io.FileIO):
         except OSError:
             if self.seek(0, io.SEEK_END) == end + done:  # otherwise another process also writes to it
                 self.truncate(end)
+            if self.failed is not None:
+                self.failed()
             raise
         finally:
             # Not earlier: an fsync before the write would clear this, and the data would never be synced.
