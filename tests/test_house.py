@@ -27,6 +27,7 @@ ENGINE_INSIDES = {
     "_slot",
     "nextcall",
     "inprogress",
+    "remove_request",
     "handle_spider_error",
     "handle_spider_output_async",
     "call_spider_async",

@@ -92,6 +92,7 @@ def _any(part: object) -> bool:
 
 _PARTS: dict[str, Callable[[Any], bool]] = {
     "_slot.inprogress": lambda part: type(part) is set,
+    "_slot.remove_request": callable,
     "_slot.nextcall.schedule": callable,
     "_slot.closing": _any,
     "_start": lambda part: isinstance(part, AsyncIterator),
@@ -121,6 +122,7 @@ class Settlement:
         self._settled = settled
         self._downloaded = downloaded
         self._interrupted: set[Request] = set()
+        self._given_up: WeakSet[Request] = WeakSet()
         self._failed: dict[Request, str] = {}
         self._not_downloaded: dict[Request, BaseException] = {}
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
@@ -141,6 +143,7 @@ class Settlement:
         self._wrap_errors(scraper)
         self._wrap_output(scraper)
         self._wrap_download()
+        self._wrap_removal()
 
     @property
     def closing(self) -> bool:
@@ -181,6 +184,32 @@ class Settlement:
             return downloader.active.difference(*(slot.active for slot in downloader.slots.values()))  # type: ignore[no-any-return]
         except (AttributeError, TypeError):
             return set()
+
+    def give_up_downloads(self) -> int:
+        """Let a closing engine wait no longer for its downloads; return how many there are.
+
+        Their responses, if any come, are dropped. Callbacks and pipelines are still waited for: they may be
+        in the middle of something, and cannot be ended from outside.
+        """
+        # Source: scrapy/core/engine.py::_Slot.close, ExecutionEngine._start_scheduled_request
+        downloads = self._slot.inprogress & getattr(self._engine.downloader, "active", set())
+        for request in downloads:
+            self._given_up.add(request)
+            self._interrupted.add(request)
+            self._remove_request(request)
+        return len(downloads)
+
+    def _wrap_removal(self) -> None:
+        self._remove_request = original = self._slot.remove_request
+
+        def remove_request(request: Request) -> None:
+            # The engine removes it once more when its download ends; by then it may have closed.
+            if request in self._given_up:
+                self._given_up.discard(request)
+            else:
+                original(request)
+
+        self._slot.remove_request = remove_request
 
     def skip_start(self) -> None:
         """Prevent `start()` from running: this worker takes no part in the run, which takes no requests."""
@@ -257,6 +286,8 @@ class Settlement:
         original = self._engine._handle_downloader_output
 
         def handle_downloader_output(result: Any, request: Request) -> Any:
+            if request in self._given_up:
+                return None
             self._downloaded(request)
             if isinstance(result, Request):
                 # A redirect or a retry: a downloader middleware returned another request.

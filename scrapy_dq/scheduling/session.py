@@ -278,10 +278,20 @@ class Session(Listener):
         if self.settlement.closing:
             if self._grace is None:
                 loop = asyncio.get_running_loop()
-                release = self._scheduler.release_unfinished
-                self._grace = loop.call_later(self.config.shutdown_grace_s, release)
+                self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)
             return 0
         return 0 if self.settlement.paused else self._concurrency
+
+    def _end_grace(self) -> None:
+        """Release what is not done, and have the engine wait for no download, which may take minutes more."""
+        self._scheduler.release_unfinished()
+        count = self.settlement.give_up_downloads()
+        if count:
+            logger.info(
+                "DQ_SHUTDOWN_GRACE = %g s is over: %d downloads are given up, and run again elsewhere",
+                self.config.shutdown_grace_s,
+                count,
+            )
 
     def _time_left(self) -> float:
         """Return the seconds left of the grace period; at least DQ_REDIS_TIMEOUT, for one last attempt."""

@@ -35,6 +35,25 @@ class GatheredSpider(TreeSpider):
             yield request
 """
 
+# The callback of /work is at work until the other pages are there.
+WORKS = """\
+import asyncio
+
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def parse(self, response):
+        self.record("start", page_path(response))
+        if "work" in response.url:
+            await asyncio.sleep(6)
+        self.record("done", page_path(response))
+        yield {"path": page_path(response)}
+"""
+
 
 def let_go(project: Project) -> None:
     for worker in project.workers:
@@ -89,11 +108,11 @@ def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_ove
 ) -> None:
     """Leases not started are in the backlog within 1 s; started ones too after DQ_SHUTDOWN_GRACE.
 
-    Scrapy waits for its downloads, however long they take: only those may be crawled twice.
+    And the worker leaves: Scrapy would wait for its downloads, however long they take, and nobody else.
     """
     redis = start_redis(appendonly=True)
     site = start_site(pages=1)
-    targets = [f"/slow?s=8&n={number}" for number in range(12)]
+    targets = [f"/slow?s=60&n={number}" for number in range(12)]
     project = make_project(
         [site.url(target) for target in targets],
         redis_url=redis.url,
@@ -113,16 +132,42 @@ def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_ove
     assert (census.in_flight, census.waiting) == (4, 8)
     wait_until(lambda: overview_of(redis, project).census.in_flight == 0, "started leases are back")
     assert time.monotonic() - stopped_at > 3.9
-    assert worker.running
     assert overview_of(redis, project).census.waiting == 12
-
-    last = project.run_to_end(settings={"CONCURRENT_REQUESTS": 16})
-    worker.wait(0)
+    worker.wait(40)
     assert worker.close_reason == "shutdown"
-    done = project.count("done")
-    assert set(done) == set(targets)
-    assert repeats(project) == len(project.count("done", pids=[worker.pid])) == 4
-    assert set(project.count("done", pids=[last.pid]).values()) == {1}
+    assert worker.text.count("DQ_SHUTDOWN_GRACE = 4 s is over: 4 downloads are given up") == 1
+    assert not re.search("ERROR|Traceback|Unhandled", worker.text)
+    left = overview_of(redis, project)
+    assert (left.census.waiting, left.census.done, left.members) == (12, 0, [])
+    assert not project.count("done")
+
+
+def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """A callback at work is finished; the page that comes meanwhile is neither parsed nor retried here."""
+    redis = start_redis(appendonly=True)
+    site = start_site(pages=1)
+    targets = ["/work?s=0", "/late?s=3", "/down?s=3&status=503"]
+    project = make_project(
+        [site.url(target) for target in targets],
+        redis_url=redis.url,
+        spider=WORKS,
+        settings={"DQ_SHUTDOWN_GRACE": 1},
+    )
+    worker = project.start_worker()
+    wait_until(lambda: site.hits().total() == 3 and project.count("start"), "all are asked for, one parsed")
+    worker.terminate()
+    worker.wait(40)
+    assert worker.close_reason == "shutdown"
+    assert project.count("done") == {"/work?s=0": 1}
+    assert "2 downloads are given up" in worker.text
+    assert not re.search("ERROR|Traceback|Unhandled|Error while", worker.text)
+    assert overview_of(redis, project).census.waiting == 3  # that of the callback was given back, too
+    project.run_to_end(settings={"RETRY_ENABLED": False, "HTTPERROR_ALLOW_ALL": True})
+    assert project.count("done") == {"/work?s=0": 2, "/late?s=3": 1, "/down?s=3&status=503": 1}
 
 
 def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(

@@ -371,6 +371,7 @@ def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
 BROKEN_ENGINES = {
     "engine._slot": {"_slot": None},
     "engine._slot.inprogress": {"_slot.inprogress": []},
+    "engine._slot.remove_request": {"_slot.remove_request": ...},
     "engine._slot.nextcall.schedule": {"_slot.nextcall": SimpleNamespace()},
     "engine._slot.closing": {"_slot.closing": ...},
     "engine.paused": {"paused": ...},
@@ -391,7 +392,9 @@ def make_engine() -> SimpleNamespace:
         yield None
 
     return SimpleNamespace(
-        _slot=SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=call), closing=None),
+        _slot=SimpleNamespace(
+            inprogress=set(), nextcall=SimpleNamespace(schedule=call), closing=None, remove_request=call
+        ),
         scraper=SimpleNamespace(
             handle_spider_error=call, handle_spider_output_async=call, call_spider_async=call
         ),
@@ -434,6 +437,33 @@ def test_a_complete_engine_is_accepted_and_reports_what_leaves() -> None:
     engine._handle_downloader_output(None, request)
     engine._slot.inprogress.remove(request)
     assert left == [(request.url, None), (request.url, Outcome.DONE)]
+
+
+def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped() -> None:
+    """What is at work in a callback stays; so does all if a downloader does not say what it downloads."""
+    engine = make_engine()
+    pages = [scrapy.Request(f"http://example.com/{name}") for name in ("slow", "parsed")]
+    output: list[Any] = []
+    left = []
+    engine._slot.remove_request = lambda request: engine._slot.inprogress.remove(request)
+    engine._handle_downloader_output = lambda result, request: output.append(result)
+    engine.downloader = SimpleNamespace()
+    settlement = Settlement(
+        SimpleNamespace(engine=engine),
+        lambda request, outcome, _: left.append((request.url, outcome)),
+        lambda request: left.append((request.url, None)),
+    )
+    engine._slot.inprogress.update(pages)
+    assert settlement.give_up_downloads() == 0
+    engine.downloader.active = {pages[0]}
+    assert settlement.give_up_downloads() == 1
+    assert left == [("http://example.com/slow", Outcome.INTERRUPTED)]
+    engine._handle_downloader_output("late", pages[0])
+    for page in pages:
+        engine._slot.remove_request(page)
+    assert left[1:] == [("http://example.com/parsed", Outcome.DONE)]
+    assert output == []
+    assert not engine._slot.inprogress
 
 
 def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
