@@ -76,7 +76,8 @@ def log_paths(
         make_private(folder)
         return _taken(folder, count)
     except OSError as error:
-        raise CrewError(f"the workers' logs cannot be written: {error}") from error
+        way = "choose another LOG_FILE" if log_file else "choose another folder with --log-dir"
+        raise CrewError(f"the workers' logs cannot be written: {error}: {way}") from error
 
 
 def _taken(folder: Path, count: int) -> list[Path]:

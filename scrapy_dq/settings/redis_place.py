@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scrapy_dq.settings.setting import Setting, host, integer, socket_path, url
+from scrapy_dq.settings.setting import Setting, credentials, host, integer, socket_path, url
 
 _SOCKETS = ("url", "unix_socket_path", "path")
 _NAMES_REDIS = (*_SOCKETS, "host", "port", "db", "username", "password", "ssl")
 """Arguments that refer to a certain Redis, not to the embedded one."""
-_CHECKS = {"url": url, "host": host, **dict.fromkeys(_SOCKETS[1:], socket_path)}
-"""Of what is shown as the place of Redis: a password in it would be, too."""
+_CHECKS = {
+    "url": url, "host": host, **dict.fromkeys(_SOCKETS[1:], socket_path), "credential_provider": credentials,
+}  # fmt: skip
+"""Of what is shown as the place of Redis: a password in it would be, too; and of what
+redis-py only uses, with a traceback."""
 
 
 def names_redis(params: Mapping[str, Any]) -> bool:

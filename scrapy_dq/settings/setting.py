@@ -7,12 +7,13 @@ import difflib
 import importlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from scrapy_dq.frontier.model import Order, fits_a_partition
 from scrapy_dq.text import has_login, prose_without_logins
@@ -24,6 +25,7 @@ class ConfigError(ValueError):
 
 SHORTEST_KEY = 16
 """Characters of a signing key: a guess is tried a million times a second."""
+_DATABASE = re.compile(r"/*(?:[0-9]+/*)?")
 _PROGRAM = "an existing program, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT", "DQ_SIGNING_KEYS")
@@ -203,6 +205,12 @@ def check_url(name: str, url: str) -> None:
                 raise ValueError
     except ValueError:
         raise wrong_url(name) from None
+    if parts.scheme in ("redis", "rediss") and not _DATABASE.fullmatch(unquote(parts.path)):
+        # redis-py would use database 0. What is there may be the end of a password.
+        raise ConfigError(
+            f"{name} (not shown here): expected the number of a database after the host, for example "
+            f"redis://host:6379/0, and nothing else"
+        )
 
 
 def wrong_url(name: str) -> ConfigError:
@@ -217,6 +225,14 @@ def wrong_url(name: str) -> ConfigError:
 def socket_path(setting: Setting, value: Any) -> Any:
     if "://" in str(value):
         raise setting.wrong(value, "the path of a unix socket; a URL belongs in REDIS_URL")
+    return value
+
+
+def credentials(setting: Setting, value: Any) -> Any:
+    if not callable(getattr(value, "get_credentials", None)):
+        raise setting.wrong(
+            value, "an object of redis-py's CredentialProvider, or of your own with its methods"
+        )
     return value
 
 

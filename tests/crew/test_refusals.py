@@ -46,7 +46,8 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
         (["-o", "/proc/self/mem:json"], "nothing can be appended to /proc/self/mem: [Errno 5]"),
         (["-o", "a.jl", "-s", f'FEED_STORAGES={{"": "{STORAGE}"}}'], "FEED_STORAGES sets another class"),
         (["-o", "a.jl", "-s", f'FEED_EXPORTERS={{"jl": "{EXPORTER}"}}'], "FEED_EXPORTERS sets another class"),
-        (["--log-dir", "notes.json"], "the workers' logs cannot be written"),
+        (["--log-dir", "notes.json"], "another folder with --log-dir"),
+        (["-s", 'REDIS_PARAMS={"credential_provider": "x"}'], "credential_provider in REDIS_PARAMS"),
         (["-a", "x"], "-a takes NAME=VALUE"),
     ]
     for (words, says), done in zip(

@@ -306,6 +306,7 @@ def test_the_path_of_a_socket_may_have_an_at_sign() -> None:
         ("unix_socket_path", "unix://:geheim@/tmp/r.sock"),
         ("path", "unix://:geheim@/tmp/r.sock"),
         ("host", ":geheim@db"),
+        ("credential_provider", "geheim"),
     ],
 )
 @pytest.mark.parametrize("url", ["", "redis://db"])
@@ -684,6 +685,28 @@ def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], ta
         where = client.connection_pool.connection_kwargs
         found = (where.get("host", "localhost"), where.get("port", 6379), where.get("db", 0))
         assert "{}:{}/{}".format(*found) == target
+
+
+@pytest.mark.parametrize("database", ["notadb", "1x", "-1", "0/1x", "%31x", "geheim/0"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_a_database_that_is_no_number_is_refused(scheme: str, database: str) -> None:
+    """redis-py takes number 0 instead, with everything that is there."""
+    url = f"{scheme}://host/{database}"
+    for settings, name in (
+        ({"REDIS_URL": url}, "REDIS_URL"),
+        ({"REDIS_PARAMS": {"url": url}}, "url in REDIS_P"),
+    ):
+        with pytest.raises(
+            ConfigError, match=rf"^{name}.* \(not shown here\): expected the number"
+        ) as refusal:
+            read(**settings)
+        assert database not in str(refusal.value)
+
+
+@pytest.mark.parametrize("rest", ["", "/", "/3", "/3/", "//3", "/%33", "/?db=3"])
+def test_a_database_as_redis_py_reads_it_is_accepted(rest: str) -> None:
+    url = f"redis://host{rest}"
+    assert read(REDIS_URL=url).redis_url == url
 
 
 @pytest.mark.parametrize("port", ["one", -1, 70_000])
