@@ -56,7 +56,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     if schedule.losses:
         # What was processed in a run may belong to another one now, but not what was before it began.
         began = min(each.joined_at for each in schedule.crawlers if each.first_run == crawler.first_run)
-        here = {visit.identity for visit in done if visit.ended_at >= began}
+        here = {visit.identity for visit in done if visit.ended_at >= began or visit.run == run}
     else:
         here = {visit.identity for visit in done if visit.run == run}
     missing = schedule.from_start(crawler) - here | schedule.from_feed() - {each.identity for each in done}

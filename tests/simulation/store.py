@@ -17,6 +17,14 @@ from scrapy_dq.frontier.model import Order, Seen
 from simulation.virtual import World
 
 SECONDS, MICROS = "clock:s", "clock:us"
+IN_FLIGHT = "in_flight_key(worker_id)"
+CHANCE = {
+    "redis.call('TIME')": f"redis.call('MGET', '{SECONDS}', '{MICROS}')",
+    "redis.call('SMEMBERS', ": "in_order('SMEMBERS', ",
+    f"redis.call('HRANDFIELD', {IN_FLIGHT}, limit)": f"{{ unpack(in_order('HKEYS', {IN_FLIGHT}), 1, limit) }}",
+}
+"""What depends on the moment, or on the Redis process, in the text of the scripts; and what does not."""
+IN_ORDER = "local function in_order(...) local all = redis.call(...) table.sort(all) return all end\n"
 CRAWL = "simulated"
 Snapshot = dict[bytes, bytes]
 _names: dict[str, str] = {}
@@ -26,15 +34,16 @@ _originals = scripts.source
 
 @cache
 def _timed_source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
-    text = _originals(transition, order, seen)
-    text = text.replace("redis.call('TIME')", f"redis.call('MGET', '{SECONDS}', '{MICROS}')")
+    text = IN_ORDER + _originals(transition, order, seen)
+    for drawn, certain in CHANCE.items():
+        text = text.replace(drawn, certain)
     sha = digest(text)
     _names[sha], _sources[sha] = transition, text
     return text
 
 
 def install() -> None:
-    """Have all scripts read the time from two keys; each is made once, not once per worker."""
+    """Leave nothing in the scripts to chance, and make each once, not once per worker."""
     scripts.source = _timed_source  # type: ignore[assignment]
     frontier.Script = cache(scripts.Script)  # type: ignore[attr-defined, misc, assignment]
 
