@@ -17,11 +17,11 @@ from scrapy_dq.frontier.model import Order, Seen
 from simulation.virtual import World
 
 SECONDS, MICROS = "clock:s", "clock:us"
-IN_FLIGHT = "in_flight_key(worker_id)"
+HELD = "in_flight_key(worker_id)"
 CHANCE = {
     "redis.call('TIME')": f"redis.call('MGET', '{SECONDS}', '{MICROS}')",
     "redis.call('SMEMBERS', ": "in_order('SMEMBERS', ",
-    f"redis.call('HRANDFIELD', {IN_FLIGHT}, limit)": f"{{ unpack(in_order('HKEYS', {IN_FLIGHT}), 1, limit) }}",
+    f"redis.call('HRANDFIELD', {HELD}, limit)": f"{{ unpack(in_order('HKEYS', {HELD}), 1, limit) }}",
 }
 """What depends on the moment, or on the Redis process, in the text of the scripts; and what does not."""
 IN_ORDER = "local function in_order(...) local all = redis.call(...) table.sort(all) return all end\n"
