@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from scrapy import Request, __version__
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.python.reflect import safe_str
 
@@ -203,7 +204,7 @@ class Settlement:
         self._remove_request = original = self._slot.remove_request
 
         def remove_request(request: Request) -> None:
-            # The engine removes it once more when its download ends; by then it may have closed.
+            # A callback that downloads it (`engine.download()`) removes it once more.
             if request in self._given_up:
                 self._given_up.discard(request)
             else:
@@ -287,7 +288,7 @@ class Settlement:
 
         def handle_downloader_output(result: Any, request: Request) -> Any:
             if request in self._given_up:
-                return None
+                return Deferred()  # never fired: what the engine does next needs its slot, which may be gone
             self._downloaded(request)
             if isinstance(result, Request):
                 # A redirect or a retry: a downloader middleware returned another request.
