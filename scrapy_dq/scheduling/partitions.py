@@ -154,6 +154,10 @@ def partition_without_downloader(request: Request) -> bytes:
     return _partition_of_host(_one_spelling(urlparse_cached(request).hostname or ""))
 
 
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Before an IPv4 address that is written as one of IPv6."""
+
+
 def _one_spelling(host: str) -> str:
     """Return the usual spelling of a host: a page can link to one address under names without number.
 
@@ -165,7 +169,10 @@ def _one_spelling(host: str) -> str:
         if host.rpartition(".")[2][:1].isdigit() and _is_numeric(host):
             return socket.inet_ntoa(socket.inet_aton(host))
         if ":" in host:
-            return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host))
+            address = socket.inet_pton(socket.AF_INET6, host)
+            if address.startswith(_MAPPED):
+                return socket.inet_ntoa(address.removeprefix(_MAPPED))
+            return socket.inet_ntop(socket.AF_INET6, address)
     except (OSError, ValueError):  # no address
         pass
     return host

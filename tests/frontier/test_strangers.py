@@ -796,7 +796,7 @@ def test_a_conversion_that_no_script_began_stops_no_worker(live: LiveFrontier, w
 
 
 @pytest.mark.parametrize("crawl", [IDENTITY, limited(concurrency=50)])
-@pytest.mark.parametrize("lists", ["of another type", "missing", "without a band"])
+@pytest.mark.parametrize("lists", ["of another type", "missing", "without a band", "to be served later"])
 def test_partitions_without_entries_at_the_head_of_the_rotation(
     live: LiveFrontier, crawl: Identity, lists: str
 ) -> None:
@@ -807,8 +807,10 @@ def test_partitions_without_entries_at_the_head_of_the_rotation(
         for n in range(3000):
             if lists == "of another type":
                 pipeline.set(live.key(f"backlog:0:e{n}"), "")
-            if lists != "without a band":
+            if lists in ("of another type", "missing"):
                 pipeline.hset(live.key("bands"), f"e{n}", BIASED_ZERO)
+            if lists == "to be served later":
+                pipeline.zadd(live.key("earliest"), {f"e{n}": 9e15})
             pipeline.zadd(live.key("rotation"), {f"e{n}": "-inf"})
         pipeline.execute()
     found: list[int] = []

@@ -83,6 +83,7 @@ def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any
             "127.0.0.2%20x", "1..2", "a.com", "١.٢",
         )),
         *((host, "::2") for host in ("[::2]", "[0::2]", "[0:0:0:0:0:0:0:2]", "[::0002]")),
+        *((host, "127.0.0.2") for host in ("[::ffff:127.0.0.2]", "[0::FFFF:7f00:2]")),
         ("[fe80::1%25eth0]", "fe80::1%25eth0"),
     ],
 )  # fmt: skip

@@ -26,6 +26,7 @@ local function serve_politely(partition, count, ahead)
     return got
   end
   if is_saturated(partition) then
+    fruitless = fruitless + 1
     classify(partition, ahead)
     return 0
   end
@@ -37,7 +38,7 @@ local function serve_politely(partition, count, ahead)
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids
   local got = serve(partition, count)
-  if got == 0 and count > 0 then fruitless = fruitless + 1 end
+  if got == 0 then fruitless = fruitless + 1 end
   if got > 0 and (delay > 0 or start > now_ms()) then
     for i = 1, got do grant_at(from + i, start - now_ms() + (i - 1) * delay) end
     if delay > 0 then
