@@ -148,7 +148,9 @@ def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> Non
 
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
-    """Check, when a worker says `finished`, that it has not worked on in another frontier than its own."""
+    """Check, when a worker says `finished`, that its frontier is the same, and has lost nothing for good."""
+    if crawler.unnoticed:
+        raise Violation(f"{crawler.process.name} has not noticed that Redis was rolled back beyond its log")
     epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
     # Its last answer may be a moment old, or older if it was frozen since.
     replaced = any(crawler.joined_at < at < crawler.decided_at - 0.1 for _, at in schedule.losses)

@@ -25,6 +25,7 @@ from scrapy_dq.frontier.worker import outbox, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.protocol import Rejoin
 from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.network import BlockingClient, Client, Network
@@ -111,6 +112,8 @@ class Crawler(Listener):
         self.ids: set[str] = set()
         """The ids under which Redis has registered it; a rejoin adds one."""
         self.rejoined_at: list[float] = []
+        self.unnoticed = False
+        """Redis has lost what its log does not hold any more, and it has not said so yet."""
         self.visits: list[Visit] = []
         self.killer = b""
         """The entry that has killed it."""
@@ -373,7 +376,16 @@ class Crawler(Listener):
         if parentless:
             self.stop("outbox_lost")
 
+    def rejoins(self, new_id: str, last_seq: int) -> None:
+        """Note the answer to a rejoin, before the worker gets it."""
+        protocol = self.worker._protocol
+        log = protocol._log
+        if isinstance(protocol._call, Rejoin) and protocol._call.new_id == new_id:  # else it is a late copy
+            lost = log._retired if last_seq < 0 else log._retired_seq > last_seq
+            self.unnoticed = self.unnoticed or lost
+
     def rolled_back(self, parentless: bool) -> None:
+        self.unnoticed = False
         if parentless:
             self.stop("frontier_rolled_back")
 

@@ -260,6 +260,10 @@ class Schedule:
             names = args[2 + args[1] :]
             new, old = names[0], names[2 if transition == "rejoin" else 0]
             self._note_id(process, new.decode(), old.decode())
+            if transition == "rejoin" and isinstance(outcome, list) and outcome[0] == b"OK":
+                for crawler in self.crawlers:
+                    if crawler.process is process:
+                        crawler.rejoins(new.decode(), outcome[3])
         elif not isinstance(outcome, list) or outcome[0] != b"OK":
             return
         elif transition == "fence":
