@@ -224,7 +224,7 @@ class Crawler(Listener):
 
     async def _yield_start(self) -> None:
         for page in self.starts:
-            await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.0, 0.05, 0.3)))
+            await asyncio.sleep(self._world.random.choice((0.0, 0.0, 0.05, 0.3)))
             self._put_start(page)
         self.worker.seeded()
         self._wake()

@@ -82,6 +82,8 @@ class Schedule:
         self._starting = 0
         self._applied: dict[str, tuple[int, list[bytes]]] = {}
         """The last exchange that was applied, by worker: its number and the leases that it has brought."""
+        self._sent: dict[tuple[bytes, int], tuple[Any, ...]] = {}
+        """The arguments of each exchange, by worker and number."""
         self._again = plan.setup.again
         self._broken: Violation | None = None
         random = self.world.random
@@ -179,7 +181,7 @@ class Schedule:
     def start_later(self, within_s: float = 0.0, part: int = 0, *, again: bool = False) -> None:
         """Start a worker after a while (0: of any length); *again*: even if the crawl is finished."""
         self._starting += 1
-        within_s = within_s or self.world.random.choice((0.1, 0.4, 0.4, 3 * self.setup.ttl_s))
+        within_s = within_s or self.world.random.choice((0.1, 0.4, 3 * self.setup.ttl_s))
         when = self.world.now + self.world.random.uniform(0.0, within_s)
         self.world.at(when, lambda: self._start(part, again))
 
@@ -244,6 +246,8 @@ class Schedule:
             if self.report.exchanges > MOST_EXCHANGES:
                 raise Violation("the crawl does not end: it goes on and on")
             names = args[2 + args[1] :]
+            if self._sent.setdefault((names[0], names[3]), names) != names:
+                raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
                 worker_id, number = names[0].decode(), names[3]
                 last, leases = self._applied.get(worker_id, (0, []))
