@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from scrapy_dq.frontier import keys
 from support import noted_frontier, outages
 from support.fault_crawl import FaultCrawl, Verdict
 from support.fault_spiders import EXHAUSTED, GATHERED, GO, SLOW_START, start_together
@@ -31,14 +32,29 @@ class Losses:
     def lose(self, meanwhile: Callable[[], object]) -> None:
         """Let Redis lose what it stores during *meanwhile*; wait until all workers have rejoined."""
         leases, done = self._leases(), self._done()
+        before = self._exchanges()
         snapshot = self._redis.snapshot()
         meanwhile()
+        # A worker that stores nothing meanwhile, on a busy machine, loses nothing and need not rejoin.
+        wait_until(
+            lambda: all(now > before.get(name, -1) for name, now in self._exchanges().items()),
+            "each worker has made an exchange", 60,
+        )  # fmt: skip
         leases += self._leases()
         self._redis.roll_back(snapshot)
         self.count += 1
         for worker in self._crawl.live:
             wait_until(lambda w=worker: w.text.count(" continues as ") >= self.count, "it has rejoined")
         self.may_repeat += leases + self._done() - done
+
+    def _exchanges(self) -> dict[str, int]:
+        """Return the number of the last exchange of each worker."""
+        prefix = keys.prefix(self._crawl.project.name)
+        with self._redis.client() as client:
+            return {
+                member.worker_id: int(client.hget(f"{prefix}worker:{member.worker_id}", "last_seq") or 0)
+                for member in self._crawl.overview().members
+            }
 
     def _leases(self) -> int:
         return sum(member.in_flight for member in self._crawl.overview().members)
