@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
@@ -60,7 +61,7 @@ class Clear(Subcommand):
             async def delete(frontier: Frontier) -> Flushed:
                 if options.force:
                     return await flush_under_workers(frontier)
-                return await flush(frontier, ttl_s, "clear", refused)
+                return await flush(frontier, ttl_s, "clear", refused, math.inf)
 
             if not options.force:
                 asyncio.run(alone.with_frontier(place, check))
@@ -99,15 +100,25 @@ def _overview(place: looking.Place, options: argparse.Namespace) -> Overview | N
         asking.say(f"Not everything can be counted, but all of it can be deleted: {refusal}.", options)
         return found
     except CommandError:
-        if not place.client.exists(keys.prefix(place.crawl) + "discarded"):
+        discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
+        left, unlinked = asyncio.run(alone.with_frontier(place, _delete_rest))
+        if not (discarded or unlinked):
             raise
-        left = asyncio.run(alone.with_frontier(place, lambda frontier: frontier.sweep(SWEEP_S)))
         if left:
             raise CommandError(
                 f"of what an earlier clear left of crawl {place.crawl!r}, some is left after {SWEEP_S:g} s: "
                 f"run this again. {_if_it_does_not_end(place)}"
             ) from None
         return None
+
+
+async def _delete_rest(frontier: Frontier) -> tuple[bool, int]:
+    """Return whether some of the seen set is left, and how many other keys were deleted."""
+    from scrapy_dq.frontier.admin.flush import purge
+
+    if await frontier.sweep(SWEEP_S):
+        return True, 0
+    return False, await purge(frontier)
 
 
 SWEEP_S = 60.0

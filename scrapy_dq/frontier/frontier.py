@@ -36,6 +36,7 @@ from scrapy_dq.frontier.model import (
     StartKeys,
     Status,
 )
+from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import TRANSITIONS, Script
 from scrapy_dq.frontier.signing import Signer
 from scrapy_dq.frontier.wire import (
@@ -323,13 +324,15 @@ class Frontier:
         args = audit_args(epoch, run, lists, worker_ids, last, repair)
         return parse_audit(await self._call("audit", *args))
 
-    async def flush(self, dead: Sequence[str]) -> Flushed:
-        """Delete the whole crawl, whatever is stored, unless a member is not among *dead*.
+    async def flush(self, dead: Sequence[str], force: bool = False) -> Flushed:
+        """Delete the crawl, whatever is stored, unless a member is not among *dead*.
 
+        Args:
+            force: even if workers are live.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
-        reply = await self._call("flush", packed)
+        reply = await self._call("flush", packed, int(force))
         if reply[0] == b"LIVE":
             return Flushed(id_text(reply[1]), Census())
         left = False
@@ -337,6 +340,17 @@ class Frontier:
             # Untrusted data says how much there is. The exchanges of the next run sweep what is left.
             left = await self.sweep(FLUSH_SWEEP_S)
         return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left)
+
+    async def purge(self, found: Found) -> int:
+        """Unlink those of *found* that nothing leads to, and return how many.
+
+        Only for a crawl that was flushed: in another one, an audit rebuilds what led to them.
+
+        Source: transitions/purge.lua
+        """
+        packed = (msgpack.packb(each, use_bin_type=False) for each in found)
+        _, deleted = await self._call("purge", *packed)
+        return int(deleted)
 
     async def sweep(self, most_s: float) -> bool:
         """Unlink discarded keys for at most about *most_s* seconds; return whether some are left.
@@ -391,7 +405,7 @@ class Frontier:
         """Return the registered workers.
 
         Args:
-            anyhow: also if a key of the crawl has another type: before a flush, which deletes it.
+            anyhow: what can be read, also if a key of the crawl has another type: before a flush.
         Source: transitions/overview.lua
         """
         return parse_members((await self._call("overview", int(anyhow)))[4])

@@ -36,6 +36,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "drain": ("bury", "starts", "member"),
     "leave": ("release", "starts", "member"),
     "flush": ("starts", "member", "torn"),
+    "purge": (),
     "limit": ("limits", "block"),
     "steer": (),
     "retry": (),
@@ -60,7 +61,7 @@ BY_HAND = ("steer", "retry", "forget", "convert")
 AFTERWARDS = ("mend", "probe")
 """Scripts that run after one that was stopped midway."""
 TRANSITIONS = ("beat", *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
-_WHOLE = (*LOOKS, *AFTERWARDS, "overview", "beat", "fence", "sweep")
+_WHOLE = (*LOOKS, *AFTERWARDS, "overview", "beat", "fence", "sweep", "purge")
 """Scripts that cannot be stopped midway, or for which a repeat is enough."""
 _MOST_MENDS = 5
 

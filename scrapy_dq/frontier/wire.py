@@ -265,7 +265,8 @@ def refuse(reply: Any) -> None:
         raise FrontierRefused(
             f"the key {name!r} names {reply[2]:,} workers: at most 10,000 can share a crawl. If they are not "
             f"yours, find out who else writes to this Redis, and delete that key (DEL): live workers "
-            f"register again, and an audit finds what others had in flight"
+            f"register again, and an audit finds what others had in flight. `scrapy dq clear --force` "
+            f"deletes the whole crawl"
         )
     if reply[0] == b"STRANGE":
         raise FrontierRefused(

@@ -27,6 +27,7 @@ from scrapy_dq.scheduling.in_progress import InProgress
 from scrapy_dq.scheduling.link_texts import with_short_link_text
 from scrapy_dq.scheduling.logins import Logins
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
+from scrapy_dq.scheduling.redirects import without_redirects_of
 from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
@@ -118,15 +119,17 @@ class Intake:
         if classified is None:
             self.count_duplicate(request)
             return False
+        payload, unfit = None, None
         try:
             payload = self._encode(request, classified.parent)
         except CannotEncode as error:
-            if self._leaves_the_web(request, classified.parent):
-                self._count(stats.SCHEME_DROPPED)
-                self._warn_scheme(request)
-                return False
-            self._warn_unencodable(request, error)
-            payload = None
+            unfit = error
+        if payload is None and self._leaves_the_web(request, classified.parent):
+            self._count(stats.SCHEME_DROPPED)
+            self._warn_scheme(request)
+            return False
+        if unfit is not None:
+            self._warn_unencodable(request, unfit)
         return self._place(request, classified, payload)
 
     def _classify(self, request: Request) -> _Classified | None:
@@ -160,20 +163,25 @@ class Intake:
         if request.meta.get("dq_local"):
             return None
         bare = self._logins.without(as_stored(request), parent)
+        if "redirect_urls" in bare.meta and not self._settlement.followed(request):
+            bare = without_redirects_of(bare, parent)
         return self._codec.encode(with_short_link_text(with_short_referer(bare)))
 
     def _leaves_the_web(self, request: Request, parent: Request | None) -> bool:
         """Return whether a web page leads to a URL of another kind, which DQ_URL_SCHEMES does not allow.
 
         Such a page may name files of this host, and what its AWS credentials can read. What a spider may want
-        to fetch besides is not dropped: what `start()` yields, and data: URLs, which hold their own content.
+        to fetch besides is not dropped: what `start()` yields, data: URLs, which hold their own content, and
+        requests that it marks with `dq_local`. But a page may have written the content of a data: URL, and a
+        mark that the parent has, too, may be a copy.
         """
         scheme = _scheme_of(request)
         return (
             scheme not in self._schemes
             and scheme != "data"
             and parent is not None
-            and _scheme_of(parent) in ("http", "https")
+            and _scheme_of(parent) in ("http", "https", "data")
+            and not (request.meta.get("dq_local") and not parent.meta.get("dq_local"))
         )
 
     def _place(self, request: Request, classified: _Classified, payload: bytes | None) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import socket
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ from scrapy.core.downloader import Downloader
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES, fits_a_partition
+from scrapy_dq.hostnames import one_spelling, with_usual_spellings
 from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ MOST_HOSTS = 10_000
 """Number of hosts whose partition is cached."""
 LONGEST_CACHED = 300
 """Length of the longest beginning of a URL that is cached; a host has at most 253 characters."""
-
-_is_numeric = re.compile(r"(?:(?:0x[0-9a-f]+|[0-9]+)(?:\.(?!$)|$)){1,4}", re.IGNORECASE).fullmatch
 
 
 def delay_of_each(crawler: Crawler, config: Config) -> str:
@@ -67,7 +64,7 @@ class Slots:
         self.most = getattr(crawler.spider, "max_concurrent_requests", 0) or per_domain or MAX_LEASES
         self._own = {
             name.encode(): int(slot["concurrency"])
-            for name, slot in settings.getdict("DOWNLOAD_SLOTS").items()
+            for name, slot in with_usual_spellings(settings.getdict("DOWNLOAD_SLOTS")).items()
             if "concurrency" in slot
         }
 
@@ -98,7 +95,7 @@ class Slots:
 
     def _partition_of_slot(self, request: Request) -> bytes:
         slot = self._slot_of(request)
-        return _partition_of_host(_one_spelling(slot) if self._by_host else slot)
+        return _partition_of_host(one_spelling(slot) if self._by_host else slot)
 
     def _slot_of(self, request: Request) -> str:
         return str(self._downloader.get_slot_key(request))
@@ -151,31 +148,7 @@ def partition_without_downloader(request: Request) -> bytes:
     slot = request.meta.get(Downloader.DOWNLOAD_SLOT)
     if slot is not None:
         return _partition(str(slot))
-    return _partition_of_host(_one_spelling(urlparse_cached(request).hostname or ""))
-
-
-_MAPPED = bytes(10) + b"\xff\xff"
-"""Before an IPv4 address that is written as one of IPv6."""
-
-
-def _one_spelling(host: str) -> str:
-    """Return the usual spelling of a host: a page can link to one address under names without number.
-
-    127.0.0.2 is also 127.2, 0x7f000002 and 2130706434; a name may end with a dot.
-    """
-    if host.endswith("."):
-        host = host[:-1] or host
-    try:
-        if host.rpartition(".")[2][:1].isdigit() and _is_numeric(host):
-            return socket.inet_ntoa(socket.inet_aton(host))
-        if ":" in host:
-            address = socket.inet_pton(socket.AF_INET6, host)
-            if address.startswith(_MAPPED):
-                return socket.inet_ntoa(address.removeprefix(_MAPPED))
-            return socket.inet_ntop(socket.AF_INET6, address)
-    except (OSError, ValueError):  # no address
-        pass
-    return host
+    return _partition_of_host(one_spelling(urlparse_cached(request).hostname or ""))
 
 
 def _partition_of_host(name: str) -> bytes:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
+from scrapy_dq.hostnames import with_usual_spellings
 from scrapy_dq.settings.peers import order_of_queue
 from scrapy_dq.settings.redis_place import name_place, names_redis
 from scrapy_dq.settings.scrapy_queues import breadth_first_queues, start_queue
@@ -212,7 +213,7 @@ class Config:
     @property
     def limits(self) -> Limits:
         """The limits of a partition, for all workers together."""
-        return Limits(self.domain_delay_s, self.domain_concurrency, self.domain_limits)
+        return Limits(self.domain_delay_s, self.domain_concurrency, with_usual_spellings(self.domain_limits))
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], names: Mapping[str, str]) -> Config:

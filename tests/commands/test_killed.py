@@ -75,7 +75,7 @@ def each_moment(
                 make(live)
                 dq = Dq(server.url, live.crawl, capsys)
                 killed = killed_before(number, lambda dq=dq: dq.text(*words, **settings))  # type: ignore[misc]
-                if killed:
+                if killed and live.key_names():  # of a crawl that is deleted nothing may be left
                     dq.text(*words, **settings)
                 yield dq, live
                 if not killed:

@@ -16,6 +16,7 @@ from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Parentless, Seen
+from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, lua_files, parts, source
 from support.lua_names import names_of
 from support.redis_server import RedisServer
@@ -46,6 +47,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "members": (),
     "tally": ("source", "epoch", 0, 1, b"\x90"),
     "sweep": (1.0,),
+    "purge": (Found([], [], []),),
     "audit": ("epoch", 0, [], []),
 }
 SCRIPT_OF = {"beats": "beat", "members": "overview"}

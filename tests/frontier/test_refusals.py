@@ -147,10 +147,9 @@ def test_a_key_of_a_foreign_type_changes_nothing(live: LiveFrontier, method: str
     assert live.dump() == before
 
 
-@pytest.mark.parametrize("key", ["backlog:0:", "in-flight:worker"])
-def test_a_foreign_key_for_one_rank_or_worker_changes_nothing(live: LiveFrontier, key: str) -> None:
+def test_a_foreign_key_of_a_worker_changes_nothing(live: LiveFrontier) -> None:
     """Nor does one of the keys that are made as they are needed: found before the first write."""
-    worker = HandWorker(live, "worker")
+    key, worker = "in-flight:worker", HandWorker(live, "worker")
     live.redis.set(keys.prefix(live.crawl) + key, "not ours")
     before = live.dump()
     with pytest.raises(FrontierRefused, match=f"{key}' is a string"):

@@ -11,10 +11,9 @@ import msgpack
 import pytest
 
 from scrapy_dq.crew.redis_access import run_name_for
-from scrapy_dq.frontier import frontier, keys, peek
+from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.backlog import sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
@@ -680,112 +679,6 @@ def test_a_sequence_that_is_no_number_delays_no_rejoin(live: LiveFrontier, worke
     assert numbers(worker.exchange(want=2)) == [1]
 
 
-TYPES: dict[str, Callable[[LiveFrontier, str], Any]] = {
-    "string": lambda live, name: live.redis.set(name, "not ours"),
-    "list": lambda live, name: live.redis.rpush(name, "not ours"),
-    "set": lambda live, name: live.redis.sadd(name, "not ours"),
-    "hash": lambda live, name: live.redis.hset(name, "not ours", "not ours"),
-    "zset": lambda live, name: live.redis.zadd(name, {"not ours": 1.5}),
-}
-KINDS_OF_SEEN = [kind.value for kind in Seen]
-ODD = [b"", NO_TEXT, b"9" * 400, b"-1", b"nan", b"1e300", b"finished", b"absent", b"a\0b", b"x" * 100_000]
-
-
-def filled(live: LiveFrontier) -> list[str]:
-    """Fill all keys of a crawl; return the ids of its workers."""
-    worker = HandWorker(live, "worker", limited(delay_s=0.001, concurrency=9))
-    worker.exchange(
-        *puts(b"a", 3), put(3, 1, partition=b"a"), put(4, due_in=900.0),
-        put(5, admission=Admission.SEEN, partition=b"b"), put(6, reason="odd", partition=b"b"), want=2,
-    )  # fmt: skip
-    live.redis.hset(live.key("stats"), "sum:n", 1)
-    return ["worker"]
-
-
-def flushed(live: LiveFrontier) -> None:
-    """See to it that the crawl can be looked at for a flush, deleted, and begun again.
-
-    What is left: keys that only the overwritten data led to, and buckets that are discarded later.
-    """
-    peek(live.redis, live.crawl, anyhow=True)
-    ids = {member.worker_id for member in live.call("members", True)}
-    assert live.call("flush", sorted(ids))[0] == ""
-    left = live.key_names()
-    assert {name.partition(":")[0] for name in left} <= {
-        "backlog",
-        "worker",
-        "in-flight",
-        "seen",
-        "discarded",
-    }
-    assert HandWorker(live, "again").joined.run == 0
-
-
-@pytest.mark.parametrize("kind", Seen)
-@pytest.mark.parametrize("type_", TYPES)
-@pytest.mark.parametrize("name", [key.name for key in keys.KEYS if "<" not in key.name])
-def test_a_flush_deletes_keys_of_any_type(
-    open_frontier: Callable[..., LiveFrontier], name: str, type_: str, kind: Seen
-) -> None:
-    """And of any content: it is the way out if nothing else works."""
-    live = open_frontier(Order.FIFO, seen=kind)
-    filled(live)
-    live.redis.delete(live.key(name))
-    TYPES[type_](live, live.key(name))
-    flushed(live)
-
-
-@pytest.mark.parametrize("kind", Seen)
-def test_a_flush_deletes_whatever_a_field_contains(
-    open_frontier: Callable[..., LiveFrontier], kind: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each field of each hash: of what describes the crawl, its workers, its leases and what was seen."""
-    monkeypatch.setattr(frontier, "FLUSH_SWEEP_S", 0.0)
-    live = open_frontier(Order.FIFO, seen=kind)
-    filled(live)
-    hashes = {
-        name: live.redis.hkeys(live.key(name))
-        for name in sorted(live.key_names())
-        if live.redis.type(live.key(name)) == b"hash"
-    }
-    live.redis.delete(*(live.key(name) for name in live.key_names()))
-    fields = b"hold", b"told", b"gone", b"events", b"seen_since", b"seen_for", b"ended", b"starts", b"shared"
-    hashes["meta"] = sorted({*hashes["meta"], *fields})
-    assert len(hashes) > 6
-    for name, of_hash in hashes.items():
-        for field in of_hash:
-            for value in ODD:
-                filled(live)
-                live.redis.hset(live.key(name), field, value)
-                flushed(live)
-                live.redis.delete(*(live.key(each) for each in live.key_names()))
-
-
-PAIRS = [f"{one}>{other}" for one in [*KINDS_OF_SEEN, "none"] for other in [*KINDS_OF_SEEN, "none"]]
-
-
-@pytest.mark.parametrize("stored", ["", "none", ">", *PAIRS])
-@pytest.mark.parametrize("kind", Seen)
-@pytest.mark.parametrize("empty", [False, True])
-def test_a_kind_of_seen_that_no_script_wrote(
-    open_frontier: Callable[..., LiveFrontier], kind: Seen, stored: str, empty: bool
-) -> None:
-    """The crawl can be looked at, converted to the kind that its worker uses, and deleted."""
-    live = open_frontier(Order.FIFO, seen=kind)
-    worker = HandWorker(live, "worker")
-    worker.exchange(*([] if empty else [put(1, admission=Admission.SEEN)]))
-    live.redis.hset(live.key("meta"), "seen_kind", stored)
-    if stored or kind is Seen.EXACT:
-        assert peek(live.redis, live.crawl).census.seen == (not empty)
-        to = stored.rpartition(">")[2] if empty and stored.rpartition(">")[2] in KINDS_OF_SEEN else kind.value
-        while convert_some(live.redis, live.crawl, Seen(to), ["worker"]):
-            pass
-        assert live.redis.hget(live.key("meta"), "seen_kind") == to.encode()
-        if to == kind.value:
-            assert worker.exchange(put(1, admission=Admission.SEEN)).dropped == (() if empty else (0,))
-    flushed(live)
-
-
 def test_a_conversion_that_no_script_began_stops_no_worker(live: LiveFrontier, worker: HandWorker) -> None:
     """A compact seen can never be converted; what is stored is the kind that its type says."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
@@ -867,33 +760,6 @@ def test_a_list_that_was_replaced_is_gone(
         end(live, worker, [])
     assert live.call("census").gone == 3
     assert live.redis.get(live.key("backlog:0:a")) == b"not ours"
-
-
-@pytest.mark.parametrize(("count", "size"), [(1200, 10), (60, 300_000)])
-def test_what_falls_due_for_a_key_of_another_type_delays_no_other(
-    live: LiveFrontier, worker: HandWorker, count: int, size: int
-) -> None:
-    """It is looked at again later, and its key is reported each time."""
-    worker.exchange(put(1, partition=b"b", due_in=5.0))
-    live.redis.set(live.key("backlog:0:a"), "not ours")
-    for n in range(count):
-        live.redis.zadd(live.key("delayed"), {entry_id(n + 10) + BIASED_ZERO + b"a\0" + b"x" * size: 1})
-    live.advance(6)
-    taken, reports = [], 0
-    for _ in range(9):
-        receipt = worker.exchange(want=1)
-        taken += numbers(receipt)
-        reports += "backlog:0:a' is a string, not a list" in receipt.wrong_key
-    assert taken == [1]
-    assert reports > 1
-    assert "backlog:0:a" not in worker.exchange().wrong_key
-    live.advance(11)
-    assert "backlog:0:a' is a string, not a list" in worker.exchange().wrong_key
-    assert live.redis.zcard(live.key("delayed")) == count
-    live.redis.delete(live.key("backlog:0:a"))
-    live.advance(11)
-    worker.exchange()
-    assert live.redis.zcard(live.key("delayed")) < count
 
 
 @pytest.mark.parametrize("run", [b"9" * 30, b"%d" % 2**53, b"%d" % 2**52])

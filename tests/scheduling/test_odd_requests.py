@@ -246,7 +246,13 @@ SCHEMES = (
         yield response.follow(url + "?local", self.file, meta={"dq_local": True})
         yield scrapy.Request("FTP://me:s3cret@127.0.0.1:1/x", lambda response: None, errback=self.file)
         yield scrapy.Request("data:,?data", self.file)
+        yield scrapy.Request("data:text/html,by the page", self.of_the_page)
+        here = {"dq_local": True}
+        yield response.follow("/local?s=0", self.of_the_page, meta=here, cb_kwargs={"meta": here})
         yield response.follow("/plain?s=0", self.leaf)
+
+    def of_the_page(self, response, meta=None):
+        yield scrapy.Request(f"file://{__file__}?of-{response.url[:4]}", self.file, meta=meta)
 """
 )
 
@@ -259,10 +265,13 @@ def test_a_web_page_leads_to_no_file_of_this_host(
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == {"/plain?s=0": 1}
     assert project.count("file") == dict.fromkeys(["start", "child", "local", "data"], 1)
-    assert worker.stats["dq/scheme_dropped"] == 3
+    assert worker.stats["dq/scheme_dropped"] == 5
     told = "?link> is dropped: a web page leads to it, and its scheme is not in DQ_URL_SCHEMES (http, https)."
     assert worker.text.count(told) == worker.text.count(" is dropped: ") == 1
     assert worker.stats.get("dq/failed", 0) == 0
+
+
+FILES = ["start", "child", "link", "another", "local", "data", "of-data", "of-http"]
 
 
 def test_a_scheme_that_is_listed_is_stored(
@@ -270,7 +279,35 @@ def test_a_scheme_that_is_listed_is_stored(
 ) -> None:
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SCHEMES)
     worker = project.run_to_end(timeout_s=30, settings={"DQ_URL_SCHEMES": "http,file"})
-    assert project.count("file") == dict.fromkeys(["start", "child", "link", "another", "local", "data"], 1)
+    assert project.count("file") == dict.fromkeys(FILES, 1)
     assert worker.stats["dq/scheme_dropped"] == 1
     assert "ftp" in worker.text.lower()
     assert "s3cret" not in worker.text
+
+
+REDIRECTED = (
+    HEAD
+    + """\
+    def parse(self, response):
+        yield response.follow("/from?to=/p/3", self.redirected)
+
+    def redirected(self, response):
+        self.record("page", str(len(response.meta["redirect_urls"])))
+        yield response.follow("/leaf?flaky=1", self.leaf, meta=response.meta)
+        yield response.follow("/leaf?to=/p/4", self.leaf, meta=response.meta)
+
+    def leaf(self, response):
+        self.record("leaf", str(len(response.meta.get("redirect_urls", ()))))
+"""
+)
+
+
+def test_the_redirects_to_a_page_are_not_stored_with_each_of_its_links(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Though its spider passes on `response.meta`; their own are."""
+    site = start_site(pages=5)
+    project = make_project([site.start_url], redis_url=redis_url, spider=REDIRECTED)
+    project.run_to_end(timeout_s=30)
+    assert project.count("page") == {"1": 1}
+    assert project.count("leaf") == {"0": 1, "1": 1}

@@ -326,3 +326,13 @@ class HandWorker:
         self.fence(worker_id, gone=True)
         while self.drain(worker_id, 100, max_attempts)[2]:
             pass
+
+
+FOREIGN: dict[str, Callable[[LiveFrontier, str], Any]] = {
+    "string": lambda live, name: live.redis.set(live.key(name), "not ours"),
+    "list": lambda live, name: live.redis.rpush(live.key(name), "not ours"),
+    "set": lambda live, name: live.redis.sadd(live.key(name), "not ours"),
+    "hash": lambda live, name: live.redis.hset(live.key(name), "not ours", "not ours"),
+    "zset": lambda live, name: live.redis.zadd(live.key(name), {"not ours": 1.5}),
+}
+"""By type: writes a key of the crawl, as somebody else may."""

@@ -500,7 +500,7 @@ async def test_a_list_whose_name_is_used_is_reported_and_the_others_are_served(
         assert crawl.done == {1: 1, 3: 1}
         assert engine.worker.census.gone == 2
         named, gone = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
-        for words in (name, "is a string, not a list", "cannot be crawled until this is fixed"):
+        for words in (name, "is a string, not a list", "A key cannot be used"):
             assert words in named
         for words in ("2 requests are gone", "frontier_damaged"):
             assert words in gone

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Callable
 
 from scrapy_dq.frontier.admin.liveness import find_alive
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Flushed, FrontierRefused
+from scrapy_dq.frontier.scan import scan
+
+logger = logging.getLogger(__name__)
+PURGE_S = 10.0
+"""How long a starting worker looks: enough for some ten million keys."""
 
 
 def _refused_at_start(crawl: str, worker_id: str) -> str:
@@ -22,6 +30,7 @@ async def flush(
     ttl_s: float,
     purpose: str = "SCHEDULER_FLUSH_ON_START",
     refused: Callable[[str, str], str] = _refused_at_start,
+    most_s: float = PURGE_S,
 ) -> Flushed:
     """Delete everything of the crawl, whatever is stored, and return what was deleted.
 
@@ -30,6 +39,7 @@ async def flush(
     Args:
         purpose: the setting or command that requests it, for the log.
         refused: returns the error message, given the crawl's name and the id of a live worker.
+        most_s: how long to look for keys that nothing leads to, among all keys of this Redis.
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
     """
@@ -38,7 +48,7 @@ async def flush(
         await need_nobody(frontier, ttl_s, purpose, refused, dead)
         flushed = await frontier.flush(sorted(dead))
         if not flushed.joined:
-            return flushed
+            return await _purged(frontier, flushed, most_s)
         # A worker has joined meanwhile: check it, too.
 
 
@@ -56,9 +66,29 @@ async def flush_under_workers(frontier: Frontier) -> Flushed:
 
     Live workers find the frontier gone, and close with reason frontier_lost.
     """
-    registered: set[str] = set()
-    while True:
-        registered |= {member.worker_id for member in await frontier.members(anyhow=True)}
-        flushed = await frontier.flush(sorted(registered))
-        if not flushed.joined:
-            return flushed
+    return await _purged(frontier, await frontier.flush([], force=True), math.inf)
+
+
+async def _purged(frontier: Frontier, flushed: Flushed, most_s: float) -> Flushed:
+    if not flushed.left and await purge(frontier, most_s) < 0:
+        logger.warning(
+            "Crawl %r is deleted. Other keys of it, which nothing leads to, may be left: this Redis has so "
+            "many keys that %.0f s were too short to look at all. `scrapy dq clear` looks at all of them",
+            frontier.crawl, most_s,
+        )  # fmt: skip
+    return flushed
+
+
+async def purge(frontier: Frontier, most_s: float = math.inf) -> int:
+    """Delete the keys of a flushed crawl that nothing led to, and return how many; -1: it took too long.
+
+    Raises:
+        FrontierError: some may be left; repeat the call.
+    """
+    until, deleted = time.monotonic() + most_s, 0
+    async for found in scan(frontier.client, frontier.crawl):
+        if any(found):
+            deleted += await frontier.purge(found)
+        if time.monotonic() >= until:
+            return -1
+    return deleted

@@ -11,16 +11,11 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Audited, FrontierError
+from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)
-SCAN_STEP = 1_000
-"""Keys that Redis examines in one SCAN."""
-STEP = 200
-"""Most lists, and most workers, in one call."""
 NEXT_S = 1.0
 """Pause between two audits."""
 
@@ -36,40 +31,13 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
     Raises:
         FrontierError: the audit is incomplete; what it has rebuilt is valid.
     """
-    lists: dict[bytes, list[bytes]] = {}
-    workers: dict[bytes, None] = {}
-    prefix = keys.prefix(frontier.crawl)
-    cursor, found = -1, Audited()
-    while cursor:
-        with as_unavailable():
-            cursor, names = await frontier.client.scan(max(0, cursor), match=f"{prefix}*", count=SCAN_STEP)
-        for name in names:
-            kind, _, rest = name[len(prefix) :].partition(b":")
-            if kind == b"backlog":
-                rank, _, partition = rest.partition(b":")
-                lists[rest] = [rank, partition]
-            elif kind in (b"worker", b"in-flight"):
-                workers[rest] = None
-        while len(lists) >= STEP or len(workers) >= STEP:
-            found += await _step(frontier, epoch, run, lists, workers, repair=repair)
-    found += await _step(frontier, epoch, run, lists, workers, last=True, repair=repair)
+    total = Audited()
+    async for found in scan(frontier.client, frontier.crawl):
+        if found.lists or found.workers:
+            total += await frontier.audit(epoch, run, found.lists, found.workers, False, repair)
+    total += await frontier.audit(epoch, run, [], [], True, repair)
     # Without repair: entries in lists that are in no index are not gone.
-    return replace(found, gone=max(0, found.gone - found.unled), unled=0)
-
-
-async def _step(
-    frontier: Frontier,
-    epoch: str,
-    run: int,
-    lists: dict[bytes, list[bytes]],
-    workers: dict[bytes, None],
-    *,
-    last: bool = False,
-    repair: bool,
-) -> Audited:
-    some = [part for _ in range(min(STEP, len(lists))) for part in lists.pop(next(iter(lists)))]
-    ids = [workers.popitem()[0] for _ in range(min(STEP, len(workers)))]
-    return await frontier.audit(epoch, run, some, ids, last, repair)
+    return replace(total, gone=max(0, total.gone - total.unled), unled=0)
 
 
 def told(found: Audited) -> str:

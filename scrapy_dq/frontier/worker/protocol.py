@@ -382,7 +382,7 @@ class WorkerProtocol:
         for partition in (*receipt.blocked, *unsent):
             self.withdraw(partition)
         if receipt.wrong_key and receipt.wrong_key != self._wrong_key:
-            logger.error("Some requests cannot be crawled until this is fixed: %s", receipt.wrong_key)
+            logger.error("A key cannot be used: %s", receipt.wrong_key)
         self._wrong_key = receipt.wrong_key
         if receipt.leases:
             self._listener.leases_arrived()

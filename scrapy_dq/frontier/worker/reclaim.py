@@ -17,6 +17,8 @@ from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
 """Most leases that one step moves: bounds how long it blocks Redis."""
+MOST_LINES = 100
+"""About as many dead workers that had no requests: somebody else may have written ten thousands."""
 BELIEVED_S = 2 * LONGEST_INTERVAL_S
 """How long an observation counts: if this process was frozen, a worker that was dead then may be back."""
 
@@ -55,6 +57,7 @@ class Reclaimer:
         self._observed_at = 0.0
         self._busy_with = ""
         self._cancelled = False
+        self._reclaims = 0
 
     async def reclaim(
         self, worker_id: str, epoch: str, run: int, why: str, *, gone: bool = False, by: str = ""
@@ -80,9 +83,14 @@ class Reclaimer:
             moved += step_moved
             buried += step_buried
         shown = ascii(worker_id)[1:-1]  # it may be untrusted data
-        logger.info("Worker %s is dead (%s): %d requests reclaimed, %d buried", shown, why, moved, buried)
+        self._reclaims += 1
+        level = logging.INFO if self._reclaims <= MOST_LINES or moved or buried else logging.DEBUG
+        logger.log(
+            level, "Worker %s is dead (%s): %d requests reclaimed, %d buried", shown, why, moved, buried
+        )
         if broken_start:
-            logger.info(
+            logger.log(
+                level,
                 "Worker %s died before its start() was complete: the run finishes when a worker with the "
                 "same arguments (%s) has completed its own",
                 shown,

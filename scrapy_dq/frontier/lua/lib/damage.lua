@@ -1,6 +1,6 @@
 -- damage: detects keys that contradict the counts, although every transition updates both: some keys were deleted or
 -- evicted. It is reported to the calling worker, which starts an audit (audit.lua).
--- USES     bands.first_of, keys.in_flight_key, keys.key, politeness.earliest_of, state, state.now_ms, state.there
+-- USES     bands.first_of, held.leases_of, keys.key, politeness.earliest_of, state, state.now_ms, state.there
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Run by each exchange: the number of members and the size of `seen` have been read by then.
 local function look_for_damage()
@@ -25,6 +25,6 @@ local function look_for_partitions()
     return
   end
   local held = 0
-  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + redis.call('HLEN', in_flight_key(id)) end
+  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + (leases_of(id) or 0) end
   if held == 0 or held < state.in_flight then damaged('entries') end
 end

@@ -1,7 +1,6 @@
 -- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
 -- USES     entry.read_delayed, keys.key, midway.falling_due, partition.classify_touched, partition.wake_resting,
---          politeness.forget_past, put.append, put.wrong_list, state, state.is_there, state.now_ms, types.polite
-local AGAIN_MS = 10000
+--          politeness.forget_past, put.append, state, state.is_there, state.now_ms, types.polite
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end
@@ -9,15 +8,10 @@ local function promote(limit, max_bytes)
     local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', 0, 20)
     for _, member in ipairs(due) do
       local id, rank, partition, payload = read_delayed(member)
-      if wrong_list(rank, partition) then
-        -- The key of its list has another type. Out of the way: else all others might wait behind such ones.
-        redis.call('ZADD', key.delayed, 'XX', now_ms() + AGAIN_MS, member)
-      else
-        redis.call('ZREM', key.delayed, member)
-        falling_due = member -- until it is stored in a list
-        state.delayed = state.delayed - 1
-        append(id, rank, partition, payload)
-      end
+      redis.call('ZREM', key.delayed, member)
+      falling_due = member -- until it is stored elsewhere
+      state.delayed = state.delayed - 1
+      append(id, rank, partition, payload)
       max_bytes = max_bytes - #member
     end
     limit = limit - #due

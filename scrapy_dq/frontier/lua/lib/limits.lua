@@ -1,6 +1,6 @@
 -- limits: sets the limits of partitions, from settings or by hand. Saturated partitions may then be served again.
--- USES     entry.partition_of, keys.in_flight_key, keys.key, politeness.count_busy, politeness.save_partitions, state,
---          state.save_limiting
+-- USES     entry.partition_of, held.lease_records_of, keys.key, politeness.count_busy, politeness.save_partitions,
+--          state, state.save_limiting
 local function free_saturated()
   if redis.call('EXISTS', key.saturated) == 0 then return end
   -- Each is checked at its turn: lease.lua puts back those that are still saturated.
@@ -21,7 +21,7 @@ local function begin_to_limit()
   state.limited = true
   redis.call('UNLINK', key.busy) -- may be left by a script that was stopped here
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
-    for _, record in ipairs(redis.call('HVALS', in_flight_key(worker_id))) do
+    for _, record in ipairs(lease_records_of(worker_id)) do
       if string.find(record, '\0', 10, true) then count_busy(partition_of(record), 1) end -- else not ours
     end
   end

@@ -1,8 +1,8 @@
 -- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
--- USES     bands.remove_best_band, entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank,
---          keys.backlog_key, keys.in_flight_key, keys.key, limits.free_saturated, partition.classify_touched,
---          politeness.end_stint, state, state.touched
+-- USES     bands.remove_best_band, entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, held.leases_of,
+--          held.read_hash, keys.backlog_key, keys.in_flight_key, keys.key, limits.free_saturated,
+--          partition.classify_touched, politeness.end_stint, state, state.touched
 -- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. It also removes bands
 -- without a list (or whose key has another type: nothing in it is an entry), and what is no entry, and corrects scores:
 -- they would keep a run open. *looks*: writes nothing.
@@ -57,9 +57,8 @@ end
 local function recount_in_flight()
   local in_flight, of, held = 0, {}, {}
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
-    local name = in_flight_key(worker_id)
-    in_flight = in_flight + redis.call('HLEN', name)
-    local leases = state.limited and redis.call('HGETALL', name) or {}
+    in_flight = in_flight + (leases_of(worker_id) or 0)
+    local leases = state.limited and read_hash('HGETALL', in_flight_key(worker_id)) or {}
     for i = 1, #leases, 2 do
       if string.find(leases[i + 1], '\0', 10, true) then -- else not ours
         local partition = partition_of(leases[i + 1])

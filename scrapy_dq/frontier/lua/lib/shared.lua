@@ -1,13 +1,13 @@
 -- shared: whether several workers with a start() share this run. Programs, commands and rejoining workers do not count
 -- as further workers. `meta.shared` holds two of them, one per line: id, and its heartbeat at that time.
--- USES     keys.key, keys.worker_key
+-- USES     held.fields_of, keys.key
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
 local function note_shared()
   if stored_field('shared') ~= '' then return end
   local workers = {}
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-    local worker = redis.call('HMGET', worker_key(id), 'starts', 'fenced')
+    local worker = fields_of(id, 'starts', 'fenced')
     if (worker[1] or '') ~= '' and worker[2] == '0' then workers[#workers + 1] = with_beat(id) end
     if #workers > 1 then return redis.call('HSET', key.meta, 'shared', table.concat(workers, '\n')) end
   end

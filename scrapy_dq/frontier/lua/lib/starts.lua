@@ -3,7 +3,7 @@
 -- to 'done' or { event (state.lua), worker_id, again (it has to run again), others (more workers than this one) }.
 -- A name contains the arguments of start() (the spider's arguments). A name with '*' in front is not shared by workers
 -- (DQ_SEED_ONCE = False); an empty name: no start() (a program, a command); '?': a worker whose record is gone.
--- USES     keys.key, keys.worker_key, state, state.next_event
+-- USES     held.fields_of, keys.key, keys.worker_key, state, state.next_event
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: stored start requests are gone, so start() has to run again
 local function stored_starts()
   local stored = redis.call('HGET', key.meta, 'starts') or ''
@@ -46,7 +46,7 @@ local function note_broken(name, worker_id, again)
 end
 -- A worker is dead, or leaves; returns the name of its start() if that is incomplete now, else ''.
 local function start_broken(worker_id)
-  local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'seeding')
+  local worker = fields_of(worker_id, 'starts', 'seeding')
   local name, seeding = worker[1] or '', worker[2]
   if state.phase == 'finished' then return '' end
   if not seeding and redis.call('SISMEMBER', key.members, worker_id) == 1 then

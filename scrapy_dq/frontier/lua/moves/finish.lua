@@ -4,7 +4,7 @@
 --          nothing but delayed entries waits, else 0
 -- COST     O(1) while something waits, O(workers) else
 -- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
--- USES     damage.damaged, keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state,
+-- USES     damage.damaged, held.fields_of, held.leases_of, keys.key, keys.worker_key, starts.incomplete_starts, state,
 --          state.wall_ms
 local function finish_if_done()
   if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then
@@ -14,10 +14,10 @@ local function finish_if_done()
   end
   local seeding, busy, held = 0, false, false
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-    local level = redis.call('HGET', worker_key(id), 'seeding')
+    local level = fields_of(id, 'seeding')[1]
     if level == '1' then seeding = seeding + 1 end
     busy = busy or level ~= '0'
-    held = held or redis.call('HLEN', in_flight_key(id)) > 0
+    held = held or (leases_of(id) or 0) > 0
   end
   -- Entries are missing that no worker has settled: finishing would hide it, and a listening worker would wait forever.
   if not held and (state.waiting > 0 or state.in_flight > 0) then damaged('entries') end

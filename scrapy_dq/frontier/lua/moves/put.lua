@@ -5,25 +5,38 @@
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
--- USES     bands.add_band, bands.list_of, entry.rank_bytes, entry.turn_bytes, keys.key, kinds.seen, midway.adding,
---          midway.adding_to, midway.falling_due, midway.opening, midway.opening_rank, state, state.now_ms,
---          state.now_there, state.touched, state.wall_ms, types.is_wrong
+-- USES     bands.add_band, bands.list_of, entry.come_back, entry.rank_bytes, entry.turn_bytes, keys.key, kinds.seen,
+--          midway.adding, midway.adding_to, midway.falling_due, midway.opening, midway.opening_rank, state,
+--          state.now_ms, state.now_there, state.touched, state.wall_ms, types.is_wrong
 local KNOWN, FULL = 1, 2
 local admit = {
   function(token) return seen().add(token) end,
   function(token) return redis.call('SADD', key.seeds, token) == 1 end,
   function(token) return redis.call('SADD', key.admitted, token) == 1 end,
 }
--- The last list whose key has another type: reported in the answer, and skipped.
+-- The last list whose key has another type, which somebody else wrote: reported in the answer, and not used.
 local wrong_lists = {}
+local checked = {} -- list -> whether it is one of these
 local function wrong_list(rank, partition)
-  local wrong = is_wrong(list_of(rank, partition), 'list')
-  if wrong then wrong_lists = wrong end
-  return wrong
+  local list = list_of(rank, partition)
+  if checked[list] == nil then
+    local wrong = is_wrong(list, 'list')
+    if wrong then wrong_lists = wrong end
+    checked[list] = wrong ~= nil
+  end
+  return checked[list]
 end
 local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
-  local element = turn_bytes(rank, state.sequence) .. id .. payload
+  local turn = turn_bytes(rank, state.sequence)
+  if wrong_list(rank, partition) then
+    -- It waits where entries wait that come back, at the same place.
+    come_back('returned', id, { partition = partition, place = rank_bytes(rank) .. turn, attempts = 0,
+      payload = payload })
+    adding, falling_due = nil, nil
+    return
+  end
+  local element = turn .. id .. payload
   opening, opening_rank = partition, rank
   local length = redis.call('RPUSH', list_of(rank, partition), element)
   state.waiting = state.waiting + 1 -- only after RPUSH: never count what is not stored (mend.lua)
@@ -70,14 +83,4 @@ local function forget(tokens)
   local admitted = {}
   for i = 1, #tokens, 12 do admitted[#admitted + 1] = string.sub(tokens, i, i + 11) end
   if admitted[1] then redis.call('SREM', key.admitted, unpack(admitted)) end
-end
--- Returns the first list of *puts* whose key has another type.
-local function wrong_list_of(puts)
-  local checked = {}
-  for _, new in ipairs(puts) do
-    local list = list_of(new.rank, new.partition)
-    local wrong = not checked[list] and wrong_list(new.rank, new.partition)
-    if wrong then return wrong end
-    checked[list] = true
-  end
 end

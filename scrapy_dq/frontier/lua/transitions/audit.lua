@@ -7,9 +7,10 @@
 --          | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: repeating the audit finds what is left to repair
--- USES     bands.add_band, entry.rank_bytes, keys.backlog_key, keys.in_flight_key, keys.key, keys.worker_key,
---          partition.PLACES, partition.classify_touched, politeness.save_partitions, recount, recount.recount_waiting,
---          starts.UNKNOWN, starts.note_broken, state, state.save_state, state.stale, state.touched, types.wrong_type
+-- USES     bands.add_band, entry.rank_bytes, held.leases_of, held.unlink_foreign, keys.backlog_key, keys.in_flight_key,
+--          keys.key, keys.worker_key, partition.PLACES, partition.classify_touched, politeness.save_partitions,
+--          recount, recount.recount_waiting, starts.UNKNOWN, starts.note_broken, state, state.save_state, state.stale,
+--          state.touched, types.wrong_type
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
 local wrong = wrong_type()
@@ -43,6 +44,7 @@ for _, id in ipairs(worker_ids) do
     and redis.call('EXISTS', worker_key(id), in_flight_key(id)) > 0 then
     lost_members = lost_members + 1
     if repair then
+      unlink_foreign(id)
       -- Its record was lost, so it cannot exchange any more: reclaim its leases like those of a dead worker.
       if redis.call('HEXISTS', worker_key(id), 'last_seq') == 0 then
         note_broken(UNKNOWN, id)
@@ -63,7 +65,7 @@ if last then
     state.waiting, state.in_flight = recount_waiting(found, true), 0
     for partition in pairs(found) do look_at(partition) end
     for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-      state.in_flight = state.in_flight + redis.call('HLEN', in_flight_key(id))
+      state.in_flight = state.in_flight + (leases_of(id) or 0)
     end
     state.delayed = redis.call('ZCARD', key.delayed)
   end

@@ -17,8 +17,8 @@
 --          damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect, finish.finish_if_done,
 --          finish.remember_nothing, grants, grants.begin_grants, grants.granted, grants.write_grants, keys.key,
 --          keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves,
---          politeness.blocked_among, politeness.save_partitions, put, put.FULL, put.forget, put.wrong_list_of,
---          put.wrong_lists, sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state,
+--          politeness.blocked_among, politeness.save_partitions, put, put.FULL, put.forget, put.wrong_lists,
+--          sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state,
 --          state.save_state, state.stale, state.there, types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -52,8 +52,6 @@ if state.phase == 'finished' and not puts[1] then
 end
 if me[2] == '1' then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
-if wrong then return wrong end
-wrong = wrong_list_of(puts)
 if wrong then return wrong end
 -- After Redis was rolled back, a late copy of an exchange can match the sequence; only the count reveals it.
 if held ~= there.in_flight and not is_mended(worker_id, seq, nonce) then return { 'RESYNC' } end

@@ -5,13 +5,14 @@
 --          | FINISHED
 -- COST     O(1)
 -- CRASH    before: nothing; after: the member is fenced, and any worker drains it
--- USES     keys.key, keys.worker_key, shared.unshare, starts.start_broken, state.is_member, state.load_state,
---          state.next_event, state.stale
+-- USES     held.unlink_foreign, keys.key, keys.worker_key, shared.unshare, starts.start_broken, state.is_member,
+--          state.load_state, state.next_event, state.stale
 local worker_id, epoch, run, gone = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 load_state()
 local answer = stale(epoch, run)
 if answer then return { answer } end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then return { 'ABSENT' } end
+unlink_foreign(worker_id)
 local broken = start_broken(worker_id)
 -- A supervisor has started that worker to replace the dead one: it counts as joined after the interruption.
 if broken ~= '' and is_member(ARGV[5]) then redis.call('HSET', worker_key(ARGV[5]), 'joined', next_event()) end

@@ -1,6 +1,6 @@
 -- flush: delete everything of the crawl, unless a worker is live. It works whatever is stored, of whatever type: it is
 -- the way out if nothing else works.
--- ARGS     dead_ids (msgpack array of ids of workers that are dead)
+-- ARGS     dead_ids (msgpack array of ids of workers that are dead), force (1: even if workers are live)
 -- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept) | LIVE, worker_id
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
@@ -8,12 +8,13 @@
 -- USES     keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types,
 --          keys.worker_key, member.clear_run, state, state.load_state, state.seen_count, state.there,
 --          state.wrong_seen, torn.stored_torn, types.is_wrong, types.size_of, types.too_many
-local dead = {}
+local dead, force = {}, ARGV[2] == '1'
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do dead[id] = true end
 there = { members = size_of(key.members, 'set') or 0 }
 local crowded = too_many(2 * MOST_MEMBERS)
-if crowded then return crowded end
-for _, id in ipairs(there.members > 0 and redis.call('SMEMBERS', key.members) or {}) do
+if crowded and not force then return crowded end
+if crowded then redis.call('UNLINK', key.members) end -- purge.lua finds their keys
+for _, id in ipairs(there.members > 0 and not force and redis.call('SMEMBERS', key.members) or {}) do
   if not dead[id] then return { 'LIVE', id } end
 end
 -- From here on the types are right. What is in a key of another type is not read.

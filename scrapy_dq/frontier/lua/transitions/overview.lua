@@ -1,5 +1,5 @@
 -- overview: phase, census and members, read atomically. Changes nothing.
--- ARGS     anyhow (1: what can be read, also if a key has another type: for a flush)
+-- ARGS     anyhow (1: what can be read, also if a key has another type, or there are too many members: for a flush)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
 --          since, done), words (steer.lua)
 --          or WRONG_TYPE, key, actual, expected | TOO_MANY, key, members
@@ -12,12 +12,11 @@ local wrong = wrong_type()
 if wrong and ARGV[1] ~= '1' then return wrong end
 if wrong then
   there = { members = size_of(key.members, 'set') or 0 }
-  local crowded = too_many(2 * MOST_MEMBERS)
-  if crowded then return crowded end
   state = state or { phase = 'open', waiting = 0, in_flight = 0, done = 0, failed = 0, gone = 0, hold = '' }
 end
 local members, seeding = {}, 0
-for _, id in ipairs(there.members > 0 and redis.call('SMEMBERS', key.members) or {}) do
+local readable = there.members > 0 and not too_many(2 * MOST_MEMBERS)
+for _, id in ipairs(readable and redis.call('SMEMBERS', key.members) or {}) do
   -- A key of a wrong type hides neither the others nor this member.
   local w = redis.pcall('HMGET', worker_key(id), 'identity', 'fenced', 'seeding', 'since', 'done')
   if w[3] == '1' then seeding = seeding + 1 end

@@ -1,0 +1,41 @@
+"""The spelling of hosts: a page can link to one address under names without number."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_is_numeric = re.compile(r"(?:(?:0x[0-9a-f]+|[0-9]+)(?:\.(?!$)|$)){1,4}", re.IGNORECASE).fullmatch
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Before an IPv4 address that is written as one of IPv6."""
+
+
+def one_spelling(host: str) -> str:
+    """Return the usual spelling of a host.
+
+    127.0.0.2 is also 127.2, 0x7f000002 and 2130706434; a name may end with a dot.
+    """
+    if host.endswith("."):
+        host = host[:-1] or host
+    try:
+        if host.rpartition(".")[2][:1].isdigit() and _is_numeric(host):
+            return socket.inet_ntoa(socket.inet_aton(host))
+        if ":" in host:
+            address = socket.inet_pton(socket.AF_INET6, host)
+            if address.startswith(_MAPPED):
+                return socket.inet_ntoa(address.removeprefix(_MAPPED))
+            return socket.inet_ntop(socket.AF_INET6, address)
+    except (OSError, ValueError):  # no address
+        pass
+    return host
+
+
+def with_usual_spellings(named: Mapping[str, _T]) -> dict[str, _T]:
+    """Return *named*, and each of its names also in the usual spelling, if that is not among them.
+
+    A name may also be that of a download slot, which has no other spelling.
+    """
+    return {one_spelling(name.lower()): value for name, value in named.items()} | dict(named)
