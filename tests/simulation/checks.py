@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgpack
+
 from scrapy_dq.frontier import keys
 from simulation import faults
 from simulation.crawler import FEED, Visit
@@ -117,6 +119,23 @@ def left(schedule: Schedule, *, last: bool) -> None:
     """Check that a worker that leaves removes no other one."""
     if not last and not schedule.store.run("EXISTS", keys.prefix(CRAWL) + "members"):
         raise Violation("a worker that leaves has removed the others")
+
+
+def start_noted(schedule: Schedule, worker_id: str, level: str, broken: bytes) -> None:
+    """Check that the start() of a worker that is fenced or leaves is noted as interrupted, if it is.
+
+    Args:
+        level: its last seeding level that Redis knows of.
+        broken: the name of its start(), as the script says; empty: it is complete, or an equal one is.
+    """
+    if broken or level not in ("1", "2", "4") or schedule.losses:
+        return
+    if not any(worker_id in each.ids for each in schedule.crawlers):
+        return  # it has none
+    phase, starts = schedule.store.run("HMGET", keys.meta(CRAWL), "phase", "starts")
+    complete = starts and "done" in msgpack.unpackb(starts).values()
+    if phase == b"open" and not complete:
+        raise Violation(f"{worker_id} has not completed its start(), and nothing says so")
 
 
 def may_end(schedule: Schedule, crawler: Crawler) -> None:

@@ -82,6 +82,8 @@ class Schedule:
         self._starting = 0
         self._applied: dict[str, tuple[int, list[bytes]]] = {}
         """The last exchange that was applied, by worker: its number and the leases that it has brought."""
+        self._seeding: dict[str, str] = {}
+        """The seeding level of each worker that Redis knows of."""
         self._sent: dict[tuple[bytes, int], tuple[Any, ...]] = {}
         """The arguments of each exchange, by worker and number."""
         self._again = plan.setup.again
@@ -254,6 +256,7 @@ class Schedule:
                 # After a loss an earlier one may be answered again.
                 if number > last or (number < last and not self.losses):
                     self._applied[worker_id] = number, outcome[4]
+                    self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome)
                     checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
                 elif number == last and outcome[4] != leases and not self.losses:
@@ -264,6 +267,7 @@ class Schedule:
             names = args[2 + args[1] :]
             new, old = names[0], names[2 if transition == "rejoin" else 0]
             self._note_id(process, new.decode(), old.decode())
+            self._seeding[new.decode()] = str(names[7]) if transition == "rejoin" else "1"
             if transition == "rejoin" and isinstance(outcome, list) and outcome[0] == b"OK":
                 for crawler in self.crawlers:
                     if crawler.process is process:
@@ -271,9 +275,13 @@ class Schedule:
         elif not isinstance(outcome, list) or outcome[0] != b"OK":
             return
         elif transition == "fence":
-            self.fenced.add(args[2 + args[1]].decode())
+            worker_id = args[2 + args[1]].decode()
+            self.fenced.add(worker_id)
+            checks.start_noted(self, worker_id, self._seeding.pop(worker_id, "0"), outcome[1])
         elif transition == "leave":
+            worker_id = args[2 + args[1]].decode()
             checks.left(self, last=bool(outcome[2]))
+            checks.start_noted(self, worker_id, self._seeding.pop(worker_id, "0"), outcome[4])
         elif transition == "drain":
             checks.drained(self, args[2 + args[1]].decode())
             self.world.at(self.world.now + 0.2, lambda: checks.stored(self))
