@@ -21,7 +21,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Words,
 )
-from scrapy_dq.frontier.worker import outbox, reclaim
+from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
@@ -450,6 +450,7 @@ def install() -> None:
 
 
 def size(setup: Setup) -> None:
-    """Set how many moves an outbox holds in memory (others go to disk), and what a drain moves at once."""
+    """Set the constants of the product that a schedule draws: sizes of an outbox and a drain, a pause."""
     outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
     reclaim.DRAIN_LIMIT = setup.drain_limit
+    pace.IDLE_FIRST_S = setup.idle_s

@@ -77,6 +77,8 @@ class Setup:
     """Each worker adds a request of its own after a while, as `engine.crawl()` does."""
     memory_moves: int = 20_000
     drain_limit: int = 500
+    idle_s: float = 0.02
+    """The first pause after an exchange that brought nothing."""
     spill_dir: str = ""
 
     @property
@@ -147,6 +149,8 @@ def drawn(seed: int) -> Plan:
         extras=not poison and random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 3)),
         drain_limit=random.choice((500, 1)),
+        # Longer in most schedules: half of all exchanges would only ask again whether something waits.
+        idle_s=random.choice((0.02, 0.1, 0.1, 0.1)),
     )
     # Rates are drawn, too: so there are quiet schedules with a single fault.
     rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(4)))
