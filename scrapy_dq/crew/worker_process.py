@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from scrapy_dq.crew.feeds.parts import Run
@@ -19,12 +20,29 @@ TAIL_LINES = 8
 TAIL_BYTES = 8192
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What a worker has reported; they can be added."""
+
+    pages: int = 0
+    items: int = 0
+    errors: int = 0
+    done: int = 0
+    """Requests, confirmed by Redis."""
+    unwritten: int = 0
+    """Writes to local feeds that failed."""
+    unstored: int = 0
+    """Feeds that could not be stored."""
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
 class WorkerProcess:
     """A `scrapy crawl` in its own session, so that Ctrl-C in the terminal reaches only the parent.
 
     Attributes:
-        pages, items, errors: as of its last report; done: requests, confirmed.
-        unwritten, unstored: failed writes to local feeds, and feeds that could not be stored.
+        counts: as of its last report.
         run: None until it has joined.
         over: the run was finished before this worker joined.
         joined_at: when it reported that it has joined (monotonic); inf before.
@@ -34,7 +52,7 @@ class WorkerProcess:
     def __init__(
         self, number: int, command: Sequence[str], log: Path, lifeline: int, parts: Mapping[str, str]
     ) -> None:
-        self.pages = self.items = self.errors = self.done = self.unwritten = self.unstored = 0
+        self.counts = Counts()
         self.warnings = set[str]()
         self.run: Run | None = None
         self.over = False
@@ -77,10 +95,7 @@ class WorkerProcess:
             if "warning" in report:
                 self.warnings.add(str(report["warning"]))
                 continue
-            self.pages, self.items, self.errors = report["pages"], report["items"], report["errors"]
-            self.done, self.unwritten, self.unstored = (
-                report["done"], report["unwritten"], report["unstored"],
-            )  # fmt: skip
+            self.counts = Counts(**{each.name: report[each.name] for each in fields(Counts)})
             if report["epoch"]:
                 self.run, self.over = Run(report["epoch"], report["run"]), report["over"]
                 self.joined_at = min(self.joined_at, time.monotonic())

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from scrapy_dq.crew.worker_process import WorkerProcess
+from scrapy_dq.crew.worker_process import Counts, WorkerProcess
 
 RATE_OVER_S = 5.0
 FIRST_PAUSE_S = 1.0
@@ -28,36 +28,14 @@ class WorkerSlot:
         self.state = ""
         """How it ended."""
         self.restarts = 0
-        self._before = (0, 0, 0, 0, 0, 0)
+        self._before = Counts()
         self._deaths = 0
         self._samples = deque([(time.monotonic(), 0)])
 
     @property
-    def pages(self) -> int:
-        return self._before[0] + (self.process.pages if self.process else 0)
-
-    @property
-    def items(self) -> int:
-        return self._before[1] + (self.process.items if self.process else 0)
-
-    @property
-    def errors(self) -> int:
-        return self._before[2] + (self.process.errors if self.process else 0)
-
-    @property
-    def done(self) -> int:
-        """Requests, confirmed by Redis."""
-        return self._before[3] + (self.process.done if self.process else 0)
-
-    @property
-    def unwritten(self) -> int:
-        """Writes to local feeds that failed."""
-        return self._before[4] + (self.process.unwritten if self.process else 0)
-
-    @property
-    def unstored(self) -> int:
-        """Feeds that could not be stored."""
-        return self._before[5] + (self.process.unstored if self.process else 0)
+    def counts(self) -> Counts:
+        """What all its processes have reported."""
+        return self._before + self.process.counts if self.process else self._before
 
     @property
     def rate(self) -> float:
@@ -68,15 +46,13 @@ class WorkerSlot:
     def sample(self) -> None:
         """Record the number of pages at this time, for `rate`."""
         now = time.monotonic()
-        self._samples.append((now, self.pages))
+        self._samples.append((now, self.counts.pages))
         while now - self._samples[0][0] > RATE_OVER_S:
             self._samples.popleft()
 
     def take_leave(self, process: WorkerProcess) -> None:
         """Detach its process, which has ended, and keep its counts."""
-        self._before = (
-            self.pages, self.items, self.errors, self.done, self.unwritten, self.unstored,
-        )  # fmt: skip
+        self._before = self.counts
         self.process = None
         process.close()
 

@@ -103,9 +103,7 @@ class Admissions:
         It is made of the whole payload: another worker's start() may yield requests that differ in their
         cb_kwargs only in another order, so that an ordinal per URL would identify another request.
         """
-        meta = request.meta
-        seeding = meta.get("is_start_request") and not meta.get("dq_seeded")
-        if not (seeding and self._seed_once):
+        if not (self._seed_once and is_from_start(request)):
             return None
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
         key = int.from_bytes(token[:8], "big")  # half the memory of the token; there may be millions
@@ -126,6 +124,11 @@ class Admissions:
         siblings[name] += 1
         ordinal = siblings[name].to_bytes(4, "big")
         return blake2b(name + ordinal, digest_size=ENTRY_ID_BYTES).digest()
+
+
+def is_from_start(request: Request) -> bool:
+    """Tell whether start() has yielded *request*; a page's own requests may have a copy of its meta."""
+    return bool(request.meta.get("is_start_request")) and not request.meta.get("dq_seeded")
 
 
 def entry_ids() -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from scrapy_dq.codec.attributes import check_host
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.frontier.worker.worker import Worker
-from scrapy_dq.scheduling.admission import Admissions
+from scrapy_dq.scheduling.admission import Admissions, is_from_start
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Settlement
@@ -262,7 +262,7 @@ class Intake:
             )
         for key in DUE_KEYS:
             request.meta.pop(key, None)  # as with stored requests (`as_stored`): a retry of it is due at once
-        if request.meta.get("is_start_request"):
+        if is_from_start(request):
             request.meta["dq_seeded"] = True
             parents: set[bytes] = set()
         else:
@@ -313,7 +313,7 @@ class Intake:
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)
-        start = bool(request.meta.get("is_start_request"))
+        start = is_from_start(request)
         if start not in self._warned_unencodable or self._debug:
             self._warned_unencodable.add(start)
             more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "

@@ -21,6 +21,7 @@ from scrapy_dq.crew.feeds.parts import Run
 from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.crew.redis_access import run_name_for
 from scrapy_dq.crew.stop_signals import StopSignals
+from scrapy_dq.crew.worker_process import Counts
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold
 from scrapy_dq.settings import Config
@@ -31,8 +32,8 @@ def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
     """Return as much of a crew as is shown."""
     overview = Overview("open", "epoch", 0, census, [], hold)
     slots = [
-        SimpleNamespace(number=n, rate=0.5, pages=5, items=4, errors=2, done=1, restarts=0, state="finished",
-                        unwritten=0, unstored=0, log="w.log", process=object() if n <= alive else None)
+        SimpleNamespace(number=n, rate=0.5, counts=Counts(pages=5, items=4, errors=2, done=1), restarts=0,
+                        state="finished", log="w.log", process=object() if n <= alive else None)
         for n in (1, 2)
     ]  # fmt: skip
     return SimpleNamespace(
@@ -58,7 +59,7 @@ def test_the_line_says_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says
     crew = crew_with(CENSUS, hold, alive)
     assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
     for slot in crew.slots:
-        slot.errors = slot.number - 1
+        slot.counts = Counts(errors=slot.number - 1)
     assert _line(crew).endswith(", 1 error")
 
 
@@ -139,7 +140,8 @@ def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[s
             "2 feeds could not be stored, with all items in it: the logs say why",
         ]),
     ):  # fmt: skip
-        crew.slots[0].unwritten, crew.slots[1].unstored = unwritten, unstored
+        crew.slots[0].counts = Counts(done=1, unwritten=unwritten)
+        crew.slots[1].counts = Counts(done=1, unstored=unstored)
         summary = Summary(crew, "books", "redis", joined, [], options)
         assert summary.lacks_items == bool(lines)
         summary.print()

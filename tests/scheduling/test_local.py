@@ -141,7 +141,7 @@ def test_scheduler_debug_names_each_request_that_cannot_be_stored(
     assert sum("DQ_MAX_ENTRY_BYTES = 1,024" in line for line in warnings) == 2
 
 
-# Four pages, each with one local child: fetched directly, after a redirect, after a retry, and one that is
+# Five pages, each with one local child: fetched directly, with the meta of the page, after a redirect, after a retry, and one that is
 # local because it cannot be stored. Meanwhile another page's callback goes on, its children are crawled.
 MORTAL = """\
 import asyncio
@@ -157,7 +157,7 @@ class ProjectSpider(TreeSpider):
 
     async def start(self):
         site = self.start_urls[0]
-        for kind in ("busy", "direct", "moved", "flaky", "unstorable"):
+        for kind in ("busy", "direct", "passed_on", "moved", "flaky", "unstorable"):
             yield scrapy.Request(f"{site}/{kind}?s=0", getattr(self, kind))
 
     async def busy(self, response):
@@ -170,6 +170,11 @@ class ProjectSpider(TreeSpider):
     def direct(self, response):
         yield response.follow("/child/direct?s=0", self.child, meta=LOCAL, cb_kwargs={"kind": "direct"})
         self.record("page", "direct")
+
+    def passed_on(self, response):
+        meta = {**response.meta, **LOCAL}  # says also that start() has yielded the request
+        yield response.follow("/child/passed?s=0", self.child, meta=meta, cb_kwargs={"kind": "passed_on"})
+        self.record("page", "passed_on")
 
     def moved(self, response):
         path = "/away?s=0.2&to=/child/moved%3Fs=0"
@@ -200,7 +205,7 @@ class ProjectSpider(TreeSpider):
     def leaf(self, response, kind="other"):
         self.record("leaf", kind)
 """
-KINDS = ("direct", "moved", "flaky", "unstorable")
+KINDS = ("direct", "passed_on", "moved", "flaky", "unstorable")
 
 
 def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
@@ -211,7 +216,7 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
         [start_site(pages=1).url("")], redis_url=redis_url, spider=MORTAL, settings={"MODE": "go"}
     )
     first = project.start_worker(settings={"MODE": "hold"})
-    wait_until(lambda: len(project.count("child")) == 4, "all local children are under way", 20)
+    wait_until(lambda: set(project.count("child")) == {*KINDS}, "all local children are under way", 20)
     wait_until(lambda: set(project.count("leaf")) >= {*KINDS}, "their first children are done", 20)
     done = look(project).census.done
     # Acks are in order: more than are under way at once have come after those.
@@ -219,7 +224,7 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
     first.kill()
     assert project.count("page") == dict.fromkeys(KINDS, 1)
     second = project.run_to_end(timeout_s=30)
-    assert second.stats["dq/reclaimed"] >= 5
+    assert second.stats["dq/reclaimed"] >= 6
     assert project.count("page") == dict.fromkeys(KINDS, 2)
     assert project.count("child", pids=[second.pid]) == dict.fromkeys(KINDS, 1)
     leaves = project.count("leaf")

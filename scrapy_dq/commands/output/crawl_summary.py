@@ -34,8 +34,8 @@ class Summary:
         self._joined = joined
         self._unjoined = unjoined
         self._named = named(crawl, options)
-        self._unwritten = sum(slot.unwritten for slot in crew.slots)
-        self._unstored = sum(slot.unstored for slot in crew.slots)
+        self._unwritten = sum(slot.counts.unwritten for slot in crew.slots)
+        self._unstored = sum(slot.counts.unstored for slot in crew.slots)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
 
     @property
@@ -51,7 +51,8 @@ class Summary:
         crew = self._crew
         rows: list[dict[str, Any]] = [
             {
-                "worker": slot.number, "pages": slot.pages, "items": slot.items, "errors": slot.errors,
+                "worker": slot.number, "pages": slot.counts.pages, "items": slot.counts.items,
+                "errors": slot.counts.errors,
                 "restarts": slot.restarts, "end": slot.state, "log": str(slot.log),
             }
             for slot in crew.slots
@@ -109,7 +110,7 @@ class Summary:
     def _print_run(self) -> None:
         """Explain why more is done than the table shows: before, elsewhere, or in a process's last second."""
         census = _census(self._crew)
-        reported = sum(slot.done for slot in self._crew.slots)
+        reported = sum(slot.counts.done for slot in self._crew.slots)
         if census and census.done > reported == 0 and self._crew.finished:
             print(
                 f"Nothing was left to do: all {census.done:,} requests were done before. Another DQ_RUN_NAME "

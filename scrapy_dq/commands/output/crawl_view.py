@@ -120,9 +120,11 @@ class CrawlView:
         rows.add_column("state", ratio=1, no_wrap=True, overflow="ellipsis")
         rates = [slot.rate for slot in crew.slots]
         for slot, rate in zip(crew.slots, rates, strict=True):
+            counts = slot.counts
             rows.add_row(
                 str(slot.number), str(slot.process.pid) if slot.process else "", f"{rate:,.1f}",
-                f"{slot.pages:,}", f"{slot.items:,}", Text(f"{slot.errors:,}", "red" if slot.errors else ""),
+                f"{counts.pages:,}", f"{counts.items:,}",
+                Text(f"{counts.errors:,}", "red" if counts.errors else ""),
                 f"{slot.restarts:,}" if slot.restarts else "", state_of(slot, crew),
             )  # fmt: skip
         return Group("", head, Text(f"{sum(rates):,.1f} pages/s; {_counts(crew)}"), "", rows)
@@ -173,7 +175,7 @@ def workers(count: int) -> str:
 def _line(crew: Supervisor) -> str:
     done, total = _progress(crew)
     rate = sum(slot.rate for slot in crew.slots)
-    errors = sum(slot.errors for slot in crew.slots)
+    errors = sum(slot.counts.errors for slot in crew.slots)
     alive = sum(slot.process is not None for slot in crew.slots)
     seen = crew.monitor.overview
     pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
