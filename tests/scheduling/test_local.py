@@ -141,8 +141,9 @@ def test_scheduler_debug_names_each_request_that_cannot_be_stored(
     assert sum("DQ_MAX_ENTRY_BYTES = 1,024" in line for line in warnings) == 2
 
 
-# Five pages, each with one local child: fetched directly, with the meta of the page, after a redirect, after a retry, and one that is
-# local because it cannot be stored. Meanwhile another page's callback goes on, its children are crawled.
+# Five pages, each with one local child: fetched directly, with the meta of the page, after a redirect, after
+# a retry, and one that is local because it cannot be stored. Meanwhile another page's callback goes on, its
+# children are crawled.
 MORTAL = """\
 import asyncio
 import scrapy
