@@ -38,4 +38,4 @@ def with_usual_spellings(named: Mapping[str, _T]) -> dict[str, _T]:
 
     A name may also be that of a download slot, which has no other spelling.
     """
-    return {one_spelling(name.lower()): value for name, value in named.items()} | dict(named)
+    return {one_spelling(name.lower().strip("[]")): value for name, value in named.items()} | dict(named)

@@ -16,10 +16,11 @@ def without_redirects_of(request: Request, parent: Request | None) -> Request:
 
     Args:
         parent: the request whose callback has yielded *request*; not one that this is a retry or redirect of.
+            A request for the same URL counts as its retry, as `get_retry_request` makes one in a callback.
     """
     urls = request.meta.get("redirect_urls")
     # A redirect writes a longer list: an equal one is a copy.
-    if not urls or parent is None or urls != parent.meta.get("redirect_urls"):
+    if not urls or parent is None or request.url == parent.url or urls != parent.meta.get("redirect_urls"):
         return request
     bare = request.copy()
     for key in _WRITTEN:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scrapy import Request
+from scrapy import Request, Spider
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.utils.test import get_crawler
 
 from scrapy_dq.scheduling.redirects import without_redirects_of
 
@@ -16,7 +18,8 @@ OF_PARENT = {"redirect_urls": [URL, URL + "1"], "redirect_reasons": [301, 302], 
 @pytest.mark.parametrize("copied", [OF_PARENT, {**OF_PARENT, "redirect_urls": [URL, URL + "1"]}])
 def test_redirects_of_the_parent_are_left_out(copied: dict[str, Any]) -> None:
     """The request itself, which may be in progress, is unchanged."""
-    request, parent = Request(URL, meta={**copied, "x": 1}), Request(URL, meta=dict(OF_PARENT))
+    request = Request(URL + "link", meta={**copied, "x": 1})
+    parent = Request(URL, meta=dict(OF_PARENT))
     assert without_redirects_of(request, parent).meta == {"redirect_times": 2, "x": 1}
     assert request.meta == {**copied, "x": 1}
 
@@ -32,5 +35,14 @@ def test_redirects_of_the_parent_are_left_out(copied: dict[str, Any]) -> None:
     ],
 )
 def test_others_stay(meta: dict[str, Any], parent: Request | None) -> None:
-    request = Request(URL, meta=dict(meta))
+    request = Request(URL + "link", meta=dict(meta))
     assert without_redirects_of(request, parent) is request
+
+
+def test_those_of_a_retry_stay() -> None:
+    """A callback that is not content with its page yields its own request again."""
+    parent = Request(URL + "3", meta=dict(OF_PARENT))
+    spider = get_crawler(Spider)._create_spider("any")
+    retry = get_retry_request(parent, spider=spider, reason="empty page")
+    assert retry is not None
+    assert without_redirects_of(retry, parent) is retry
