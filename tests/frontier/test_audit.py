@@ -28,7 +28,7 @@ COUNT = 6
 
 def mend(live: LiveFrontier, worker: HandWorker) -> Audited:
     """Make a whole audit, as a worker does."""
-    return live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+    return live.run(audit(live.frontier, worker.epoch, worker.run))
 
 
 def filled(live: LiveFrontier, crawl: object = None) -> HandWorker:
@@ -263,7 +263,7 @@ def test_many_lists_are_found_in_steps(live: LiveFrontier, worker: HandWorker) -
     live.redis.delete(live.key("bands"), live.key("rotation"))
     before = live.dump()
     look = audit(live.frontier, worker.epoch, worker.run, repair=False)
-    assert live._loop.run_until_complete(look) == Audited(lists=count, partitions=count)
+    assert live.run(look) == Audited(lists=count, partitions=count)
     assert live.dump() == before
     assert worker.exchange(want=9).damage == "rotation"
     assert mend(live, worker) == Audited(lists=count, partitions=count)

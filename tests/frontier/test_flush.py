@@ -35,7 +35,7 @@ def flushed(live: LiveFrontier) -> None:
     What may be left: the many buckets that the overwritten data says there are.
     """
     peek(live.redis, live.crawl, anyhow=True)
-    done = live._loop.run_until_complete(flush_under_workers(live.frontier))
+    done = live.run(flush_under_workers(live.frontier))
     assert done.left == ("discarded" in live.key_names())
     assert done.left or not live.key_names()
     assert HandWorker(live, "again").joined.run == 0
@@ -117,7 +117,7 @@ def test_a_flush_deletes_what_nothing_leads_to(live: LiveFrontier, worker: HandW
     others = [f"dq:{{{live.crawl}2}}:backlog:0:a", f"dq:{live.crawl}:backlog:0:a", f"{live.crawl}:start_urls"]
     for name in others:
         live.redis.rpush(name, "of others")
-    live._loop.run_until_complete(flush_under_workers(live.frontier))
+    live.run(flush_under_workers(live.frontier))
     assert not live.key_names()
     assert live.redis.delete(*others) == 3
 
@@ -131,7 +131,7 @@ def test_a_purge_deletes_nothing_of_a_crawl_that_has_begun_since(
     filled(live)
     live.redis.rpush(live.key("backlog:0:lost"), "of the crawl before")
     before = live.dump()
-    assert live._loop.run_until_complete(purge(live.frontier)) == 1
+    assert live.run(purge(live.frontier)) == 1
     assert live.dump() == {name: value for name, value in before.items() if b"lost" not in name}
 
 
@@ -141,7 +141,7 @@ def test_a_flush_at_the_start_does_not_look_for_ever(
     """In a Redis with very many keys of others it gives up, and says so."""
     worker.exchange(*puts(b"a", 3))
     live.redis.delete(live.key("bands"))
-    live._loop.run_until_complete(flush(live.frontier, 0.0, most_s=0.0))
+    live.run(flush(live.frontier, 0.0, most_s=0.0))
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "scrapy dq clear" in line
     assert HandWorker(live, "again").joined.run == 0
@@ -153,6 +153,6 @@ def test_a_crawl_with_too_many_members_can_be_deleted(live: LiveFrontier, worker
     live.redis.sadd(live.key("members"), *(f"stranger-{n}" for n in range(20_000)))
     assert peek(live.redis, live.crawl, anyhow=True).census.workers == 20_001
     with pytest.raises(FrontierRefused, match=r"20,001 workers.* clear --force"):
-        live._loop.run_until_complete(flush(live.frontier, 0.0))
-    live._loop.run_until_complete(flush_under_workers(live.frontier))
+        live.run(flush(live.frontier, 0.0))
+    live.run(flush_under_workers(live.frontier))
     assert not live.key_names()

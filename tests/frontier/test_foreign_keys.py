@@ -39,7 +39,7 @@ def crawl_on(live: LiveFrontier, worker: HandWorker) -> list[int]:
         if receipt.status is Status.FINISHED:
             return done
         if receipt.damage:
-            live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+            live.run(audit(live.frontier, worker.epoch, worker.run))
         live.advance(1)
     pytest.fail(f"the run does not end: {receipt}")
 
@@ -52,10 +52,10 @@ WITH_MEMBER: dict[str, Callable[[LiveFrontier, HandWorker], object]] = {
     "limits of the settings": lambda live, worker: HandWorker(
         live, "other", replace(IDENTITY, limits=LIMITED.limits)
     ).leave(),
-    "an audit": lambda live, worker: live._loop.run_until_complete(
+    "an audit": lambda live, worker: live.run(
         audit(live.frontier, worker.epoch, worker.run)
     ),
-    "an audit that only looks": lambda live, worker: live._loop.run_until_complete(
+    "an audit that only looks": lambda live, worker: live.run(
         audit(live.frontier, worker.epoch, worker.run, repair=False)
     ),
     "after a script was stopped": lambda live, worker: live.redis.sadd(live.key("torn"), "no note of ours"),
@@ -94,7 +94,7 @@ def test_a_record_of_no_member_of_another_type(live: LiveFrontier, worker: HandW
     """An audit takes it for that of a member that was lost; it is removed like one."""
     worker.exchange(*puts(b"a", 2))
     FOREIGN["string"](live, f"{key}:{EVIL}")
-    live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+    live.run(audit(live.frontier, worker.epoch, worker.run))
     assert live.members() == {"worker", EVIL}
     worker.reclaim(EVIL)
     assert not {name for name in live.key_names() if EVIL in name}

@@ -734,7 +734,7 @@ def end(live: LiveFrontier, worker: HandWorker, held: list[int]) -> None:
         if receipt.status is Status.FINISHED:
             return
         if receipt.damage:
-            live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+            live.run(audit(live.frontier, worker.epoch, worker.run))
     pytest.fail(f"the run does not end: {receipt}")
 
 
@@ -756,7 +756,7 @@ def test_a_list_that_was_replaced_is_gone(
         assert sorted(numbers(receipt)) == [10, 11]  # what else waits in a has its turn again
         end(live, worker, numbers(receipt))
     else:
-        live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+        live.run(audit(live.frontier, worker.epoch, worker.run))
         end(live, worker, [])
     assert live.call("census").gone == 3
     assert live.redis.get(live.key("backlog:0:a")) == b"not ours"
@@ -802,7 +802,7 @@ def test_a_rest_without_entries_hides_no_stall(live: LiveFrontier, crawl: Identi
         receipt = worker.exchange(*(ack(n) for n in found[-1:] if entry_id(n) in worker.held), want=1)
         found += numbers(receipt)
         if receipt.damage:
-            live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+            live.run(audit(live.frontier, worker.epoch, worker.run))
             assert live.redis.zscore(live.key("resting"), b"q") is None
         if receipt.status is Status.FINISHED:
             break
@@ -817,7 +817,7 @@ def test_leases_that_are_gone_are_found_while_a_partition_rests(live: LiveFronti
     live.redis.hset(live.key("unsent"), b"a", b"zzz")
     damage = [worker.exchange(want=1).damage for _ in range(2)]
     assert damage[-1] == "entries"
-    live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+    live.run(audit(live.frontier, worker.epoch, worker.run))
     assert numbers(worker.exchange(want=1)) == [0]
     assert worker.exchange(want=1).damage == ""
 

@@ -15,10 +15,12 @@ import pytest
 import redis
 
 from scrapy_dq.frontier import limit, peek
+from scrapy_dq.frontier.admin.flush import purge
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Seen, Sent, Terms
 from scrapy_dq.frontier.scripts import TRANSITIONS
 from scrapy_dq.frontier.wire import pack_tally
+from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.frontier.worker.identity import own_identity
 from support import stored
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, release
@@ -67,7 +69,7 @@ def join(
 def disconnect(live: LiveFrontier) -> None:
     """Close it, but leave the crawl there."""
     live.redis.close()
-    live._loop.run_until_complete(live._client.aclose())
+    live.run(live._client.aclose())
     live._loop.close()
 
 
@@ -346,8 +348,11 @@ def use_everything(url: str, crawl: str) -> None:
     )
     deltas = pack_tally([("sum", "a", 1), ("sum", "b", 0.5), ("max", "c", 1)])
     assert live.call("tally", "b", b.epoch, b.run, 1, deltas) == "OK"
+    assert live.run(audit(live.frontier, b.epoch, b.run)).gone == 0
     b.leave()
+    live.redis.rpush(live.key("backlog:0:lost"), "in no index")
     assert live.call("flush", [])[0] == ""
+    assert live.run(purge(live.frontier)) == 1
     disconnect(live)
 
 
@@ -356,5 +361,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     assert set(TRANSITIONS) == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "limit", "overview",
-        "tally", "adopt", "sweep", "audit",
+        "tally", "adopt", "sweep", "audit", "purge",
     }  # fmt: skip

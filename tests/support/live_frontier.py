@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -193,8 +193,12 @@ class LiveFrontier:
         self.redis = redis.Redis.from_url(url)
         """To read the keys without the frontier."""
 
+    def run(self, work: Awaitable[Any]) -> Any:
+        """Await *work*, which uses `frontier`, to its end, and return its result."""
+        return self._loop.run_until_complete(work)
+
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        answer = self._loop.run_until_complete(getattr(self.frontier, method)(*args, **named))
+        answer = self.run(getattr(self.frontier, method)(*args, **named))
         self._limits_replaced |= isinstance(answer, Joined) and answer.limits_changed
         return answer
 

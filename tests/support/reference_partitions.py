@@ -14,6 +14,8 @@ from scrapy_dq.frontier.model import Limits, Terms
 UNIT_S = 1_000.0
 """Seconds of a unit; the duration of a test is negligible compared to it."""
 SERVED = ("rotation", "suspects")
+LOOKS = 500
+"""Most partitions of one exchange that are looked at, and have nothing to lease."""
 OwnLimits = tuple[int | None, int | None]
 
 
@@ -195,19 +197,28 @@ class Partitions:
     # Leasing
 
     def lease(self, me: Worker, want: int, ahead: int, terms: Terms) -> None:
-        """Grant up to *want* leases: a few of each partition, round after round while there are some."""
+        """Grant up to *want* leases: a few of each partition, round after round while there are some.
+
+        For each partition that has nothing to lease, or not yet, another one is looked at.
+        """
         here, me.granted = terms.here, ()
-        waiting = self._in_turn(me, want + len(here), terms)
-        room = {p: here[p][1] if p in here else terms.most for p in waiting}
-        gained = True
-        while gained:
-            gained = False
-            for i, partition in enumerate(waiting):
-                fair = min(room[partition], ceil(want / (len(waiting) - i)))
-                got = self._serve_politely(me, partition, fair, ahead) if fair else 0
-                room[partition] = 0 if got < fair else room[partition] - got
-                want -= got
-                gained |= got > 0
+        room: dict[bytes, int] = {}
+        looked, fruitless = 0, 1
+        while want > 0 and fruitless and looked < LOOKS:
+            fruitless = 0
+            waiting = self._in_turn(me, want + len(here), terms)
+            room |= {p: here[p][1] if p in here else terms.most for p in waiting if p not in room}
+            gained = True
+            while gained:
+                gained = False
+                for i, partition in enumerate(waiting):
+                    fair = min(room[partition], ceil(want / (len(waiting) - i)))
+                    got = self._serve_politely(me, partition, fair, ahead) if fair else 0
+                    fruitless += fair > 0 and not got
+                    room[partition] = 0 if got < fair else room[partition] - got
+                    want -= got
+                    gained |= got > 0
+            looked += fruitless
 
     def _in_turn(self, me: Worker, count: int, terms: Terms) -> list[bytes]:
         """Return the partitions to be looked at: those of which *me* has nothing, then the others."""

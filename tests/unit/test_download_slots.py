@@ -243,6 +243,10 @@ def test_limits_of_a_host_hold_under_any_spelling_of_its_name() -> None:
     delays = {"127.2": 1, "A.com.": 2, "b.com": 3, "B.COM": 4, "[::ffff:7f00:5]": 5}
     setting = {name: {"delay": delay} for name, delay in delays.items()}
     limits = Config.read({"DQ_DOMAIN_LIMITS": setting}, {"spider": "any"}).limits.own
-    assert {name: delay for name, (delay, _) in limits.items()} == delays | {"127.0.0.2": 1, "a.com": 2, "127.0.0.5": 5}
+    assert {name: delay for name, (delay, _) in limits.items()} == delays | {
+        "127.0.0.2": 1,
+        "a.com": 2,
+        "127.0.0.5": 5,
+    }
     own = slots(DOWNLOAD_SLOTS={"127.2": {"concurrency": 3}})
     assert own.limit(own.partition_of(Request("http://127.0.0.2/"))) == 3
