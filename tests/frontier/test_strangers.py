@@ -18,6 +18,7 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
     MAX_PARTITION_BYTES,
+    Ack,
     Admission,
     Audited,
     Bury,
@@ -28,6 +29,7 @@ from scrapy_dq.frontier.model import (
     Order,
     Seeding,
     Seen,
+    Sent,
     Status,
 )
 from scrapy_dq.frontier.worker.audit import audit
@@ -833,3 +835,154 @@ def test_a_number_of_lost_requests_that_is_none(live: LiveFrontier, worker: Hand
     assert live.call("census").gone == 1
     live.redis.hset(live.key("meta"), "gone", b"9" * 400)
     assert peek(live.redis, live.crawl).census.gone == 2**53
+
+
+FORGED_ENTRIES = {
+    "in a list": lambda live, entry: live.redis.lpush(live.key("backlog:0:a"), TURN + entry),
+    "behind it": lambda live, entry: live.redis.rpush(live.key("backlog:0:a"), TURN + entry),
+    "returned": lambda live, entry: live.redis.zadd(
+        live.key("returned"), {b"a\0" + BIASED_ZERO + TURN + entry[:12] + b"\0" + entry[12:]: 0}
+    ),
+    "a suspect": lambda live, entry: live.redis.zadd(
+        live.key("quarantine"), {b"a\0" + BIASED_ZERO + TURN + entry[:12] + b"\1" + entry[12:]: 0}
+    ),
+}
+TURN = bytes(8)
+
+
+@pytest.mark.parametrize("crawl", [IDENTITY, limited(delay_s=0.001), limited(concurrency=50)])
+@pytest.mark.parametrize("where", FORGED_ENTRIES)
+@pytest.mark.parametrize("want", [1, 9])
+def test_an_entry_under_the_id_of_another_one_hides_it_not(
+    live: LiveFrontier, crawl: Identity, where: str, want: int
+) -> None:
+    """Leased together, or while the other is in flight: each is settled by itself."""
+    worker = HandWorker(live, "worker", crawl)
+    worker.exchange(put(0, payload=b"genuine", partition=b"a"), put(1, partition=b"a"))
+    FORGED_ENTRIES[where](live, entry_id(0) + b"forged")
+    payloads: list[bytes] = []
+    for _ in range(9):
+        receipt = worker.exchange(want=want)
+        payloads += [lease.payload for lease in receipt.leases]
+        worker.note(*(Sent(b"a", lease.entry_id, 0.0) for lease in receipt.leases))
+        live.advance(1)
+    assert sorted(payloads) == [b"forged", b"genuine", b"payload"]
+    assert len(worker.held) == live.call("census").in_flight == 3
+    assert worker.exchange(*(Ack(each) for each in sorted(worker.held))).status is Status.FINISHED
+    assert live.call("census").done == 3
+
+
+def test_a_suspect_under_the_id_of_another_one_is_the_only_one(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """When the other one is settled, the worker still holds a suspect, and gets no second one."""
+    worker.exchange(put(0, payload=b"genuine", partition=b"a"), want=1)
+    for n in (0, 5):
+        FORGED_ENTRIES["a suspect"](live, entry_id(n) + b"forged")
+    live.redis.zadd(live.key("suspects"), {b"a": 0})
+    assert len(worker.exchange(want=9).leases) == 1
+    assert worker.exchange(ack(0), want=9).leases == ()
+    assert len(worker.exchange(*(Ack(each) for each in worker.held), want=9).leases) == 1
+
+
+@pytest.mark.parametrize("value", ["EVIL", b"\xff" * 12, entry_id(9)])
+def test_a_suspect_that_no_worker_holds_keeps_no_other_one_waiting(
+    live: LiveFrontier, worker: HandWorker, value: bytes
+) -> None:
+    """`quarantined` of a worker's record, written by somebody else."""
+    dead = HandWorker(live, "dead")
+    dead.exchange(put(1), want=1)
+    worker.reclaim("dead")
+    live.redis.hset(live.key("worker:worker"), "quarantined", value)
+    assert numbers(worker.exchange(want=1)) == [1]
+
+
+LONG_NAME = b"x" * (MAX_PARTITION_BYTES + 1)
+WITH_LONG_NAME: dict[str, Callable[[LiveFrontier], Any]] = {
+    "in a list": lambda live: (
+        live.redis.rpush(live.key(f"backlog:0:{LONG_NAME.decode()}"), *(b"%020d" % n for n in range(99))),
+        live.redis.hset(live.key("bands"), LONG_NAME, BIASED_ZERO),
+        live.redis.zadd(live.key("rotation"), {LONG_NAME: -1}),
+    ),
+    "returned": lambda live: (
+        live.redis.zadd(live.key("returned"), {LONG_NAME + b"\0" + b"%029d" % n: 0 for n in range(99)}),
+        live.redis.zadd(live.key("rotation"), {LONG_NAME: -1}),
+    ),
+    "delayed": lambda live: live.redis.zadd(
+        live.key("delayed"), {b"%012d" % n + BIASED_ZERO + LONG_NAME + b"\0": 1 for n in range(9)}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", WITH_LONG_NAME)
+def test_the_name_of_a_partition_that_is_too_long_is_not_copied(
+    live: LiveFrontier, worker: HandWorker, where: str
+) -> None:
+    """With each lease, and into each dead letter: 20 bytes of an entry would cost as much as the name has."""
+    worker.exchange(*puts(b"a", 2))
+    WITH_LONG_NAME[where](live)
+    held: list[bytes] = []
+    leased = 0
+    for _ in range(9):
+        receipt = worker.exchange(*(Ack(each) for each in held), want=50)
+        held = [lease.entry_id for lease in receipt.leases]
+        leased += len(held)
+        assert not [lease for lease in receipt.leases if len(lease.partition) > MAX_PARTITION_BYTES]
+        if receipt.damage:
+            live._loop.run_until_complete(audit(live.frontier, worker.epoch, worker.run))
+        if receipt.status is Status.FINISHED:
+            break
+        live.advance(1)
+    else:
+        pytest.fail(f"the run does not end: {receipt}")
+    # What falls due is leased without a partition: it becomes a dead letter.
+    assert leased == (11 if where == "delayed" else 2)
+
+
+def test_a_list_of_a_partition_whose_name_is_too_long_is_none(live: LiveFrontier, worker: HandWorker) -> None:
+    """An audit finds it by its name, and reports nothing."""
+    live.redis.rpush(live.key(f"backlog:0:{LONG_NAME.decode()}"), b"%020d" % 1)
+    assert live.run(audit(live.frontier, worker.epoch, worker.run)) == Audited()
+
+
+@pytest.mark.parametrize("until", [float("inf"), 1e300, 4e12])
+@pytest.mark.parametrize(
+    "keys_", [("earliest",), ("earliest", "resting"), ("earliest", "blocked", "resting")]
+)
+def test_no_partition_rests_longer_than_a_worker_would_let_it(
+    live: LiveFrontier, worker: HandWorker, keys_: tuple[str, ...], until: float
+) -> None:
+    """A delay is at most a day, a block at most a year."""
+    worker.exchange(*puts(b"a", 2))
+    for name in keys_:
+        live.redis.zadd(live.key(name), {"a": until})
+    if "resting" in keys_:
+        live.redis.zrem(live.key("rotation"), "a")
+    end(live, worker, [])
+    assert live.call("census").done == 2
+
+
+def test_a_block_of_a_year_is_kept(live: LiveFrontier, worker: HandWorker) -> None:
+    """By the commands; and it can be lifted."""
+    worker.exchange(*puts(b"a", 2))
+    live.call("limit", b"a", block_s=31_536_000.0)
+    assert worker.take(2) == []
+    live.call("limit", b"a", block_s=0.0)
+    assert worker.take(2) == [0, 1]
+
+
+@pytest.mark.parametrize("what", ["an id", "a partition"])
+def test_what_is_long_is_not_copied_into_each_dead_letter(
+    live: LiveFrontier, worker: HandWorker, what: str
+) -> None:
+    """Of a member that somebody else wrote, or of its leases."""
+    long = b"x" * 100_000
+    name, partition = (long, b"a") if what == "an id" else (b"dead", long)
+    record = BIASED_ZERO + b"\xff" + partition + b"\0" + TURN
+    live.redis.sadd(live.key("members"), name)
+    live.redis.hset(live.key("").encode() + b"worker:" + name, "last_seq", 1)
+    leases = {entry_id(n): record + entry_id(n) for n in range(20)}
+    live.redis.hset(live.key("").encode() + b"in-flight:" + name, mapping=leases)
+    worker.reclaim(name.decode())
+    assert live.redis.hlen(live.key("dead")) == 20
+    assert sum(map(len, live.redis.hvals(live.key("dead")))) < 20 * 1_000

@@ -9,7 +9,7 @@
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload
 --                                     flags: attempts, +128 quarantine
--- USES     keys.in_flight_key, keys.key, keys.worker_key, midway.moving, order.order_newest_first,
+-- USES     keys.MOST_NAME, keys.in_flight_key, keys.key, keys.worker_key, midway.moving, order.order_newest_first,
 --          politeness.lease_ended, state, state.CLAIMED, state.now_there, state.touched
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
@@ -48,7 +48,7 @@ local function split(record, from)
 end
 -- Splits a member of delayed into id, rank, partition and payload.
 local function read_delayed(member)
-  if not string.find(member, '\0', 21, true) then -- not ours
+  if (string.find(member, '\0', 21, true) or math.huge) > 21 + MOST_NAME then -- not ours
     return whole(string.sub(member, 1, 12), 12), 0, '', ''
   end
   return string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20)), split(member, 21)
@@ -59,7 +59,7 @@ local function read_record(record)
   local partition, element = split(record, 10)
   element = whole(element, ELEMENT)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
-    partition = partition, payload = string.sub(element, 21) }
+    partition = string.sub(partition, 1, MOST_NAME), payload = string.sub(element, 21) }
 end
 local holds_suspect -- id of the lease from quarantine that the worker of this exchange holds; false: none
 -- Removes one lease from a worker; false if it does not hold it.

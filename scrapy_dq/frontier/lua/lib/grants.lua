@@ -1,6 +1,6 @@
 -- grants: the leases of an exchange: stored in in-flight in a few writes.
--- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.partition_of, entry.whole, keys.in_flight_key, midway,
---          politeness.count_busy, state
+-- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.holds_suspect, entry.partition_of, entry.whole,
+--          keys.in_flight_key, keys.key, keys.worker_key, midway, politeness.count_busy, state
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 }
@@ -8,20 +8,38 @@ local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
   midway.grants = grants
 end
+-- Where the id begins in a record of in-flight (entry.lua).
+local function id_in(record) return (string.find(record, '\0', 10, true) or 0) + 9 end
+local function payload_in(record) return string.sub(record, id_in(record) + 12) end
+-- Somebody else has written an entry under the id of another one. Under one id, both would be settled when one is done:
+-- this one gets an id of its own.
+local function rename_grant(i)
+  local id, record = grants.ids[i], grants.records[i]
+  local from, new = id_in(record), string.sub(redis.sha1hex(record), 1, 12)
+  grants.ids[i], grants.records[i] = new, string.sub(record, 1, from - 1) .. new .. string.sub(record, from + 12)
+  local partition = partition_of(record)
+  if redis.call('HGET', key.unsent, partition) == id then redis.call('HSET', key.unsent, partition, new) end
+  if holds_suspect == id then
+    redis.call('HSET', worker_key(grants.worker_id), 'quarantined', new)
+    holds_suspect = new
+  end
+end
 local function write_grants()
   if #grants.ids == grants.written then return end
-  local fields, written = {}, {}
-  -- An id that was forgotten (forget.lua) and put again by a replay log may occur twice: it is leased and settled once.
+  local in_flight, fields, written = in_flight_key(grants.worker_id), {}, {}
+  local held = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1))
   for i = grants.written + 1, #grants.ids do
+    local other = held[i - grants.written] or written[grants.ids[i]]
+    if other and payload_in(other) ~= payload_in(grants.records[i]) then rename_grant(i)
+    elseif other then
+      -- It was forgotten (forget.lua) and put again by a replay log: it is leased and settled once.
+      count_busy(partition_of(grants.records[i]), -1)
+    end
     local id, record = grants.ids[i], grants.records[i]
     fields[#fields + 1], fields[#fields + 2] = id, record
-    if state.limited then
-      local twice = written[id] or redis.call('HEXISTS', in_flight_key(grants.worker_id), id) == 1
-      if twice then count_busy(partition_of(record), -1) end
-      written[id] = true
-    end
+    written[id] = record
   end
-  local new = redis.call('HSET', in_flight_key(grants.worker_id), unpack(fields))
+  local new = redis.call('HSET', in_flight, unpack(fields))
   state.in_flight = state.in_flight - (#fields / 2 - new)
   grants.written = #grants.ids
 end

@@ -43,6 +43,9 @@ local function bucket_key(generation, n) return prefix .. 'seen:' .. string.sub(
 -- Many scripts read all members: a million would block Redis for seconds. join.lua refuses more than this; twice as
 -- many must come from somebody else.
 local MOST_MEMBERS = 10000
+-- Bytes of a partition's name, and of a worker's id in a record. Longer ones, which somebody else wrote, would be
+-- copied into each of many leases or records.
+local MOST_NAME, MOST_ID = 512, 200
 local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
 -- In many crawls none of these exists, nor any of the next group.
 local rare_types = {

@@ -24,12 +24,21 @@ end
 local function busy_of(partition)
   return (tonumber(redis.call('HGET', key.busy, partition) or 0) or 0) + (busy_change[partition] or 0)
 end
+local DAY_MS = 86400000
+-- When the block of a partition ends. Nobody blocks for longer than a year: somebody else wrote that.
+local function blocked_until(partition)
+  local till = tonumber(redis.call('ZSCORE', key.blocked, partition) or 0)
+  return till <= now_ms() + 366 * DAY_MS and till or 0
+end
 local function earliest_of(partition)
   if not polite then return 0 end
-  return tonumber(redis.call('ZSCORE', key.earliest, partition) or 0)
+  local at = tonumber(redis.call('ZSCORE', key.earliest, partition) or 0)
+  -- No delay is longer than a day.
+  if at > now_ms() + 2 * DAY_MS then return math.min(at, blocked_until(partition)) end
+  return at
 end
 local function set_earliest(partition, at)
-  local blocked = tonumber(redis.call('ZSCORE', key.blocked, partition) or 0)
+  local blocked = blocked_until(partition)
   polite = true
   redis.call('ZADD', key.earliest, math.max(at, blocked), partition)
 end
@@ -57,7 +66,7 @@ local function blocked_among(partitions, ahead)
   local found = {}
   if polite and redis.call('EXISTS', key.blocked) == 1 then
     for partition in pairs(partitions) do
-      if tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) > now_ms() + ahead then
+      if blocked_until(partition) > now_ms() + ahead then
         found[#found + 1] = partition
       end
     end

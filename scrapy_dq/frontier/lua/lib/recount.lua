@@ -1,7 +1,7 @@
 -- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
 -- USES     bands.remove_best_band, entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, held.leases_of,
---          held.read_hash, keys.backlog_key, keys.in_flight_key, keys.key, limits.free_saturated,
+--          held.read_hash, keys.MOST_NAME, keys.backlog_key, keys.in_flight_key, keys.key, limits.free_saturated,
 --          partition.classify_touched, politeness.end_stint, state, state.touched
 -- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. It also removes bands
 -- without a list (or whose key has another type: nothing in it is an entry), and what is no entry, and corrects scores:
@@ -9,7 +9,7 @@
 local function recount_waiting(found, looks)
   local waiting = 0
   local function is_empty(partition, band)
-    if #band ~= 8 then return true end -- not a band of ours
+    if #band ~= 8 or #partition > MOST_NAME then return true end -- not ours
     local size = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
     local is_list = type(size) == 'number' and size > 0
     if is_list then waiting, found[partition] = waiting + size, true end
@@ -41,7 +41,7 @@ local function recount_waiting(found, looks)
     local from = '-'
     while from do -- one step per partition: each may have many members
       local member = redis.call('ZRANGEBYLEX', set, from, '+', 'LIMIT', 0, 1)[1]
-      local stop = member and string.find(member, '\0', 1, true)
+      local stop = member and string.find(string.sub(member, 1, MOST_NAME + 1), '\0', 1, true)
       if stop then
         found[string.sub(member, 1, stop - 1)] = true
       elseif member then -- no entry: somebody else wrote it

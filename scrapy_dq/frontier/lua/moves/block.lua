@@ -3,10 +3,11 @@
 -- RETURNS  nothing
 -- COST     O(log partitions)
 -- CRASH    before: the site will ask for it again; after: nothing to do
--- USES     keys.key, politeness.earliest_of, politeness.set_earliest, state.now_ms, state.touched
+-- USES     keys.key, politeness.blocked_until, politeness.earliest_of, politeness.set_earliest, state.now_ms,
+--          state.touched
 local function block(partition, wait_ms)
   local until_ms = now_ms() + wait_ms
-  if until_ms <= tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) then return end
+  if until_ms <= blocked_until(partition) then return end
   set_earliest(partition, math.max(until_ms, earliest_of(partition)))
   redis.call('ZADD', key.blocked, until_ms, partition)
   touched[partition] = true

@@ -5,15 +5,20 @@
 -- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
 -- COST     O(want * log partitions); O(500 * log partitions) more if somebody else wrote into the rotation
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- USES     grants, grants.grant_at, in_turn, keys.key, partition.classify, partition.next_turn, politeness.busy_of,
---          politeness.earliest_of, politeness.is_saturated, politeness.limits_of, politeness.set_earliest, serve,
---          state, state.now_ms, types.polite
+-- USES     grants, grants.grant_at, in_turn, keys.MOST_NAME, keys.key, partition.classify, partition.next_turn,
+--          partition.put_into, politeness.busy_of, politeness.earliest_of, politeness.is_saturated,
+--          politeness.limits_of, politeness.set_earliest, serve, state, state.now_ms, types.polite
 local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
 -- How many partitions in the rotation had nothing to lease: somebody else wrote them, or deleted or replaced a list.
 -- Others are looked at instead: else, with many of them, each exchange would meet some and bring nothing.
 local LOOKS = 500
 local fruitless = 0
 local function serve_politely(partition, count, ahead)
+  if #partition > MOST_NAME then
+    fruitless = fruitless + 1
+    put_into(partition, nil)
+    return 0
+  end
   if not polite and not state.limited then
     local got, more = serve(partition, count)
     if got == 0 then fruitless = fruitless + 1 end

@@ -15,10 +15,10 @@
 --          outbox is lost, and the parents of the puts in it are still in flight
 -- USES     answer.is_mended, answer.remember, answer.repeat_grants, block, claim, damage.look_for_damage,
 --          damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect, finish.finish_if_done,
---          finish.remember_nothing, grants, grants.begin_grants, grants.granted, grants.write_grants, keys.key,
---          keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves,
---          politeness.blocked_among, politeness.save_partitions, put, put.FULL, put.forget, put.wrong_lists,
---          sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state,
+--          finish.remember_nothing, grants, grants.begin_grants, grants.granted, grants.write_grants,
+--          keys.in_flight_key, keys.key, keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway,
+--          moves.read_moves, politeness.blocked_among, politeness.save_partitions, put, put.FULL, put.forget,
+--          put.wrong_lists, sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state,
 --          state.save_state, state.stale, state.there, types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -68,7 +68,8 @@ for _, note in ipairs(notes) do
   if note[1] == SENT then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
 end
 local settled = state.done + state.failed
-holds_suspect = me[3] ~= '' and me[3]
+-- Somebody else may have written it: then the worker would never get another one.
+holds_suspect = me[3] and me[3] ~= '' and redis.call('HEXISTS', in_flight_key(worker_id), me[3]) == 1 and me[3]
 settle(worker_id, endings, keep_failed)
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)

@@ -4,9 +4,9 @@
 -- RETURNS  OK, delay_ms, concurrency, block_ms (the new values) | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do
--- USES     block, keys.key, limits.begin_to_limit, limits.set_own_limits, partition.classify, politeness.earliest_of,
---          politeness.limits_of, politeness.own_limits, politeness.set_earliest, state, state.now_ms, state.save_state,
---          types.wrong_type, words.tell
+-- USES     block, keys.key, limits.begin_to_limit, limits.set_own_limits, partition.classify, politeness.blocked_until,
+--          politeness.earliest_of, politeness.limits_of, politeness.own_limits, politeness.set_earliest, state,
+--          state.now_ms, state.save_state, types.wrong_type, words.tell
 local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local wrong = wrong_type()
 if wrong then return wrong end
@@ -34,5 +34,5 @@ classify(partition, 0)
 save_state()
 -- The leases in the workers' buffers were taken under the old limits.
 if given then tell('limitings') end
-local blocked = tonumber(redis.call('ZSCORE', key.blocked, partition) or now_ms())
+local blocked = blocked_until(partition)
 return { 'OK', delay_ms, concurrency, math.max(0, blocked - now_ms()) }
