@@ -59,7 +59,7 @@ class Classes:
             if name != playwright.NAME and module.partition(".")[0] not in self._packages:
                 raise Unfit(
                     f"a {dotted!a:.200} is not stored (an Item, a dataclass, an attrs class, an Enum or a "
-                    "NamedTuple is, if the project defines it; and any class that DQ_TYPES lists)"
+                    "NamedTuple is, if the project defines it; DQ_TYPES can list other classes)"
                 )
             cls = _look_up(module, qualname)
             if method := _method_that_runs(cls):

@@ -14,6 +14,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.model import fits_a_partition
+from scrapy_dq.hostnames import one_spelling
 from scrapy_dq.text import printable
 
 MAX_DELAY_S = 86_400
@@ -75,6 +76,9 @@ class Limit(Subcommand):
             if place.overview().phase == "finished":
                 raise CommandError("the run is finished: the next run uses the limits of the settings")
             hint = _hint(place, partition)
+            if hint and (usual := one_spelling(partition.strip("[]"))) != partition:
+                # Links to an address are in the partition of its usual spelling.
+                partition, hint = usual, _hint(place, usual)
             if hint and not changes:
                 raise CommandError(hint)
             try:

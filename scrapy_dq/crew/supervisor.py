@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,8 @@ from scrapy_dq.crew.worker_slot import WorkerSlot
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
 """Two pending signals of the same kind are delivered as one: they are sent this far apart."""
+MOST_REPEATS = 3
+"""How often the same error is shown."""
 
 
 class View(Protocol):
@@ -66,6 +69,7 @@ class Supervisor:
         self._view = view
         self._say: Callable[[str], None] = view.say
         self._warnings = set[str]()
+        self._errors = Counter[str]()
         """Those shown."""
         self._start_failed = False
         """A worker could not start, and the end of its log was shown."""
@@ -133,7 +137,11 @@ class Supervisor:
         # In this order: after its end, all its reports can be read.
         status = process.status
         for error in process.read():
-            self._say(f"{slot.name}: {error}")
+            self._errors[error] += 1
+            if self._errors[error] < MOST_REPEATS:
+                self._say(f"{slot.name}: {error}")
+            elif self._errors[error] == MOST_REPEATS:
+                self._say(f"{slot.name}: {error} (later ones are only in the logs)")
         for warning in process.warnings - self._warnings:  # all workers have the same
             self._say(f"Warning: {warning}")
         self._warnings |= process.warnings

@@ -155,8 +155,8 @@ class _Relay(logging.Handler):
 
 
 def _first_line(text: str) -> str:
-    first = text.strip().partition("\n")[0]
-    return printable(prose_without_logins(first, limit=LONGEST_ERROR), LONGEST_ERROR)
+    first = prose_without_logins(text.strip().partition("\n")[0], limit=LONGEST_ERROR)
+    return printable(first, LONGEST_ERROR) + "..." * (len(first) > LONGEST_ERROR)
 
 
 def _named(error: BaseException) -> str:

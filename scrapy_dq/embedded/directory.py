@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,8 +33,6 @@ SOCKET, LOG, PID = "redis.sock", "redis.log", "redis.pid"
 MAX_SOCKET_PATH_BYTES = 103  # sun_path: 108 bytes on Linux, 104 on macOS, with the final NUL
 POLL_S = 0.02
 LOG_LINES = 12
-LINKS = 20
-"""Names to try for a short symlink to the directory, in each folder: others may have taken some."""
 
 
 class RedisDirectory:
@@ -43,6 +42,7 @@ class RedisDirectory:
         self.path = path.absolute()
         self._use: int | None = None
         self._use_pid = 0
+        self._suffix = secrets.token_hex(4)
 
     def prepare(self) -> None:
         """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
@@ -101,6 +101,7 @@ class RedisDirectory:
         if use is None:
             return
         if self._use_pid == os.getpid():
+            self.forget_links(own=True)
             fcntl.flock(use, fcntl.LOCK_UN)
         os.close(use)
 
@@ -143,27 +144,27 @@ class RedisDirectory:
                 continue
             with suppress(FileExistsError):
                 link.symlink_to(target)
-            # In a folder that all can write, somebody else may have made it first: then try the next name.
+            # In a folder that all can write, somebody else may have made it first.
             if _is_our_link(link, target):
                 return link / SOCKET
         raise EmbeddedError(
             f"The path of {self.path} is too long for a unix socket, and neither the temporary folder nor "
-            "/tmp can hold a short symlink to it (others may have taken the names "
-            f"scrapy-dq-{os.getuid()}-... there). Move the project, set TMPDIR, or set REDIS_URL."
+            "/tmp can hold a short symlink to it. Move the project, set TMPDIR, or set REDIS_URL."
         )
 
-    def forget_links(self) -> None:
-        """Remove the symlinks that `socket` made, also those of processes with the same folders."""
+    def forget_links(self, *, own: bool = False) -> None:
+        """Remove the symlinks that `socket` made, also those that other processes use; or only our *own*."""
         target = os.path.realpath(self.path)
         for link in self._links(target):
-            if _is_our_link(link, target):
+            if _is_our_link(link, target) and (link.name.endswith(self._suffix) or not own):
                 link.unlink(missing_ok=True)
 
     def _links(self, target: str) -> Iterator[Path]:
         name = f"scrapy-dq-{os.getuid()}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}"
         for folder in (tempfile.gettempdir(), "/tmp"):
-            for chance in range(LINKS):
-                yield Path(folder, f"{name}-{chance}" if chance else name)
+            yield Path(folder, name)
+            # Others can take the first name, which is known, but not this one.
+            yield Path(folder, f"{name}-{self._suffix}")
 
     def open_log(self) -> int:
         return self._open(LOG, os.O_WRONLY | os.O_APPEND)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import re
 import time
 from collections.abc import Iterable
 from hashlib import sha1
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from scrapy.dupefilters import BaseDupeFilter
 
 logger = logging.getLogger(__name__)
+MOST_REASONS = 10
+"""Most different reasons for which a warning is logged."""
 
 
 class _Classified(NamedTuple):
@@ -103,9 +106,10 @@ class Intake:
         self._fed_puts: list[Put] = []
         self._refused_fed = ""
         self._schemes = frozenset(scheme.lower() for scheme in config.url_schemes)
-        self._warned_dead = self._warned_over = self._warned_scheme = False
-        self._warned_unencodable = set[bool]()
-        """Of which kinds of requests a warning was logged; True: start requests."""
+        self._warned_over = self._warned_scheme = False
+        self._warned_dead = set[str]()
+        self._warned_unencodable = set[tuple[bool, str]]()
+        """For which reasons a warning was logged, apart for start requests (True) and others."""
 
     def store(self, request: Request) -> bool:
         """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
@@ -240,10 +244,12 @@ class Intake:
         self._dupefilter.log(request, self._crawler.spider)
 
     def warn_dead(self, what: str, reason: str) -> None:
-        """Log that *what* becomes a dead letter: the first time only, unless SCHEDULER_DEBUG is set."""
-        if not self._warned_dead or self._debug:
-            self._warned_dead = True
-            more = "" if self._debug else ". No more of these are shown (SCHEDULER_DEBUG shows all)"
+        """Log that *what* becomes a dead letter: once for each reason, unless SCHEDULER_DEBUG is set."""
+        kind = _without_numbers(reason)
+        new = kind not in self._warned_dead and len(self._warned_dead) < MOST_REASONS
+        if new or self._debug:
+            self._warned_dead.add(kind)
+            more = "" if self._debug else ". No more with this reason are shown (SCHEDULER_DEBUG shows all)"
             logger.warning(
                 "%s becomes a dead letter: %s%s", printable(prose_without_logins(what)), reason, more
             )
@@ -314,9 +320,11 @@ class Intake:
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)
         start = is_from_start(request)
-        if start not in self._warned_unencodable or self._debug:
-            self._warned_unencodable.add(start)
-            more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
+        kind = start, _without_numbers(str(error))
+        new = kind not in self._warned_unencodable and len(self._warned_unencodable) < MOST_REASONS
+        if new or self._debug:
+            self._warned_unencodable.add(kind)
+            more = "" if self._debug else "No more with this reason are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
                 "%s cannot be stored (%s): %s. %s%s counts them",
                 shown(request, 100 if start else 500),  # a crew's screen shows 300 characters
@@ -351,3 +359,8 @@ class Intake:
 
 def _scheme_of(request: Request) -> str:
     return request.url.partition(":")[0].lower()
+
+
+def _without_numbers(reason: str) -> str:
+    """Return the same text for two requests that are refused for one reason, such as their sizes."""
+    return re.sub(r"\d+", "", reason)

@@ -29,6 +29,7 @@ _START_REQUESTS = {
     StartQueue.SHARED: "start requests are served like all others of their priority",
     StartQueue.LIFO: "start requests are served after the others of their priority, the newest first",
 }
+_ENDINGS = ("finished", "start_incomplete", "start_error", "frontier_damaged")
 _HOLDS = {
     Hold.NONE: "resumed",
     Hold.PAUSED: "paused; no requests are sent until `scrapy dq resume`",
@@ -149,6 +150,11 @@ def log_end(crawl: str, reason: str, census: Census) -> None:
             "Crawl %r: keys were deleted or evicted during the run: %d requests, or fingerprints that were "
             "seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
             crawl, census.gone,
+        )  # fmt: skip
+    if reason not in _ENDINGS:
+        logger.info(
+            "Crawl %r: this worker stops (%s) before the run has finished: %s. The same command continues",
+            crawl, printable(reason, 100), counts_of(census),
         )  # fmt: skip
     if reason != "finished":
         return

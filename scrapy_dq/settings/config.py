@@ -31,6 +31,7 @@ from scrapy_dq.settings.setting import (
     number,
     order_choice,
     program,
+    schemes,
     serializer,
     setting_field,
     signing_keys,
@@ -150,7 +151,7 @@ class Config:
         "DQ_SIGNING_KEYS", (), signing_keys, "Secret keys that sign stored requests", repr=False
     )
     url_schemes: tuple[str, ...] = setting_field(
-        "DQ_URL_SCHEMES", ("http", "https"), texts, "The URL schemes that may be stored"
+        "DQ_URL_SCHEMES", ("http", "https"), schemes, "The URL schemes that may be stored"
     )
     types: tuple[str, ...] = setting_field(
         "DQ_TYPES", (), texts, "Further classes whose instances requests may contain"

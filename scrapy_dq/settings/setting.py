@@ -248,7 +248,7 @@ def order_choice(setting: Setting, value: Any) -> Order:
     return Order(choice(setting, value))
 
 
-def texts(setting: Setting, value: Any) -> tuple[str, ...]:
+def texts(setting: Setting, value: Any, expected: str = "a list of strings") -> tuple[str, ...]:
     if isinstance(value, str):
         # `-s` of the command line gives a string: JSON of a list, or texts separated by commas.
         parts = value.split(",")
@@ -258,16 +258,21 @@ def texts(setting: Setting, value: Any) -> tuple[str, ...]:
         stripped = (part.strip() if isinstance(part, str) else part for part in parts)
         value = [part for part in stripped if part != ""]
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
-        raise setting.wrong(value, "a list of strings")
+        raise setting.wrong(value, expected)
     return tuple(value)
+
+
+def schemes(setting: Setting, value: Any) -> tuple[str, ...]:
+    expected = "a list of URL schemes"
+    found = texts(setting, value, expected)
+    if not all(re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme) for scheme in found):
+        raise setting.wrong(value, expected)
+    return found
 
 
 def signing_keys(setting: Setting, value: Any) -> tuple[str, ...]:
     expected = f"a list of secret texts, each of at least {SHORTEST_KEY} characters"
-    try:
-        found = texts(setting, value)
-    except ConfigError:
-        raise setting.wrong(value, expected) from None
+    found = texts(setting, value, expected)
     if any(len(key) < SHORTEST_KEY for key in found):
         raise setting.wrong(value, expected)
     return found
@@ -396,6 +401,7 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     loadable: "a function, or its dotted path",
     mapping: "a dict",
     program: _PROGRAM,
+    schemes: "a list of URL schemes",
     serializer: _SERIALIZER,
     signing_keys: "a list of secret texts",
     text: "a string",

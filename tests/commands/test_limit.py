@@ -133,6 +133,21 @@ def test_a_name_that_no_partition_has_is_pointed_out(dq: Any, worker: HandWorker
         dq.text("limit", "xyz")
 
 
+@pytest.mark.parametrize("spelling", ["127.1", "0x7f.1", "2130706433", "[::ffff:7f00:1]", "127.0.0.1"])
+def test_an_address_is_limited_in_any_spelling(dq: Any, worker: HandWorker, spelling: str) -> None:
+    """Requests to an address are in the partition of its usual spelling."""
+    worker.exchange(*puts(b"127.0.0.1", 2))
+    assert dq.found("limit", spelling, "--delay", "2")["partition"] == "127.0.0.1"
+    assert dq.said == []
+    assert dq.found("limit", spelling)["delay_s"] == 2
+
+
+def test_a_download_slot_that_looks_like_an_address_is_limited(dq: Any, worker: HandWorker) -> None:
+    """A partition of that very name comes first."""
+    worker.exchange(*puts(b"127.1", 2), *puts(b"127.0.0.1", 2))
+    assert dq.found("limit", "127.1", "--delay", "2")["partition"] == "127.1"
+
+
 def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None:
     """All of it is in one that has no name."""
     worker.exchange(*puts(b"", 2))

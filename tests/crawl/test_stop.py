@@ -96,6 +96,10 @@ def test_a_stopped_crawl_resumes_without_repeats(
     assert (stopped.phase, stopped.members, stopped.census.in_flight) == ("open", [], 0)
     assert stopped.census.waiting > 0
     assert stopped.census.done == len(project.count("done"))
+    left = f"{stopped.census.waiting} waiting, 0 in flight"  # said by the last to leave
+    told = "this worker stops (shutdown) before the run has finished: "
+    assert all(told in worker.text for worker in workers)
+    assert any(told + left in worker.text for worker in workers)
     last = project.run_to_end()
     assert f"resumed run 0; {stopped.census.waiting} waiting, 0 in flight" in last.text
     assert project.count("done") == dict.fromkeys(site.paths, 1)

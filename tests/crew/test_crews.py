@@ -550,3 +550,37 @@ def test_a_feed_that_cannot_be_stored_is_a_failure(scene: Callable[..., Scene]) 
     assert "\n1 feed could not be stored, with all items in it" in crew.out
     assert "worker 1: Error storing jl feed (3 items) in: ftp://...@127.0.0.1:" in crew.err
     assert "s3kr" not in crew.out + crew.err
+
+
+FAILING = """
+import logging
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class FailingSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        async for request in super().start():
+            yield request
+        raise RuntimeError("the list of URLs ends in the middle")
+
+    def parse(self, response):
+        logging.getLogger("pages").error("the price is missing")
+        yield from super().parse(response)
+"""
+
+
+def test_an_incomplete_start_and_repeated_errors_are_explained(scene: Callable[..., Scene]) -> None:
+    """What runs start() again, and what ends the run without; an error of all pages is shown thrice."""
+    here = scene(pages=10)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILING)
+    crew = here.crew("-w", "1")
+    assert crew.wait() == 1
+    assert here.done() == 10
+    lines = [line for line in crew.err.splitlines() if "worker 1: the price is missing" in line]
+    assert len(lines) == 3
+    assert lines[2].endswith("(later ones are only in the logs)")
+    name = here.project.name
+    assert f"Continue with: scrapy dq crawl {name} -w 1\n" in crew.out
+    assert f"did not complete. To end the run without it: scrapy dq complete {name}\n" in crew.out

@@ -102,10 +102,10 @@ class ProjectSpider(TreeSpider):
 """
 
 
-def test_what_cannot_be_stored_is_crawled_here_and_reported_once(
+def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """A lambda, an open file, more than DQ_MAX_ENTRY_BYTES: crawled by this worker, counted, one warning."""
+    """A lambda, an open file, too large: crawled by this worker, counted; one warning for each reason."""
     project = make_project(
         [start_site(pages=1).start_url],
         redis_url=redis_url,
@@ -119,9 +119,9 @@ def test_what_cannot_be_stored_is_crawled_here_and_reported_once(
     assert stats["dq/unencodable"] == stats["dq/enqueued/local"] == len(local)
     assert stats["dq/acked"] == 3
     warnings = [line for line in worker.text.splitlines() if "it stays in this worker" in line]
-    assert len(warnings) == 1
-    assert "WARNING" in warnings[0]
-    assert "/lambda?s=0" in warnings[0]
+    assert len([line for line in warnings if "WARNING" in line]) == 4  # two lambdas, in two methods
+    for path in ("/lambda?s=0", "/open-file?s=0", "/large?s=0", "/local-of-local?s=0"):
+        assert len([line for line in warnings if path in line]) == 1
     assert "spider_exceptions/count" not in stats
 
 

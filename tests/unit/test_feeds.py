@@ -22,12 +22,14 @@ class Feed:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def worker(self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl") -> Any:
+    def worker(
+        self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines"
+    ) -> Any:
         """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
         crawler = Mock()
         storage.run_begins(crawler, crawl, Run("epoch", run), new=new)
         return UnbufferedFileFeedStorage.from_crawler(
-            crawler, str(self.path), feed_options={"overwrite": overwrite}
+            crawler, str(self.path), feed_options={"overwrite": overwrite, "format": form}
         )
 
     def write(self, storage: Any, item: str) -> None:
@@ -85,6 +87,22 @@ def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
     (mark,) = feed.path.parent.glob(".*")
     feed.write(feed.worker(1, new=True, overwrite=False), "a")
     assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "epoch.0"}')
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "xml"])
+def test_a_second_beginning_is_reported(feed: Feed, form: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever appends: a second `scrapy crawl -o items.csv`, or one that continues the run; jsonlines may."""
+    first = feed.worker(1, new=True, form=form)
+    feed.write(first, "a")
+    assert caplog.text == ""
+    feed.write(feed.worker(1, new=False, overwrite=False, form="jsonlines"), "b")
+    assert caplog.text == ""
+    feed.write(feed.worker(1, new=False, overwrite=False, form=form), "c")
+    assert "items.jsonl is appended to: it is not empty" in caplog.text
+    assert f"Appended {form} has a second beginning" in caplog.text
+    caplog.clear()
+    feed.write(feed.worker(1, new=False, overwrite=True, form=form), "d")
+    assert caplog.text.count("is appended to") == 1
 
 
 def test_a_storage_that_scrapy_creates_as_a_test_empties_nothing(feed: Feed) -> None:

@@ -63,3 +63,9 @@ def test_a_login_at_the_end_of_a_long_line_is_not_cut_in_two() -> None:
     _first_line("a:" * 1_000_000)
     slow = time.process_time() - began
     assert slow < 10
+
+
+def test_an_error_that_is_cut_ends_with_dots() -> None:
+    """The whole of it is in the worker's log."""
+    assert _first_line("x" * LONGEST_ERROR) == "x" * LONGEST_ERROR
+    assert _first_line("x" * (LONGEST_ERROR + 1)) == "x" * LONGEST_ERROR + "..."

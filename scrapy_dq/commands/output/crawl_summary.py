@@ -101,6 +101,10 @@ class Summary:
         self._print_lacking()
         if crew.run and not crew.finished:
             print(f"{_left(crew)}Continue with: {self._again}")
+            if any(slot.state in ("start_error", "start_incomplete") for slot in crew.slots):
+                print(
+                    f"A start() did not complete. To end the run without it: scrapy dq complete {self._named}"
+                )
 
     def _lost(self) -> tuple[int | None, int | None]:
         """Return the counts of requests that failed for good and of dead letters; None: unknown."""

@@ -102,7 +102,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     its own part instead of a feed that is joined at the end.
     """
 
-    _is_part = False
+    _is_part = _is_warned = False
+    _form = ""
     _crawler: Crawler | None = None
 
     @classmethod
@@ -110,6 +111,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
         storage = cls(uri, feed_options=feed_options)
         storage._crawler = crawler
+        storage._form = str((feed_options or {}).get("format", ""))
         crawler.signals.connect(_note_run, crawl_joined)  # when Scrapy tests it; repeating it changes nothing
         part = _part_of(crawler, feed_options)
         if part is not None:
@@ -117,7 +119,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             # For the life of this process: it may write until its end, and its part is not removed before.
             write_lock(part.parent)
         elif storage.write_mode == "wb" and crawler in _runs:
-            storage._overwrite(_runs[crawler], str((feed_options or {}).get("format", "")))
+            storage._overwrite(_runs[crawler])
         return storage
 
     @staticmethod
@@ -127,7 +129,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         export = getattr(exporter, "export_item", None)
         return getattr(export, "__module__", None) in _EXPORT_AT_ONCE
 
-    def _overwrite(self, run: _RunOfFeeds, form: str) -> None:
+    def _overwrite(self, run: _RunOfFeeds) -> None:
         """Empty the file, as `overwrite` requires, unless a worker may have written to it in this run.
 
         Now, not with the first item: until then others may have written theirs, or, if this worker is killed
@@ -154,19 +156,26 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 logger.warning(
                     "%s is appended to: it may hold what this run has scraped before%s",
                     path,
-                    f". Appended {form} has a second beginning in its middle: jsonlines has none, and "
-                    f"`scrapy dq crawl` writes a complete file"
-                    if form in _WITH_BEGINNING
-                    else "",
+                    f". {self._second_beginning()}" if self._form in _WITH_BEGINNING else "",
                 )
+                self._is_warned = True
+
+    def _second_beginning(self) -> str:
+        return (
+            f"Appended {self._form} has a second beginning in its middle: jsonlines has none, and "
+            f"`scrapy dq crawl` writes a complete file"
+        )
 
     def open(self, spider: Spider) -> IO[bytes]:
         """Open for appending, without a buffer; each write is complete or has no effect."""
         buffered = super().open(spider)
-        path, mode = self.path, self.write_mode
+        path, mode = Path(self.path), self.write_mode
         buffered.close()
         unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode)
         unbuffered.is_part, unbuffered.failed = self._is_part, self._write_failed
+        known = self._is_part or self._is_warned or self._form not in _WITH_BEGINNING
+        if not known and path.is_file() and path.stat().st_size:
+            logger.warning("%s is appended to: it is not empty. %s", path, self._second_beginning())
         return unbuffered  # type: ignore[no-any-return]
 
     def _write_failed(self) -> None:
