@@ -108,7 +108,7 @@ class Parentless(IntEnum):
 
     NONE = 0
     WAITING = 1
-    """Not confirmed yet: only this worker has them."""
+    """Not confirmed yet: only this worker has them, or its `start()` has yet to yield them."""
     LOGGED = 2
     """Confirmed: a Redis that was rolled back may have lost them, and that they opened the run."""
 

@@ -84,6 +84,8 @@ def extras(schedule: Schedule) -> None:
     for crawler in schedule.crawlers:
         if crawler.extra is None or schedule.losses or not crawler.process.alive:
             continue
+        if crawler.spill_lost:
+            continue  # no page and no start() yields it again; a log line says that this may be so
         identity, number = crawler.extra
         if crawler.worker.applied > number and identity not in done:
             raise Violation(f"{crawler.process.name} has added {identity}, and it was never crawled")
@@ -99,7 +101,8 @@ def pushed(schedule: Schedule) -> None:
 
 def applied(schedule: Schedule, worker_id: str, last: int, number: int, answer: list[Any]) -> None:
     """Check an exchange: it follows the last one, its worker is not fenced, no key contradicts the counts."""
-    if number != last + 1 and not schedule.losses:
+    anew = number == 1 and worker_id in schedule.gone
+    if number != last + 1 and not anew and not schedule.losses:
         raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
     of_worker = f"{keys.prefix(CRAWL)}worker:{worker_id}"
     heard = worker_id in schedule.fenced and answer[1] == 1  # 0: the run is finished
@@ -207,8 +210,10 @@ def _undone(schedule: Schedule, visit: Visit) -> bool:
     """Tell whether Redis does not know that a page was processed."""
     if not visit.settled:
         return True
+    grants = [at for at in schedule.granted[visit.by, visit.entry_id] if at <= visit.taken_at]
+    granted_at = max(grants, default=visit.taken_at)
     # What was stored a moment before is lost with what Redis loses; a put may be stored again after its page.
-    return any(taken_at <= visit.confirmed_at and visit.granted_at <= at for taken_at, at in schedule.losses)
+    return any(taken_at <= visit.confirmed_at and granted_at <= at for taken_at, at in schedule.losses)
 
 
 def runs(schedule: Schedule) -> None:

@@ -53,7 +53,7 @@ class Visit:
     """The process."""
     run: tuple[str, int]
     worker_id: str
-    granted_at: float
+    taken_at: float
     ended_at: float
     number: int
     """The exchanges that were composed before its lease was settled."""
@@ -71,7 +71,7 @@ class Visit:
     def __str__(self) -> str:
         return (
             f"page {self.page}.{self.attempt}.{self.origin} by {self.worker_id} in run {self.run[1]}, "
-            f"{self.granted_at - BEGIN_S:.3f} to {self.ended_at - BEGIN_S:.3f} s, "
+            f"{self.taken_at - BEGIN_S:.3f} to {self.ended_at - BEGIN_S:.3f} s, "
             f"stored at {self.confirmed_at - BEGIN_S:.3f} s"
         )
 
@@ -105,6 +105,8 @@ class Crawler(Listener):
         """The runs in which it has taken part, by epoch and number."""
         self.first_run: tuple[str, int] | None = None
         self.joined_at = float("inf")
+        self.spill_lost = False
+        """It could not read what it had moved to disk, and not all of that had a parent."""
         self.extra: tuple[tuple[int, str], int] | None = None
         """The request that it has added, and the exchanges that were composed before."""
         self.decided_at = float("inf")
@@ -373,6 +375,7 @@ class Crawler(Listener):
         self._wake()
 
     def outbox_lost(self, parentless: bool) -> None:
+        self.spill_lost = self.spill_lost or parentless
         if parentless:
             self.stop("outbox_lost")
 
@@ -383,6 +386,11 @@ class Crawler(Listener):
         if isinstance(protocol._call, Rejoin) and protocol._call.new_id == new_id:  # else it is a late copy
             lost = log._retired if last_seq < 0 else log._retired_seq > last_seq
             self.unnoticed = self.unnoticed or lost
+
+    def redis_set_back(self) -> None:
+        """Expect another answer to a rejoin that is under way: Redis may have more than before."""
+        if isinstance(self.worker._protocol._call, Rejoin):
+            self.unnoticed = False
 
     def rolled_back(self, parentless: bool) -> None:
         self.unnoticed = False

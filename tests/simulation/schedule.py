@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -71,6 +71,8 @@ class Schedule:
         self.dead: set[Identity] = set()
         self.fenced: set[str] = set()
         """Ids of workers that were declared dead."""
+        self.gone: set[str] = set()
+        """Ids of workers that were removed: a late copy of its join registers one again."""
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
         self.late_members: set[str] = set()
@@ -82,6 +84,8 @@ class Schedule:
         self._starting = 0
         self._applied: dict[str, tuple[int, list[bytes]]] = {}
         """The last exchange that was applied, by worker: its number and the leases that it has brought."""
+        self.granted: defaultdict[tuple[str, bytes], list[float]] = defaultdict(list)
+        """When each process was granted an entry."""
         self._seeding: dict[str, str] = {}
         """The seeding level of each worker that Redis knows of."""
         self._sent: dict[tuple[bytes, int], tuple[Any, ...]] = {}
@@ -173,6 +177,8 @@ class Schedule:
     def lost(self, taken_at: float) -> None:
         """Note that Redis has only what it had at *taken_at*."""
         self.losses.append((taken_at, self.world.now))
+        for crawler in self.crawlers:
+            crawler.redis_set_back()
         self._fed = [each for each in self._fed if each[0] <= taken_at]
 
     def noted(self, who: str, what: str) -> None:
@@ -252,6 +258,9 @@ class Schedule:
                 raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
                 worker_id, number = names[0].decode(), names[3]
+                for record in outcome[4]:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
+                    entry_id = record[9:].partition(b"\0")[2][8:20]
+                    self.granted[process.name, entry_id].append(self.world.now)
                 last, leases = self._applied.get(worker_id, (0, []))
                 # After a loss an earlier one may be answered again.
                 if number > last or (number < last and not self.losses):
@@ -280,10 +289,14 @@ class Schedule:
             checks.start_noted(self, worker_id, self._seeding.pop(worker_id, "0"), outcome[1])
         elif transition == "leave":
             worker_id = args[2 + args[1]].decode()
+            self.gone.add(worker_id)
             checks.left(self, last=bool(outcome[2]))
             checks.start_noted(self, worker_id, self._seeding.pop(worker_id, "0"), outcome[4])
         elif transition == "drain":
-            checks.drained(self, args[2 + args[1]].decode())
+            worker_id = args[2 + args[1]].decode()
+            if not outcome[3]:
+                self.gone.add(worker_id)
+            checks.drained(self, worker_id)
             self.world.at(self.world.now + 0.2, lambda: checks.stored(self))
             if outcome[2]:
                 self._note_dead_letters()

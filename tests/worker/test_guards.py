@@ -20,6 +20,7 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Release,
+    Seeding,
     Sent,
     Status,
 )
@@ -52,6 +53,7 @@ class Talk:
         """The notes that each exchange carried."""
         self.parentless: list[Parentless] = []
         """What each rejoin reported about puts without a parent lease."""
+        self.rejoined = Rejoined(Status.OK)
         self.driver = Driver(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
         self.protocol = self.driver.protocol
 
@@ -78,7 +80,7 @@ class Talk:
 
     async def rejoin(self, *args: Any) -> Rejoined:
         self.parentless.append(args[6])
-        return Rejoined(Status.OK)
+        return self.rejoined
 
     # time
 
@@ -143,6 +145,7 @@ async def test_a_parentless_put_that_does_not_fit_keeps_the_worker_seeding(talk:
 
 async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
     """The run was finished by an exchange that did not carry all: the rest opens it again."""
+    talk.protocol.seeding = Seeding.DONE
     for number in range(MAX_MOVES + 1):
         talk.protocol.outbox.append(put(number))
     await talk.speak(Receipt(Status.FINISHED, applied=True))
@@ -153,6 +156,7 @@ async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
 
 async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
     """Those that wait, and those that Redis may have forgotten; one with a parent comes with its parent."""
+    talk.protocol.seeding = Seeding.DONE
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.stored_again()
     talk.protocol.outbox.append(put(2))
@@ -160,6 +164,30 @@ async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
     await talk.speak()
     await talk.stored_again()
     assert talk.parentless == [Parentless.NONE, Parentless.WAITING, Parentless.LOGGED]
+
+
+async def test_a_start_that_still_yields_is_not_the_end(talk: Talk) -> None:
+    """Redis was set back to before this worker joined, and others have finished the run without it."""
+    await talk.stored_again()
+    assert talk.parentless == [Parentless.WAITING]
+    await talk.speak(Receipt(Status.FINISHED, applied=True))
+    assert (talk.protocol.finished, talk.protocol.pending) == (True, True)
+    talk.protocol.seeding = Seeding.DONE
+    assert not talk.protocol.pending
+
+
+@pytest.mark.parametrize(
+    ("seeding", "last_seq", "ending"),
+    [(Seeding.ACTIVE, None, "run_over"), (Seeding.ACTIVE, 0, "finished"), (Seeding.DONE, None, "finished")],
+)
+async def test_a_start_that_redis_has_forgotten_is_reported(
+    talk: Talk, seeding: Seeding, last_seq: int | None, ending: str
+) -> None:
+    """With a record, it was declared dead, and the run has finished because an equal start() is complete."""
+    talk.protocol.seeding = seeding
+    talk.rejoined = Rejoined(Status.FINISHED, last_seq=last_seq)
+    await talk.stored_again()
+    assert (talk.protocol.pending, talk.protocol.ending) == (False, ending)
 
 
 async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:
@@ -187,6 +215,7 @@ async def test_a_worker_that_learns_too_late_that_the_run_was_finished_rejoins_w
     talk: Talk,
 ) -> None:
     """They were not applied: only the rejoin says whether the run is over for them."""
+    talk.protocol.seeding = Seeding.DONE
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.FINISHED))
     assert not talk.protocol.finished

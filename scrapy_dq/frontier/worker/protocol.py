@@ -205,7 +205,7 @@ class WorkerProtocol:
         if broken and not self.outbox and not self.leases:
             # A start() failed or was interrupted: the run stays open, so that the next crawl repeats it.
             return not self.census.empty
-        return not self.finished or bool(self.outbox)
+        return not self.finished or bool(self.outbox) or self.seeding == Seeding.ACTIVE
 
     @property
     def ending(self) -> str:
@@ -438,7 +438,8 @@ class WorkerProtocol:
             "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
             "they were found are released and crawled again%s",
             error,
-            "; start() has to run again, too: this worker closes with reason outbox_lost"
+            "; start() has to run again, too: this worker closes with reason outbox_lost. What neither of "
+            "them yields, such as requests that an extension has added, is lost"
             if self.outbox.parentless
             else "",
         )
@@ -452,7 +453,7 @@ class WorkerProtocol:
 
     def _begin_rejoin(self) -> None:
         parentless = Parentless.NONE
-        if self.outbox.parentless:
+        if self.outbox.parentless or self.seeding == Seeding.ACTIVE:
             parentless = Parentless.WAITING
         elif self._log.parentless:
             parentless = Parentless.LOGGED
@@ -515,8 +516,10 @@ class WorkerProtocol:
         self._begin_rejoin()
 
     def _close_run(self, last_seq: int | None) -> None:
-        # Logged puts need no repeat if Redis has a record of this worker.
-        forgotten = self._log.forgot(last_seq)[1] or (last_seq is None and self._log.parentless)
+        # If Redis has a record of this worker, its logged puts need no repeat. Nor has its start() to go on:
+        # it was declared dead, and the run has finished because an equal one is complete.
+        unknown = last_seq is None and (self._log.parentless or self.seeding == Seeding.ACTIVE)
+        forgotten = self._log.forgot(last_seq)[1] or unknown
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
             logger.info(
