@@ -986,3 +986,17 @@ def test_what_is_long_is_not_copied_into_each_dead_letter(
     worker.reclaim(name.decode())
     assert live.redis.hlen(live.key("dead")) == 20
     assert sum(map(len, live.redis.hvals(live.key("dead")))) < 20 * 1_000
+
+
+@pytest.mark.parametrize(("count", "size"), [(1_500, 20), (3, 100_000)])
+def test_forged_members_leave_no_endless_list_of_starts(
+    live: LiveFrontier, worker: HandWorker, count: int, size: int
+) -> None:
+    """It is read as a whole whenever nothing waits. The run stays open, as long as one of them is missing."""
+    for n in range(count):
+        live.redis.sadd(live.key("members"), f"forged{n}")
+        record = {"starts": f"{n} " + "x" * size, "seeding": 1, "last_seq": 0, "fenced": 0}
+        live.redis.hset(live.key(f"worker:forged{n}"), mapping=record)
+        worker.reclaim(f"forged{n}")
+    assert live.redis.hstrlen(live.key("meta"), "starts") < 60_000
+    assert 0 < worker.exchange(seeding=0).census.incomplete <= 1_001
