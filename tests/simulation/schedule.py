@@ -278,6 +278,8 @@ class Schedule:
             self._note_id(process, new.decode(), old.decode())
             self._seeding[new.decode()] = str(names[7]) if transition == "rejoin" else "1"
             if transition == "rejoin" and isinstance(outcome, list) and outcome[0] == b"OK":
+                if outcome[1] < names[4]:
+                    raise Violation(f"{new.decode()} of run {names[4]} takes part in run {outcome[1]}")
                 for crawler in self.crawlers:
                     if crawler.process is process:
                         crawler.rejoins(new.decode(), outcome[3])
