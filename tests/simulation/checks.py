@@ -201,8 +201,9 @@ def repeats(schedule: Schedule) -> None:
             visits[visit.run, visit.identity].append(visit)
     for (_, what), each in visits.items():
         without_reason = [visit for visit in each if not _undone(schedule, visit)]
-        again = schedule.commands["retry"] + schedule.commands["forget"]
-        if len(without_reason) > 1 + again:
+        # What was forgotten is stored twice, and so each retry brings both.
+        most = (1 + schedule.commands["forget"]) * (1 + schedule.commands["retry"])
+        if len(without_reason) > most:
             raise Violation(f"{what!r} was processed {len(each)} times: {[str(v) for v in each]}")
 
 

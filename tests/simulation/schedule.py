@@ -268,7 +268,14 @@ class Schedule:
                     self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome)
                     checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
-                elif number == last and outcome[4] != leases and not self.losses:
+                elif (
+                    number == last
+                    and not self.losses
+                    and not (
+                        # What was drained meanwhile is not in it.
+                        outcome[4] == leases or (worker_id in self.fenced and set(outcome[4]) < set(leases))
+                    )
+                ):
                     raise Violation(
                         f"exchange {number} of {worker_id} brings other leases when it is repeated"
                     )
