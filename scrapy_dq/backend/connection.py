@@ -26,7 +26,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from scrapy_dq.backend import health
+from scrapy_dq.backend import health, sentinel
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.embedded.server import need_own_server
 from scrapy_dq.frontier import keys
@@ -34,7 +34,7 @@ from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.setting import check_url, wrong_url
+from scrapy_dq.settings.redis_url import check_url, names_sentinel, wrong_url
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
@@ -150,6 +150,8 @@ class Connection:
         if self._socket:
             return f"unix://{self._socket}"
         pool = (self._client or self.blocking()).connection_pool
+        if hasattr(pool, "sentinel_manager"):
+            return sentinel.where(pool)
         where = pool.connection_kwargs
         if "path" in where:
             return f"unix://{where['path']}"
@@ -304,6 +306,7 @@ def _make_safe(pool: Any, own_server: bool) -> None:
         own_server: nothing is sent to a server of another user.
     """
     options = pool.connection_kwargs
+    pool.connection_class = sentinel.leaves_replicas(pool.connection_class)
     speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
     # redis-py before 6 does not verify it.
     if speaks_tls and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
@@ -361,14 +364,16 @@ def new_client(cls: Any, url: str | None, options: Mapping[str, Any], *, own_ser
     """
     if url:
         check_url("url", url)
+        make = partial(sentinel.sentinel_client, cls) if names_sentinel(url) else cls.from_url
         try:
-            client = cls.from_url(url, **options)
+            client = make(url, **options)
         except ValueError:
             raise wrong_url("url") from None
     else:
         client = cls(**options)
     if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
-        _make_safe(client.connection_pool, own_server)
+        for pool in sentinel.pools_of(client):
+            _make_safe(pool, own_server)
     return client
 
 

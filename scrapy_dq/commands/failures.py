@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.model import Census
 
 _ID = re.compile(r"[0-9a-f]{24}")
+LONGEST_REASON = 2_000
+"""Characters; those of this package have at most some 500."""
 MOST_ATTRIBUTES = 50
 """Rows that show one in full. A request has 13 attributes, and an entry that is none may have any number."""
 
@@ -146,7 +148,9 @@ def _record(found: Failed | Dead, place: looking.Place) -> dict[str, Any]:
         "url": without_logins(getattr(found, "label", "")) or looking.title_of(request),
         # An earlier version, or another program, may have stored it with a login.
         "reason": prose_without_logins(
-            found.reason, url_of(found.payload, place.config.max_entry_bytes), limit=len(found.reason)
+            found.reason[:LONGEST_REASON],
+            url_of(found.payload, place.config.max_entry_bytes),
+            limit=LONGEST_REASON,
         ),
         "at": found.at,
         "worker": found.worker_id,

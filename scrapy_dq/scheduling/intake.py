@@ -175,16 +175,16 @@ class Intake:
         """Return whether a web page leads to a URL of another kind, which DQ_URL_SCHEMES does not allow.
 
         Such a page may name files of this host, and what its AWS credentials can read. What a spider may want
-        to fetch besides is not dropped: what `start()` yields, data: URLs, which hold their own content, and
-        requests that it marks with `dq_local`. But a page may have written the content of a data: URL, and a
-        mark that the parent has, too, may be a copy.
+        to fetch besides is not dropped: what has no parent (`start()`), links of a page with the same scheme,
+        data: URLs, which hold their own content, and requests that it marks with `dq_local`. But a mark that
+        the parent has, too, may be a copy.
         """
         scheme = _scheme_of(request)
         return (
             scheme not in self._schemes
             and scheme != "data"
             and parent is not None
-            and _scheme_of(parent) in ("http", "https", "data")
+            and _scheme_of(parent) != scheme
             and not (request.meta.get("dq_local") and not parent.meta.get("dq_local"))
         )
 

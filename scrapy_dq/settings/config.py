@@ -10,11 +10,11 @@ from typing import Any
 
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
 from scrapy_dq.hostnames import with_usual_spellings
+from scrapy_dq.settings.errors import ConfigError
 from scrapy_dq.settings.peers import order_of_queue
 from scrapy_dq.settings.redis_place import name_place, names_redis
 from scrapy_dq.settings.scrapy_queues import breadth_first_queues, start_queue
 from scrapy_dq.settings.setting import (
-    ConfigError,
     Setting,
     backoff,
     boolean,

@@ -13,19 +13,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from scrapy_dq.frontier.model import Order, fits_a_partition
+from scrapy_dq.settings.errors import ConfigError
+from scrapy_dq.settings.redis_url import check_url
 from scrapy_dq.text import has_login, prose_without_logins
-
-
-class ConfigError(ValueError):
-    """A setting cannot be used; the message names it, its value and what is allowed."""
-
 
 SHORTEST_KEY = 16
 """Characters of a signing key: a guess is tried a million times a second."""
-_DATABASE = re.compile(r"/*(?:[0-9]+/*)?")
 _PROGRAM = "an existing program, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT", "DQ_SIGNING_KEYS")
@@ -185,41 +181,6 @@ def need_program(setting: Setting, value: str) -> None:
 def url(setting: Setting, value: Any) -> str:
     check_url(setting.name, text(setting, value))
     return str(value)
-
-
-def check_url(name: str, url: str) -> None:
-    """Refuse a URL of Redis from which a part of the password would be taken for something else, and shown.
-
-    An unescaped / ? or # in a password ends the host there: its beginning would be printed as the host or the
-    port, or its end as the path of a socket.
-
-    Raises:
-        ConfigError: it shows nothing of the URL.
-    """
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in ("redis", "rediss", "unix"):
-            parts.port  # noqa: B018  # raises if it is no number
-            # The path of a socket may have an @, if no login may have ended in it.
-            if "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix"):
-                raise ValueError
-    except ValueError:
-        raise wrong_url(name) from None
-    if parts.scheme in ("redis", "rediss") and not _DATABASE.fullmatch(unquote(parts.path)):
-        # redis-py would use database 0. What is there may be the end of a password.
-        raise ConfigError(
-            f"{name} (not shown here): expected the number of a database after the host, for example "
-            f"redis://host:6379/0, and nothing else"
-        )
-
-
-def wrong_url(name: str) -> ConfigError:
-    """Return the error for a URL of Redis: with nothing of it, and of no other error about it."""
-    return ConfigError(
-        f"{name} (not shown here): expected redis://, rediss:// or unix://, for example "
-        f"redis://user:password@host:6379/0, with special characters of user and password percent-encoded "
-        f"(/ is %2F, # is %23, @ is %40)"
-    )
 
 
 def socket_path(setting: Setting, value: Any) -> Any:

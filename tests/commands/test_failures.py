@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.codec.formats import REQUEST
-from scrapy_dq.commands.failures import MOST_ATTRIBUTES
+from scrapy_dq.commands.failures import LONGEST_REASON, MOST_ATTRIBUTES
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import dead
 from scrapy_dq.frontier.model import Bury, Fail
@@ -137,6 +137,7 @@ STRANGE_FIELDS = {
     "a date before all": (2, -1),
     "a text that is a list": (1, [b"x"]),
     "many attempts": (4, 2**40),
+    "a date that is in the year 10000 in Tokyo": (2, 253_402_300_799_000),
 }
 
 
@@ -160,6 +161,16 @@ def test_an_untrusted_record_hides_no_other(
             dq.text(name, "0" * 24)
     live.redis.hdel(live.key("dead"), b"\0" * 12)
     live.redis.lpop(live.key("failed"))
+
+
+def test_a_long_reason_takes_no_time(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """To look for logins takes a time that grows with the square of a word: 1 MB would take half an hour."""
+    worker.exchange(put(1))
+    record = msgpack.packb([b"a:" * 500_000, 10**12, b"w", 1, bytes(16), b"p", b""])
+    live.redis.hset(live.key("dead"), b"\0" * 12, record)
+    (found,) = dq.found("dead")
+    assert found["reason"] == "a:" * (LONGEST_REASON // 2)
+    assert "a:" in dq.text("dead", "0" * 24)
 
 
 def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWorker) -> None:

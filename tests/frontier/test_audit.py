@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from scrapy_dq.frontier import forget, keys
-from scrapy_dq.frontier.model import Admission, Audited, FrontierRefused, Move, Receipt, Status
+from scrapy_dq.frontier.model import Admission, Audited, FrontierRefused, Move, Order, Receipt, Status
 from scrapy_dq.frontier.worker.audit import audit, told
 from support.live_frontier import (
     IDENTITY,
@@ -60,6 +61,38 @@ def crawl_on(live: LiveFrontier, worker: HandWorker, rounds: int = 20) -> tuple[
         if receipt.status is Status.FINISHED:
             return done, receipt, found
     raise AssertionError(f"it does not end: {receipt}")
+
+
+def _score_changed(live: LiveFrontier) -> int:
+    live.redis.zadd(live.key("more_bands"), {b"b\0" + struct.pack(">Q", 2**52): 1})
+    return 0
+
+
+def _all_deleted(live: LiveFrontier) -> int:
+    live.redis.delete(live.key("bands"), live.key("backlog:-8:b"))
+    return 2
+
+
+def _one_deleted(live: LiveFrontier) -> int:
+    live.redis.hdel(live.key("bands"), "b")
+    live.redis.delete(live.key("backlog:-8:b"))
+    return 2
+
+
+@pytest.mark.parametrize("spoil", [_score_changed, _all_deleted, _one_deleted])
+def test_the_next_list_of_a_partition_takes_the_place_of_the_best(
+    open_frontier: Callable[..., LiveFrontier], spoil: Callable[[LiveFrontier], int]
+) -> None:
+    """Else it is in an index, `more_bands`, for ever, and nobody serves it."""
+    live = open_frontier(Order.PRIORITY_LIFO)
+    worker = HandWorker(live, "worker")
+    for n in range(18):
+        worker.exchange(put(n, n // 3 % 3, partition=(b"a", b"b", b"c")[n % 3]))
+    assert live.redis.llen(live.key("backlog:-8:b")) == 2
+    gone = spoil(live)
+    done, receipt, _ = crawl_on(live, worker)
+    assert receipt.status is Status.FINISHED
+    assert (len(done), receipt.census.gone) == (18 - gone, gone)
 
 
 @pytest.mark.parametrize("crawl", [None, limited(concurrency=2)])

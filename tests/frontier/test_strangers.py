@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,7 @@ from scrapy_dq.frontier.model import (
     Sent,
     Status,
 )
+from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.outbox import Outbox
@@ -656,6 +658,29 @@ def test_what_nobody_of_ours_wrote_keeps_no_run_open(
     assert {0, 1, 2} <= set(found)
 
 
+@pytest.mark.parametrize("where", ["bands", "returned", "quarantine"])
+@pytest.mark.parametrize(("count", "by"), [("in_flight", 1), ("waiting", -1)])
+def test_what_is_no_entry_is_found_though_the_counts_are_wrong_too(
+    live: LiveFrontier, worker: HandWorker, where: str, count: str, by: int
+) -> None:
+    """No worker has leases: nobody would ever lease what stands there, and the run would never end."""
+    worker.exchange(put(1), put(2))
+    if where == "bands":
+        live.redis.hset(live.key(where), "zz", "x")
+    else:
+        live.redis.zadd(live.key(where), {"x": 0})
+    live.change_count(count, by)
+    damage = set()
+    for _ in range(8):
+        receipt = worker.exchange(*(ack(int(lease)) for lease in sorted(worker.held)), want=9)
+        if receipt.damage:
+            damage.add(receipt.damage)
+            live.call("audit", worker.epoch, worker.run, [], [])
+        if receipt.status is Status.FINISHED:
+            break
+    assert (receipt.status, damage) == (Status.FINISHED, {"entries"})
+
+
 def test_records_of_a_wrong_type_are_named(live: LiveFrontier, worker: HandWorker) -> None:
     """By the exchange, which reads them first; an overview shows the others."""
     HandWorker(live, "other")
@@ -1000,3 +1025,42 @@ def test_forged_members_leave_no_endless_list_of_starts(
         worker.reclaim(f"forged{n}")
     assert live.redis.hstrlen(live.key("meta"), "starts") < 60_000
     assert 0 < worker.exchange(seeding=0).census.incomplete <= 1_001
+
+
+def test_an_entry_that_was_added_leaves_no_count_below_zero(live: LiveFrontier, worker: HandWorker) -> None:
+    """Queue.join() and a worker's idle time wait until the counts are 0."""
+    worker.exchange(put(1, partition=b"a"))
+    live.redis.rpush(live.key("backlog:0:a"), bytes(8) + entry_id(7) + b"added")
+    for _ in range(3):
+        receipt = worker.exchange(*(ack(int(lease)) for lease in sorted(worker.held)), want=9)
+    assert receipt.census.empty
+    assert receipt.status is Status.FINISHED
+
+
+@pytest.mark.parametrize("value", ["x", "9223372036854775807", "1.5"])
+def test_a_heartbeat_that_is_no_number_is_replaced(
+    live: LiveFrontier, worker: HandWorker, value: str
+) -> None:
+    """Else each beat fails, and no worker notices a dead one."""
+    live.redis.hset(live.key("beats"), "worker", value)
+    assert live.call("beats", "worker", worker.epoch) == {"worker": 1}
+    assert live.call("beats", "worker", worker.epoch) == {"worker": 2}
+
+
+def test_a_long_name_of_a_partition_is_not_copied_by_a_look(live: LiveFrontier, worker: HandWorker) -> None:
+    """3 MB of Redis became 1 GB of an answer."""
+    worker.exchange(put(1, partition=b"a"))
+    name = b"x" * 100_000
+    live.redis.zadd(live.key("rotation"), {name: -1})
+    live.redis.hset(live.key("bands"), name, struct.pack(">Q", 2**52))
+    live.redis.rpush(live.key("backlog:0:").encode() + name, *(bytes(8) + entry_id(n) for n in range(50)))
+    assert [each.partition for each in upcoming(live.redis, live.crawl, 100)] == ["a"]
+
+
+@pytest.mark.parametrize("rank", ["nan", "inf", "0x1", "1e3", " 1"])
+def test_a_list_whose_rank_is_no_number_is_deleted(live: LiveFrontier, worker: HandWorker, rank: str) -> None:
+    """With "nan" each `scrapy dq clear` failed."""
+    live.redis.set(live.key(f"backlog:{rank}:x"), 1)
+    lists = [rank.encode(), b"x"]
+    live.call("audit", worker.epoch, worker.run, lists, [])
+    assert live.call("purge", Found(lists, [], [])) == 1

@@ -11,6 +11,7 @@ from scrapy.core.downloader import Downloader
 from scrapy.settings import Settings
 
 from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES
+from scrapy_dq.hostnames import one_spelling
 from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
 from scrapy_dq.scheduling.partitions import (
     BadPartition,
@@ -250,3 +251,10 @@ def test_limits_of_a_host_hold_under_any_spelling_of_its_name() -> None:
     }
     own = slots(DOWNLOAD_SLOTS={"127.2": {"concurrency": 3}})
     assert own.limit(own.partition_of(Request("http://127.0.0.2/"))) == 3
+
+
+@pytest.mark.parametrize("zone", ["%1", "%30", "%25"])
+def test_the_zone_of_an_address_makes_no_partition_of_its_own(zone: str) -> None:
+    """Any number reaches the same host, unless the address is of one link."""
+    assert one_spelling(f"2001:db8::1{zone}") == "2001:db8::1"
+    assert one_spelling(f"fe80::1{zone}") == f"fe80::1{zone}"

@@ -20,8 +20,8 @@ from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, 
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, refuse
 
-MAX_AT_MS = 253_402_300_800_000
-"""The year 10000."""
+MAX_AT_MS = 253_370_764_800_000
+"""The year 9999 in UTC: a time in it is one before the year 10000 in every time zone."""
 _NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
 
 

@@ -30,6 +30,9 @@ local function recount_waiting(found, looks)
     -- The same as the best one: a script was stopped while it became the best one.
     if not partition or band == best_of[partition] or is_empty(partition, band) then
       if not looks then redis.call('ZREM', key.more_bands, member) end
+    elseif not best_of[partition] then
+      best_of[partition] = band -- the best one is gone, and this is the next
+      if not looks then remove_best_band(partition) end
     end
   end
   for i = 1, #best, 2 do

@@ -1,7 +1,6 @@
 -- state: counts, phase and clock of the run; read once, and written once by save_state().
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
--- removes one. A run is *finished* when the keys themselves are empty and the counts agree (finish.lua): if the counts
--- are higher, keys were deleted or evicted.
+-- removes one. A run is *finished* when the keys are empty and the counts agree (finish.lua).
 -- USES     digits, digits.MOST_RUNS, held.somebody_holds, keys.key
 local state
 local there -- the size of each key when this script started (types.lua); nil: not read
@@ -20,8 +19,10 @@ local function load_state()
   local delay_ms, concurrency = string.match(s[5] or '', '^(%d+) (%d+)$')
   state = {
     epoch = s[1], run = digits(s[2], MOST_RUNS),
-    phase = s[3], stored_phase = s[3], sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0),
-    in_flight = tonumber(in_flight or 0), done = tonumber(done or 0), failed = tonumber(failed or 0),
+    phase = s[3], stored_phase = s[3], sequence = tonumber(sequence or 0), done = tonumber(done or 0),
+    -- Below 0 after entries that somebody else has added were served.
+    waiting = math.max(0, tonumber(waiting or 0)), in_flight = math.max(0, tonumber(in_flight or 0)),
+    failed = tonumber(failed or 0),
     turn = tonumber(turn or 0), clock = tonumber(clock or 0), offset = tonumber(offset or 0),
     claimed = tonumber(claimed or 0), -- 1: a start payload was claimed in this run (claim.lua)
     delayed = tonumber(delayed or 0), members = tonumber(members or 0),
@@ -73,8 +74,8 @@ local function wall_ms()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 local function next_event() -- a later event has a larger number, even if Redis's clock was set back
-  redis.call('HSET', key.meta, 'events', (tonumber(redis.call('HGET', key.meta, 'events') or 0) or 0) + 1)
-  return tonumber(redis.call('HGET', key.meta, 'events'))
+  redis.call('HSET', key.meta, 'events', string.format('%.0f', digits(redis.call('HGET', key.meta, 'events'), 2 ^ 52)))
+  return redis.call('HINCRBY', key.meta, 'events', 1)
 end
 -- The crawl's own clock: that of Redis, but if it is set back (corrected, or after a failover), this clock continues
 -- from where it was. Else every waiting partition would wait longer by the size of the step.

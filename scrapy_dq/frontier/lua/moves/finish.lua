@@ -7,17 +7,19 @@
 -- USES     damage.damaged, held.fields_of, held.leases_of, keys.key, keys.worker_key, starts.incomplete_starts, state,
 --          state.wall_ms
 local function finish_if_done()
-  if redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0 then
-    -- Nothing of it is an entry of ours: nobody would ever lease it, and the run would never end.
-    if state.waiting == 0 and state.in_flight == 0 then damaged('entries') end
-    return 0, 0
-  end
+  local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
+  if waits and state.waiting > 0 then return 0, 0 end
   local seeding, busy, held = 0, false, false
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     local level = fields_of(id, 'seeding')[1]
     if level == '1' then seeding = seeding + 1 end
     busy = busy or level ~= '0'
     held = held or (leases_of(id) or 0) > 0
+  end
+  if waits then
+    -- Nothing of it is an entry of ours: nobody would ever lease it, and the run would never end.
+    if not held then damaged('entries') end
+    return 0, 0
   end
   -- Entries are missing that no worker has settled: finishing would hide it, and a listening worker would wait forever.
   if not held and (state.waiting > 0 or state.in_flight > 0) then damaged('entries') end

@@ -27,11 +27,11 @@ local function look_at(partition)
   lost_partitions = lost_partitions + 1
 end
 for i = 1, #lists, 2 do
-  local rank, partition = tonumber(lists[i]), lists[i + 1]
+  local rank, partition = tonumber(string.match(lists[i], '^%-?%d+$')), lists[i + 1]
   local size = rank and #partition <= MOST_NAME and redis.pcall('LLEN', backlog_key(lists[i], partition))
   if type(size) == 'number' and size > 0 then
     local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
-    if best ~= band and not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then
+    if best ~= band and (not best or not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band)) then
       lost_bands = lost_bands + 1
       if repair then add_band(partition, rank) else unled = unled + size end
     end

@@ -10,7 +10,16 @@ local PART, MOST_REMOVED = 1000, 1000
 local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
 if meta[1] ~= epoch then return { 'LOST' } end
 local words = tonumber(string.match(meta[2] or '', '^%d+') or 0)
-if redis.call('SISMEMBER', key.members, worker_id) == 1 then redis.call('HINCRBY', key.beats, worker_id, 1) end
+if redis.call('SISMEMBER', key.members, worker_id) == 1 then
+  local beat = redis.pcall('HINCRBY', key.beats, worker_id, 1)
+  local text = type(beat) == 'table' and beat.err
+  -- Somebody else has overwritten it: a beat that fails would hide from this worker which others are dead.
+  if text and (string.find(text, 'not an integer', 1, true) or string.find(text, 'overflow', 1, true)) then
+    redis.call('HSET', key.beats, worker_id, 1)
+  elseif text then
+    error(text, 0)
+  end
+end
 if redis.call('SCARD', key.members) > 2 * MOST_MEMBERS then return { 'OK', {}, words } end
 local members, beats, known = redis.call('SMEMBERS', key.members), {}, {}
 for from = 1, #members, PART do

@@ -13,7 +13,8 @@ local unlinked = 0
 local function unlink(...) unlinked = unlinked + redis.call('UNLINK', ...) end
 local lists, worker_ids, buckets = cmsgpack.unpack(ARGV[1]), cmsgpack.unpack(ARGV[2]), cmsgpack.unpack(ARGV[3])
 for i = 1, #lists, 2 do
-  local rank, partition = tonumber(lists[i]), lists[i + 1]
+  -- Not tonumber alone: no table has "nan" as a key.
+  local rank, partition = tonumber(string.match(lists[i], '^%-?%d+$')), lists[i + 1]
   local band = rank and rank_text(rank) == lists[i] and rank_bytes(rank) or ''
   if redis.call('HGET', key.bands, partition) ~= band
     and not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then

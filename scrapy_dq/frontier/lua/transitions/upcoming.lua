@@ -5,7 +5,8 @@
 -- COST     O(count * log partitions): some 10 commands for each entry, and for each partition that has none
 -- CRASH    nothing to do
 -- USES     bands.list_of, entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.place_before, entry.read_delayed,
---          entry.unpack_rank, entry.whole, keys.key, order.order_newest_first, state.load_state, state.now_ms
+--          entry.unpack_rank, entry.whole, keys.MOST_NAME, keys.key, order.order_newest_first, state.load_state,
+--          state.now_ms
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local flat, left, room = {}, count, 4 * max_bytes -- room: for what is read, and perhaps not reported
 local missing = 1000 -- lists of which only the band is left: this many are skipped, in all partitions
@@ -65,7 +66,9 @@ for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
   for i = 1, #heads, 2 do
     local wait_ms = where == 'resting' and math.max(0, tonumber(heads[i + 1]) - now_ms())
       or where == 'saturated' and -1 or 0
-    waiting[#waiting + 1] = { partition = heads[i], wait_ms = wait_ms, left = (#heads - i + 1) / 2 }
+    if #heads[i] <= MOST_NAME then
+      waiting[#waiting + 1] = { partition = heads[i], wait_ms = wait_ms, left = (#heads - i + 1) / 2 }
+    end
   end
   while waiting[1] and left > 0 and max_bytes > 0 and room > 0 do -- in rounds, like lease.lua
     local others = {}
@@ -81,12 +84,10 @@ for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
     waiting = others
   end
 end
-local at = 0
-while left > 0 and max_bytes > 0 do
-  local due = redis.call('ZRANGE', key.delayed, at, at, 'WITHSCORES')
+for at = 0, left - 1 do
+  local due = max_bytes > 0 and redis.call('ZRANGE', key.delayed, at, at, 'WITHSCORES') or {}
   if not due[1] then break end
   local id, _, partition, payload = read_delayed(due[1])
   tell('delayed', math.max(0, tonumber(due[2]) - now_ms()), partition, id, 0, payload)
-  at = at + 1
 end
 return flat

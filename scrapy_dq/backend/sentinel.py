@@ -1,0 +1,204 @@
+"""Clients for the master that Redis Sentinel names. A connection asks for it, and follows a failover."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import redis
+import redis.asyncio.sentinel
+import redis.sentinel
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from scrapy_dq.settings.redis_url import split_sentinel_url
+
+ASK_EVERY_S = 5.0
+"""How often a connection asks for the master: one that is separated from its replicas still answers."""
+_OF_SENTINEL = "sentinel_"
+"""What options for the connections to Sentinel itself begin with, such as sentinel_password."""
+_SHARED = ("socket_", "ssl_")
+"""What options begin with that are used for both, unless there is one for Sentinel alone."""
+
+
+def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
+    """Return a client of *cls* for the master of a service.
+
+    Args:
+        url: see `SentinelUrl`; its options take precedence, as redis-py's do.
+        options: redis-py's; those with `sentinel_` in front are for Sentinel itself.
+    Raises:
+        ValueError: the URL cannot be used.
+    """
+    hosts, service, master_url = split_sentinel_url(url)
+    on_the_loop = issubclass(cls, redis.asyncio.Redis)
+    named = options | redis.connection.parse_url(master_url)  # type: ignore[no-untyped-call]
+    tls = named.pop("connection_class", None) is not None or named.pop("ssl", False)
+    for name in ("host", "port", "unix_socket_path"):
+        named.pop(name, None)
+    own = {name: named.pop(name) for name in list(named) if name.startswith(_OF_SENTINEL)}
+    own = {name.removeprefix(_OF_SENTINEL): value for name, value in own.items()}
+    shared = {name: value for name, value in named.items() if name.startswith(_SHARED)}
+    # Sentinel is asked when a connection is opened: the next attempt repeats the question.
+    retry = AsyncRetry(NoBackoff(), 0) if on_the_loop else Retry(NoBackoff(), 0)
+    of_sentinel = shared | {"protocol": 2, "retry": retry, "ssl": tls} | own
+    asker: Any = redis.asyncio.Redis if on_the_loop else redis.Redis
+    clients = [asker(host=host, port=port, **of_sentinel) for host, port in hosts]
+    manager = (_SentinelsOnTheLoop if on_the_loop else _Sentinels)(service, clients)
+    module = redis.asyncio.sentinel if on_the_loop else redis.sentinel
+    connection = module.SentinelManagedSSLConnection if tls else module.SentinelManagedConnection
+    pool = module.SentinelConnectionPool(
+        service, manager, connection_class=_follower(connection, on_the_loop), **named
+    )
+    return cls.from_pool(pool)
+
+
+def where(pool: Any) -> str:
+    """Return the address of a pool of `sentinel_client`, for messages: without a login."""
+    names = ",".join(sorted(map(_address, pool.sentinel_manager.sentinels)))
+    return f"{pool.service_name}/{pool.connection_kwargs.get('db', 0)} (Sentinel {names})"
+
+
+def pools_of(client: Any) -> list[Any]:
+    """Return the pool of *client*, and those of the clients that ask Sentinel."""
+    pool = client.connection_pool
+    manager = getattr(pool, "sentinel_manager", None)
+    return [pool, *(each.connection_pool for each in manager.sentinels)] if manager else [pool]
+
+
+@cache
+def leaves_replicas(connection: Any) -> Any:
+    """Return a class of connections that are closed when Redis has become a replica.
+
+    The error is raised as it is. The next command connects again: to the host that its name, or Sentinel,
+    then leads to.
+    """
+    on_the_loop = issubclass(connection, redis.asyncio.connection.AbstractConnection)
+    mixin: Any = _LeavesOnTheLoop if on_the_loop else _Leaves
+    return type(connection.__name__, (mixin, connection), {})
+
+
+@cache
+def _follower(connection: Any, on_the_loop: bool) -> Any:
+    return type(connection.__name__, (_FollowsOnTheLoop if on_the_loop else _Follows, connection), {})
+
+
+def _is_replica(error: ResponseError) -> bool:
+    return "READONLY" in str(error) or type(error).__name__ == "ReadOnlyError"  # the former inside a script
+
+
+class _Leaves:
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as error:
+            if _is_replica(error):
+                self.disconnect()  # type: ignore[attr-defined]
+            raise
+
+
+class _LeavesOnTheLoop:
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as error:
+            if _is_replica(error):
+                await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise
+
+
+class _Follows:
+    """Asks Sentinel again, before a command is sent, whether its Redis is the master still."""
+
+    _asked_at = 0.0
+
+    def connect_to(self, address: Any) -> Any:
+        self._asked_at = time.monotonic()
+        return super().connect_to(address)  # type: ignore[misc]
+
+    def check_health(self) -> None:
+        if time.monotonic() - self._asked_at >= ASK_EVERY_S:
+            self._asked_at = time.monotonic()
+            with suppress(RedisError, OSError):  # no Sentinel answers: as long as Redis does, it is used
+                if self.connection_pool.get_master_address() != (self.host, self.port):  # type: ignore[attr-defined]
+                    self.disconnect()  # type: ignore[attr-defined]
+            self.connect()  # type: ignore[attr-defined]  # does nothing if it is connected
+        super().check_health()  # type: ignore[misc]
+
+
+class _FollowsOnTheLoop:
+    _asked_at = 0.0
+
+    async def connect_to(self, address: Any) -> Any:
+        self._asked_at = time.monotonic()
+        return await super().connect_to(address)  # type: ignore[misc]
+
+    async def check_health(self) -> None:
+        if time.monotonic() - self._asked_at >= ASK_EVERY_S:
+            self._asked_at = time.monotonic()
+            with suppress(RedisError, OSError):
+                if await self.connection_pool.get_master_address() != (self.host, self.port):  # type: ignore[attr-defined]
+                    await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.connect()  # type: ignore[attr-defined]
+        await super().check_health()  # type: ignore[misc]
+
+
+class _Sentinels:
+    """What a pool of connections asks for the address of the master: one sentinel after another.
+
+    redis-py's own class shows the arguments of all connections in its errors.
+    """
+
+    def __init__(self, service: str, clients: list[Any]) -> None:
+        self.sentinels = clients
+        self._service = service
+        self._question = ("SENTINEL GET-MASTER-ADDR-BY-NAME", service)
+
+    def discover_master(self, service: str) -> tuple[str, int]:
+        found: dict[Any, Any] = {}
+        for client in self.sentinels:
+            try:
+                found[client] = client.execute_command(*self._question)
+            except (RedisError, OSError) as error:
+                found[client] = error
+            finally:
+                client.connection_pool.disconnect()  # it is asked rarely
+            if isinstance(found[client], (list, tuple)):
+                break
+        return self._read(found)
+
+    def _read(self, found: dict[Any, Any]) -> tuple[str, int]:
+        """Return the address that the last of those asked has named; the next time it is asked first."""
+        last = list(found)[-1]
+        if isinstance(found[last], (list, tuple)):
+            self.sentinels.sort(key=lambda client: client is not last)
+            host, port = found[last]
+            return str(host.decode() if isinstance(host, bytes) else host), int(port)
+        if errors := {client: error for client, error in found.items() if error is not None}:
+            reasons = "; ".join(f"{_address(client)}: {error}" for client, error in errors.items())
+            raise redis.sentinel.MasterNotFoundError(f"no Sentinel names a master: {reasons}")
+        raise redis.sentinel.MasterNotFoundError(f"Sentinel knows no service {self._service!r}")
+
+
+class _SentinelsOnTheLoop(_Sentinels):
+    async def discover_master(self, service: str) -> tuple[str, int]:  # type: ignore[override]
+        found: dict[Any, Any] = {}
+        for client in self.sentinels:
+            try:
+                found[client] = await client.execute_command(*self._question)
+            except (RedisError, OSError) as error:
+                found[client] = error
+            finally:
+                await client.connection_pool.disconnect()
+            if isinstance(found[client], (list, tuple)):
+                break
+        return self._read(found)
+
+
+def _address(client: Any) -> str:
+    where = client.connection_pool.connection_kwargs
+    return f"{where['host']}:{where['port']}"

@@ -1,0 +1,176 @@
+"""The URL of Redis Sentinel, and clients that ask it for the master and follow a failover."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from scrapy_dq.backend import sentinel
+from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
+from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.settings.redis_url import SentinelUrl, check_url, split_sentinel_url
+from support.redis_server import RedisServer
+from support.sentinels import SERVICE, Sentinels
+from support.waiting import free_port, wait_until
+
+PASSWORD, OF_SENTINEL = "s3cr3t/&%40", "0ther"
+GOOD = {
+    "redis+sentinel://host/service": ((("host", 26379),), "service", "redis://localhost/"),
+    "redis+sentinel://host:1,b:65535/a%20b/3": ((("host", 1), ("b", 65535)), "a b", "redis://localhost/3"),
+    "rediss+sentinel://me:p%2F%40@[::1]:5,[fe80::2]/s/0?ssl_cert_reqs=none&sentinel_password=x": (
+        (("::1", 5), ("fe80::2", 26379)), "s", "rediss://me:p%2F%40@localhost/0?ssl_cert_reqs=none&sentinel_password=x",
+    ),
+}  # fmt: skip
+BAD = [
+    "redis+sentinel://",
+    "redis+sentinel://s3cr3t",
+    "redis+sentinel://s3cr3t/",
+    "redis+sentinel:///s3cr3t",
+    "redis+sentinel://s3cr3t,/service",
+    "redis+sentinel://s3cr3t:0/service",
+    "redis+sentinel://s3cr3t:65536/service",
+    "redis+sentinel://s3cr3t:x/service",
+    "redis+sentinel://:s3/cr3t@host/service",
+    "redis+sentinel://:s3#cr3t@host/service",
+    "redis+sentinel://:s3?cr3t@host/service",
+    "redis+sentinel://:s3,cr3t/@host/service",
+    "redis+sentinel://s3cr3t/service/x",
+    "redis+sentinel://s3cr3t/service/1/2",
+    "redis+sentinel://s3 cr3t/service",
+    "redis+sentinel://[s3cr3t]/service",
+    "redis+sentinels://s3cr3t/service",
+]
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_a_url_names_hosts_service_and_what_the_master_needs(url: str) -> None:
+    check_url("REDIS_URL", url)
+    assert split_sentinel_url(url) == SentinelUrl(*GOOD[url])
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
+    """A part of the password could be taken for the service or a host, and shown."""
+    with pytest.raises(ConfigError, match=r"expected redis://.*redis\+sentinel://") as refusal:
+        connect_url(url)
+    assert "s3" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("cls", [redis.Redis, redis.asyncio.Redis])
+def test_options_of_the_master_and_of_sentinel(cls: Any) -> None:
+    """TLS, its options and time-outs hold for both; logins do not."""
+    client = sentinel.sentinel_client(
+        cls, "rediss+sentinel://me:pw@a,b/s/3?sentinel_username=him&ssl_ca_certs=ca.pem",
+        socket_timeout=7, sentinel_password="his", sentinel_socket_timeout=1,
+    )  # fmt: skip
+    of_master, *others = (pool.connection_kwargs for pool in sentinel.pools_of(client))
+    assert (of_master["username"], of_master["password"], of_master["db"]) == ("me", "pw", 3)
+    assert (of_master["socket_timeout"], of_master["ssl_ca_certs"]) == (7, "ca.pem")
+    assert "SSL" in client.connection_pool.connection_class.__name__
+    assert [each["host"] for each in others] == ["a", "b"]
+    for each in others:
+        assert (each["username"], each["password"], each["db"]) == ("him", "his", 0)
+        assert (each["socket_timeout"], each["ssl_ca_certs"]) == (1, "ca.pem")
+    assert not any(name.startswith("sentinel") for name in of_master)
+
+
+@pytest.fixture(scope="module")
+def sentinels() -> Iterator[Sentinels]:
+    with Sentinels(password=PASSWORD, sentinel_password=OF_SENTINEL) as made:
+        yield made
+
+
+def refusal_of(url: str) -> str:
+    connection = Connection(Config("crawl", redis_url=url), Path())
+
+    async def both() -> None:
+        try:
+            await connection.open()
+        finally:
+            await connection.close()
+
+    with pytest.raises(FrontierRefused) as refusal:
+        asyncio.run(both())
+    return str(refusal.value)
+
+
+def test_an_error_names_the_sentinels_and_why(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no login."""
+    monkeypatch.setattr("scrapy_dq.backend.connection.START_PATIENCE_S", 0.2)
+    for url, reason in {
+        sentinels.url.replace(f"/{SERVICE}/", "/other/"): "Sentinel knows no service 'other'",
+        sentinels.url.replace(OF_SENTINEL, "wr0ng"): "no Sentinel names a master: 127.0.0.1:",
+        sentinels.url.partition("?")[0]: "Authentication required",
+        f"redis+sentinel://127.0.0.1:{free_port()}/s": "Error 111",
+        sentinels.url.replace("://:", "://:wr0ng"): "denies access",
+    }.items():
+        told = refusal_of(url)
+        assert reason in told
+        assert "(Sentinel 127.0.0.1:" in told
+        for secret in ("s3cr3t", "wr0ng", OF_SENTINEL):
+            assert secret not in told
+
+
+def test_each_client_finds_the_master(sentinels: Sentinels, tmp_path: Path) -> None:
+    master = str(sentinels.master.port)
+    config = Config("crawl", redis_url=sentinels.url)
+    with client_for_commands(config, tmp_path) as (client, target):
+        assert str(client.config_get("port")["port"]) == master
+        assert target.startswith(f"{SERVICE}/0 (Sentinel 127.0.0.1:")
+    for made in (
+        connect_url(sentinels.url),
+        get_redis(url=sentinels.url),
+        get_redis_from_settings({"REDIS_URL": sentinels.url}),
+    ):
+        assert made.config_get("port") == {"port": master} or made.config_get(b"port") == {b"port": master}
+        made.close()
+
+
+def test_a_client_follows_a_master_that_still_answers(
+    sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was separated from its replicas, and takes writes: the connection asks Sentinel again."""
+    monkeypatch.setattr(sentinel, "ASK_EVERY_S", 0.1)
+    old = sentinels.master
+    port = lambda client: int(client.config_get("port")["port"])  # noqa: E731
+    with connect_url(sentinels.url) as client:
+        assert port(client) == old.port
+        sentinels.separate(old)
+        new = sentinels.wait_for_another_master(old)
+        wait_until(lambda: port(client) == new.port, "the client follows", 10)
+
+
+def test_a_client_stays_while_no_sentinel_answers(
+    sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentinel, "ASK_EVERY_S", 0.0)
+    with connect_url(sentinels.url) as client:
+        assert client.ping()
+        for each in client.connection_pool.sentinel_manager.sentinels:
+            each.connection_pool.connection_kwargs["port"] = free_port()
+            each.connection_pool.reset()
+        with pytest.raises(redis.ConnectionError):
+            client.connection_pool.get_master_address()
+        assert client.ping()
+
+
+def test_a_client_leaves_a_redis_that_has_become_a_replica(redis_server: RedisServer) -> None:
+    """Then the name of its host may lead to the new master: the next command connects again."""
+    with RedisServer() as other, connect_url(other.url) as client, other.client() as by_hand:
+        script = client.register_script("return redis.call('SET', 'a', 1)")
+        for write in (lambda: client.set("a", 1), script):
+            write()
+            first = client.client_id()
+            by_hand.replicaof("127.0.0.1", str(redis_server.port))
+            with pytest.raises(redis.ResponseError, match="read only replica"):
+                write()
+            by_hand.replicaof("no", "one")
+            write()
+            assert client.client_id() > first
