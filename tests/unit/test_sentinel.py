@@ -46,6 +46,8 @@ BAD = [
     "redis+sentinel://s3 cr3t/service",
     "redis+sentinel://[s3cr3t]/service",
     "redis+sentinels://s3cr3t/service",
+    "REDIS://:s3cr3t@host",
+    " redis://:s3cr3t@host",
 ]
 
 

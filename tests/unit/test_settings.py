@@ -237,8 +237,6 @@ BAD: list[tuple[str, Any]] = [
     ("SCHEDULER_PERSIST", "maybe"),
     ("SCHEDULER_FLUSH_ON_START", []),
     ("REDIS_URL", 6379),
-    ("REDIS_URL", "REDIS://host"),
-    ("REDIS_URL", " redis://host"),
     ("REDIS_HOST", 127),
     ("REDIS_PORT", 65_536),
     ("REDIS_DB", "one"),
