@@ -24,7 +24,7 @@ def one_spelling(host: str) -> str:
         if host.rpartition(".")[2][:1].isdigit() and _is_numeric(host):
             return socket.inet_ntoa(socket.inet_aton(host))
         if ":" in host:
-            # A zone in digits is ignored for an address that is not of one link.
+            # A zone is ignored, unless the address is of one link.
             address = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
             if address[:1] == b"\xfe" and "%" in host:
                 return host

@@ -19,6 +19,8 @@ from scrapy_dq.settings.redis_url import split_sentinel_url
 
 ASK_EVERY_S = 5.0
 """How often a connection asks for the master: one that is separated from its replicas still answers."""
+ASK_AGAIN_S = 60.0
+"""How long it does not ask after no Sentinel has answered: to wait for each takes up to its time-out."""
 _OF_SENTINEL = "sentinel_"
 """What options for the connections to Sentinel itself begin with, such as sentinel_password."""
 _SHARED = ("socket_", "ssl_")
@@ -114,35 +116,37 @@ class _LeavesOnTheLoop:
 class _Follows:
     """Asks Sentinel again, before a command is sent, whether its Redis is the master still."""
 
-    _asked_at = 0.0
+    _ask_at = 0.0
 
     def connect_to(self, address: Any) -> Any:
-        self._asked_at = time.monotonic()
+        self._ask_at = time.monotonic() + ASK_EVERY_S
         return super().connect_to(address)  # type: ignore[misc]
 
     def check_health(self) -> None:
-        if time.monotonic() - self._asked_at >= ASK_EVERY_S:
-            self._asked_at = time.monotonic()
+        if time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + ASK_AGAIN_S
             with suppress(RedisError, OSError):  # no Sentinel answers: as long as Redis does, it is used
                 if self.connection_pool.get_master_address() != (self.host, self.port):  # type: ignore[attr-defined]
                     self.disconnect()  # type: ignore[attr-defined]
+                self._ask_at = time.monotonic() + ASK_EVERY_S
             self.connect()  # type: ignore[attr-defined]  # does nothing if it is connected
         super().check_health()  # type: ignore[misc]
 
 
 class _FollowsOnTheLoop:
-    _asked_at = 0.0
+    _ask_at = 0.0
 
     async def connect_to(self, address: Any) -> Any:
-        self._asked_at = time.monotonic()
+        self._ask_at = time.monotonic() + ASK_EVERY_S
         return await super().connect_to(address)  # type: ignore[misc]
 
     async def check_health(self) -> None:
-        if time.monotonic() - self._asked_at >= ASK_EVERY_S:
-            self._asked_at = time.monotonic()
+        if time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + ASK_AGAIN_S
             with suppress(RedisError, OSError):
                 if await self.connection_pool.get_master_address() != (self.host, self.port):  # type: ignore[attr-defined]
                     await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+                self._ask_at = time.monotonic() + ASK_EVERY_S
             await self.connect()  # type: ignore[attr-defined]
         await super().check_health()  # type: ignore[misc]
 
@@ -159,6 +163,7 @@ class _Sentinels:
         self._question = ("SENTINEL GET-MASTER-ADDR-BY-NAME", service)
 
     def discover_master(self, service: str) -> tuple[str, int]:
+        """Return host and port of the master; raise MasterNotFoundError with what each has answered."""
         found: dict[Any, Any] = {}
         for client in self.sentinels:
             try:

@@ -29,7 +29,11 @@ _START_REQUESTS = {
     StartQueue.SHARED: "start requests are served like all others of their priority",
     StartQueue.LIFO: "start requests are served after the others of their priority, the newest first",
 }
-_ENDINGS = ("finished", "start_incomplete", "start_error", "frontier_damaged")
+_EXPLAINED = (
+    "finished", "start_incomplete", "start_error", "frontier_damaged", "frontier_lost",
+    "frontier_rolled_back", "outbox_lost", "run_over",
+)  # fmt: skip
+"""Close reasons of this package: a line of its own says what each means."""
 _HOLDS = {
     Hold.NONE: "resumed",
     Hold.PAUSED: "paused; no requests are sent until `scrapy dq resume`",
@@ -151,7 +155,7 @@ def log_end(crawl: str, reason: str, census: Census) -> None:
             "seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
             crawl, census.gone,
         )  # fmt: skip
-    if reason not in _ENDINGS:
+    if reason not in _EXPLAINED and not census.empty:
         logger.info(
             "Crawl %r: this worker stops (%s) before the run has finished: %s. The same command continues",
             crawl, printable(reason, 100), counts_of(census),

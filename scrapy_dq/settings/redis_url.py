@@ -22,7 +22,7 @@ class SentinelUrl(NamedTuple):
     service: str
     """The name under which Sentinel knows the master and its replicas."""
     master_url: str
-    """A URL for redis-py with the user, password, database and options of the master; its host is no one."""
+    """For redis-py: the user, password, database and options of the master; its host is a placeholder."""
 
 
 def names_sentinel(url: str) -> bool:

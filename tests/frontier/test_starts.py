@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgpack
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
@@ -231,3 +232,12 @@ def test_starts_that_cannot_be_read_count_as_one_that_was_interrupted(
     assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
     later = HandWorker(live, "later", ARGS)
     assert later.exchange().status is Status.FINISHED
+
+
+def test_complete_starts_leave_room_for_an_interrupted_one(live: LiveFrontier, worker: HandWorker) -> None:
+    """A crawl in thousands of parts: of each the name is needed, so that no other start() completes it."""
+    done = {f"part {n}": "done" for n in range(1_500)}
+    live.redis.hset(live.key("meta"), "starts", msgpack.packb(done))
+    other = HandWorker(live, "other", replace(IDENTITY, starts="part 2000"))
+    worker.reclaim(other.worker_id)
+    assert b"part 2000" in msgpack.unpackb(live.redis.hget(live.key("meta"), "starts"), raw=True)

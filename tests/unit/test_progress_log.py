@@ -72,3 +72,15 @@ def test_a_feed_that_a_kill_takes_items_from_is_named(
     said = [record.getMessage() for record in caplog.records if record.name.endswith(".progress_log")]
     assert [f": {named}. If" in line for line in said] == [True] * bool(named)
     assert "s3cr3t" not in caplog.text
+
+
+def test_who_stops_before_the_end_says_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """Not if nothing is, nor for a reason that has a line of its own: after `run_over` it would be wrong."""
+    caplog.set_level("INFO")
+    log_end("books", "shutdown", Census(waiting=7))
+    assert "stops (shutdown) before the run has finished: 7 waiting, 0 in flight" in caplog.text
+    caplog.clear()
+    log_end("books", "shutdown", Census())
+    for reason in ("finished", "run_over", "frontier_lost", "frontier_rolled_back", "outbox_lost"):
+        log_end("books", reason, Census(waiting=7))
+    assert "before the run has finished" not in caplog.text

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 
 from scrapy_dq.backend import sentinel
 from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
-from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
+from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url, new_client
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settings.redis_url import SentinelUrl, check_url, split_sentinel_url
@@ -149,6 +150,27 @@ def test_a_client_follows_a_master_that_still_answers(
         wait_until(lambda: port(client) == new.port, "the client follows", 10)
 
 
+def test_a_worker_s_client_follows_too(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of `redis.asyncio`, by classes of its own; and by a connection that is open."""
+    monkeypatch.setattr(sentinel, "ASK_EVERY_S", 0.0)
+    other = RedisServer(password=PASSWORD)
+
+    async def another(service: str) -> tuple[str, int]:
+        return "127.0.0.1", other.port
+
+    async def follow() -> None:
+        client = new_client(redis.asyncio.Redis, sentinels.url, {"decode_responses": True})
+        try:
+            assert await client.config_get("port") == {"port": str(sentinels.master.port)}
+            monkeypatch.setattr(client.connection_pool.sentinel_manager, "discover_master", another)
+            assert await client.config_get("port") == {"port": str(other.port)}
+        finally:
+            await client.aclose()
+
+    with other:
+        asyncio.run(follow())
+
+
 def test_a_client_stays_while_no_sentinel_answers(
     sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,9 +180,13 @@ def test_a_client_stays_while_no_sentinel_answers(
         for each in client.connection_pool.sentinel_manager.sentinels:
             each.connection_pool.connection_kwargs["port"] = free_port()
             each.connection_pool.reset()
+        asked = Mock(side_effect=client.connection_pool.proxy.get_master_address)
+        monkeypatch.setattr(client.connection_pool.proxy, "get_master_address", asked)
         with pytest.raises(redis.ConnectionError):
             client.connection_pool.get_master_address()
-        assert client.ping()
+        for _ in range(3):
+            assert client.ping()
+        assert asked.call_count == 1 + 1  # it waits for none of them with each command
 
 
 def test_a_client_leaves_a_redis_that_has_become_a_replica(redis_server: RedisServer) -> None:

@@ -36,12 +36,12 @@ local function start_done(worker_id, level, was_level)
   if not later or joined > (tonumber(was[1]) or 0) then starts[name] = 'done' end
   save_starts(starts)
 end
--- How many are noted, and the bytes of a name. Somebody else may write members with others: each script that reads all
--- names would take longer and longer.
+-- How many interrupted ones are noted, and the bytes of a name: somebody else may write members with others, and each
+-- script that reads all names would take longer and longer.
 local MOST_STARTS, MOST_ARGUMENTS = 1000, 4096
 local function note_broken(name, worker_id, again)
   local starts, count = stored_starts(), 0
-  for _ in pairs(starts) do count = count + 1 end
+  for _, each in pairs(starts) do count = count + (type(each) == 'table' and 1 or 0) end
   if not starts[name] and (count >= MOST_STARTS or #name > MOST_ARGUMENTS) then name = UNKNOWN end
   if starts[name] == 'done' and not is_own(name) and not again then return '' end
   local was = type(starts[name]) == 'table' and starts[name] or {}
