@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from weakref import WeakKeyDictionary
 
@@ -33,24 +33,27 @@ class Downloads:
         limits: Limits,
         wake: Callable[[], None],
         block: Callable[[bytes, float], None],
+        most: int,
     ) -> None:
         """
         Args:
             wake: makes the engine ask for a request.
             block: blocks a partition, for all workers, for a number of seconds.
+            most: how many requests the downloader takes at once, those that wait in a middleware included.
         """
         self._slots = slots
         self._limits = limits
         self._own = {name.encode(): own for name, own in limits.own.items()}
         self._wake = wake
         self._block = block
+        self._most_of_one = most - most // 4
         self._partitions: dict[Request, bytes] = {}
         self._local: dict[Request, bytes] = {}
         """The local ones of `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
         """By partition with a delay, the request that was not sent yet."""
         self._held_up = WeakKeyDictionary[Request, bytes]()
-        """The partitions of those that take no room while they wait."""
+        """The partitions of those in the downloader that take no room while they wait."""
         self._rest: dict[bytes, float] = {}
         """By partition, when the next local request may be sent."""
         self._last_was_local = False
@@ -137,17 +140,26 @@ class Downloads:
         self._rest_for(partition, delay_s)
         self._room_appeared()
 
-    def held_up(self, request: Request) -> None:
-        """Note that a request waits in this process: it takes no room, unless it has a time of sending."""
-        if request not in self._unsent.values():
-            if (partition := self._partitions.get(request)) is not None:
-                self._held_up[request] = partition
-            self.ended(request)
+    def held_up(self, request: Request) -> bool:
+        """Note that a request waits in this process: it takes no room, unless it has a time of sending.
+
+        False: it keeps its room, because its partition has three quarters of the downloader already. What its
+        requests wait for may never come, such as a `robots.txt`, and the other sites need the rest.
+        """
+        if request in self._unsent.values() or (partition := self._partitions.get(request)) is None:
+            return True
+        there = chain(self._partitions.values(), self._held_up.values())
+        if not isinstance(self._slots, OneSlot) and list(there).count(partition) >= self._most_of_one:
+            return False
+        self.ended(request)
+        self._held_up[request] = partition
+        return True
 
     def ended(self, request: Request) -> None:
         """Note that a request has left the downloader; only the first call for it has an effect."""
         if self._unsent:
             self.sent(request)
+        self._held_up.pop(request, None)
         if self._partitions.pop(request, None) is not None:
             self._local.pop(request, None)
             self._room_appeared()

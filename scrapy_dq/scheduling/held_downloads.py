@@ -18,13 +18,17 @@ LONG_S = 1.0
 
 
 class HeldDownloads:
-    """Calls *held_up* with requests that wait in a downloader middleware for long, one per second.
+    """Calls *held_up* with requests that wait in a downloader middleware for long; per second, one is taken.
 
     They use no connection to their site. If they counted against its concurrency limit, the request that they
     wait for, such as a login, could not be sent.
     """
 
-    def __init__(self, settlement: Settlement, held_up: Callable[[Request], None]) -> None:
+    def __init__(self, settlement: Settlement, held_up: Callable[[Request], bool]) -> None:
+        """
+        Args:
+            held_up: returns False for a request that it does not take now.
+        """
         self._settlement = settlement
         self._held_up = held_up
         self._looked_at = 0.0
@@ -38,10 +42,10 @@ class HeldDownloads:
             return
         self._looked_at = now
         waiting = self._settlement.held_up().difference(self._reported)
-        held_up = next((request for request in waiting if request in self._waiting), None)
+        for_long = (request for request in waiting if request in self._waiting)
+        held_up = next(filter(self._held_up, for_long), None)
         if held_up is not None:
             self._reported.add(held_up)
-            self._held_up(held_up)
         self._waiting = WeakSet(waiting)
         if waiting:
             asyncio.get_running_loop().call_later(LONG_S, self._settlement.wake)

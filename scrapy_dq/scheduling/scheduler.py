@@ -219,11 +219,13 @@ class Scheduler(BaseScheduler):
         if entry_id is not None:
             self._session.worker.sent(entry_id)
 
-    def _wait(self, request: Request) -> None:
-        self._session.downloads.held_up(request)
+    def _wait(self, request: Request) -> bool:
+        if not self._session.downloads.held_up(request):
+            return False
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
             self._session.worker.held_up(entry_id)
+        return True
 
     def downloaded(self, request: Request) -> None:
         """Called by Settlement: *request* has left the downloader."""

@@ -134,8 +134,10 @@ class Session(Listener):
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
             self.downloads = Downloads(
-                self.slots, self.config.limits, self.settlement.wake, lambda *block: self.worker.block(*block)
-            )
+                self.slots, self.config.limits, self.settlement.wake,
+                block=lambda *block: self.worker.block(*block),
+                most=self._crawler.settings.getint("CONCURRENT_REQUESTS"),
+            )  # fmt: skip
             client = await self._connection.open()
             where = f" {self.config.crawl!r} at {self._connection.target}"
             start_keys = self._start_keys

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from scrapy import Request
 
+from scrapy_dq.scheduling import held_downloads
 from scrapy_dq.scheduling.engine_hooks import Settlement
+from scrapy_dq.scheduling.held_downloads import HeldDownloads
 from support.project import Project
 from support.tree_site import TreeSite
 
@@ -84,3 +89,24 @@ def test_nothing_is_assumed_of_a_downloader_unlike_scrapys(downloader: object) -
     settlement = Settlement.__new__(Settlement)
     settlement._engine = SimpleNamespace(downloader=downloader)
     assert settlement.held_up() == set()
+
+
+def test_a_site_that_may_not_have_more_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked about again, when the others have their room."""
+    hanging, waiting = Request("http://hanging/"), Request("http://waiting/")
+    settlement: Any = SimpleNamespace(held_up=lambda: {hanging, waiting}, wake=lambda: None)
+    monkeypatch.setattr(held_downloads, "LONG_S", 0.0)
+    asked: list[Request] = []
+
+    def held_up(request: Request) -> bool:
+        asked.append(request)
+        return request is waiting
+
+    async def look() -> None:
+        held = HeldDownloads(settlement, held_up)
+        for _ in range(5):
+            held.look()
+
+    asyncio.run(look())
+    assert asked.count(waiting) == 1
+    assert asked.count(hanging) >= 3

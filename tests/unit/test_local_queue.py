@@ -113,7 +113,8 @@ class Here(Downloads):
         self.timers: list[float] = []
         self.blocked: list[tuple[bytes, float]] = []
         slots = slots or SimpleNamespace(limit=lambda partition: 2)
-        super().__init__(slots, limits or Limits(), self._woken, lambda *block: self.blocked.append(block))
+        block = self.blocked.append
+        super().__init__(slots, limits or Limits(), self._woken, lambda *what: block(what), most=8)
 
     def _woken(self) -> None:
         self.woken += 1
@@ -171,6 +172,21 @@ def test_what_waits_in_a_middleware_takes_no_room() -> None:
         here.held_up(held_up)
     assert here.choose([A]) == A
     assert here.choose([B]) is None
+
+
+def test_what_waits_in_a_middleware_leaves_a_quarter_of_all_downloads_to_other_sites() -> None:
+    """A robots.txt that never answers would hold all of them."""
+    here = Here()
+    waiting = [here.lease(A) for _ in range(2)]
+    for _ in range(4):
+        assert here.held_up(waiting[0])
+        waiting.append(waiting.pop(0))
+        waiting.append(here.lease(A))
+    assert not here.held_up(waiting[-1])
+    assert here.partition_of(waiting[-1]) == A
+    assert here.held_up(here.lease(B))
+    here.ended(waiting[0])
+    assert here.held_up(waiting[-1])
 
 
 def test_local_requests_and_leases_take_turns() -> None:

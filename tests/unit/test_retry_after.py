@@ -98,7 +98,7 @@ def test_the_partition_that_a_request_was_served_from_is_blocked() -> None:
 def test_the_partition_is_known_until_the_end_of_the_download(local: bool) -> None:
     """Also that of a request which waits in a middleware for long, and takes no room any more."""
     nobody: Any = None
-    downloads = Downloads(OneSlot(), Limits(), nobody, nobody)
+    downloads = Downloads(OneSlot(), Limits(), nobody, nobody, most=1)
     request = Request("http://a.com/")
     assert downloads.partition_of(request) is None
     if local:
