@@ -233,6 +233,16 @@ SCHEMES = (
     async def start(self):
         yield scrapy.Request("file://" + __file__ + "?start", self.file)
         yield scrapy.Request(self.start_urls[0])
+        yield scrapy.Request("ftp://127.0.0.1:1/", errback=self.on_ftp)
+        self.crawler.signals.connect(self.idle, scrapy.signals.spider_idle)
+
+    def idle(self):
+        self.crawler.signals.disconnect(self.idle, scrapy.signals.spider_idle)
+        for more, meta in ("?kept", None), ("?kept-local", {"dq_local": True}):
+            self.crawler.engine.crawl(scrapy.Request("file://" + __file__ + more, self.file, meta=meta))
+
+    def on_ftp(self, failure):
+        yield scrapy.Request("file://" + __file__ + "?of-ftp", self.file)
 
     def file(self, response):
         self.record("file", response.url.partition("?")[2])
@@ -257,21 +267,38 @@ SCHEMES = (
 )
 
 
-def test_a_web_page_leads_to_no_file_of_this_host(
+def test_a_page_leads_to_no_file_of_this_host(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """Unless the spider says so; what start() yields is crawled, and so are its links."""
+    """Unless the spider says so; what start() yields is crawled, and so are its links.
+
+    A page is one of the web, or of an FTP server; the spider may have kept the link until it is idle.
+    """
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SCHEMES)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == {"/plain?s=0": 1}
-    assert project.count("file") == dict.fromkeys(["start", "child", "local", "data"], 1)
-    assert worker.stats["dq/scheme_dropped"] == 5
-    told = "?link> is dropped: a web page leads to it, and its scheme is not in DQ_URL_SCHEMES (http, https)."
+    assert project.count("file") == dict.fromkeys(["start", "child", "local", "data", "kept-local"], 1)
+    assert worker.stats["dq/scheme_dropped"] == 7
+    told = (
+        " is dropped: its scheme is not in DQ_URL_SCHEMES (http, https), and a web page may have led to it. "
+    )
     assert worker.text.count(told) == worker.text.count(" is dropped: ") == 1
     assert worker.stats.get("dq/failed", 0) == 0
 
 
-FILES = ["start", "child", "link", "another", "local", "data", "of-data", "of-http"]
+FILES = [
+    "start",
+    "child",
+    "link",
+    "another",
+    "local",
+    "data",
+    "of-data",
+    "of-http",
+    "of-ftp",
+    "kept",
+    "kept-local",
+]
 
 
 def test_a_scheme_that_is_listed_is_stored(
