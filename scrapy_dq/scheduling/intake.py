@@ -339,8 +339,8 @@ class Intake:
             self._warned_scheme = True
             more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
-                "%s is dropped: its scheme is not in DQ_URL_SCHEMES (%s), and a web page may have led to it. To "
-                "crawl it, add the scheme, or set dq_local in its meta. %s%s counts them",
+                "%s is dropped: its scheme is not in DQ_URL_SCHEMES (%s), and a web page may have led to it. "
+                "To crawl it, add the scheme, or set dq_local in its meta. %s%s counts them",
                 shown(request),
                 ", ".join(sorted(self._schemes)),
                 more,
