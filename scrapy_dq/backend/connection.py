@@ -45,8 +45,13 @@ _IGNORED_PARAMS = (
     "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
 )  # fmt: skip
 """Arguments of REDIS_PARAMS that are not passed on to the clients of workers and commands."""
+_NOT_ENCODED = "the user or the password of the credential provider cannot be encoded"
 _ARGUMENTS = ", with args beginning with"
 """In the error of a server that does not know a command: what follows repeats it."""
+
+
+class _BadLogin(ConfigError):
+    """The user or the password cannot be encoded."""
 
 
 class Connection:
@@ -178,6 +183,8 @@ class Connection:
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except TypeError as error:
             raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
+        except _BadLogin:
+            raise
         except ValueError as error:
             raise arguments_error(client_arguments(config)[0], error) from None
         return client
@@ -304,8 +311,11 @@ def _make_safe(pool: Any, own_server: bool) -> None:
 
     Args:
         own_server: nothing is sent to a server of another user.
+    Raises:
+        ConfigError: the user or the password cannot be encoded.
     """
     options = pool.connection_kwargs
+    _check_login(options)
     pool.connection_class = sentinel.leaves_replicas(pool.connection_class)
     speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
     # redis-py before 6 does not verify it.
@@ -317,6 +327,19 @@ def _make_safe(pool: Any, own_server: bool) -> None:
         options["redis_connect_func"] = partial(log_in, own_server=own_server)
 
 
+def _check_login(options: Mapping[str, Any]) -> None:
+    encoding = options.get("encoding", "utf-8")
+    for name in ("username", "password"):
+        try:
+            str(options.get(name) or "").encode(encoding, options.get("encoding_errors", "strict"))
+        except UnicodeError:  # its text and its arguments repeat what could not be encoded
+            raise _BadLogin(
+                f"the {name} in REDIS_URL or REDIS_PARAMS has characters that {encoding} does not have"
+            ) from None
+        except LookupError as error:
+            raise _BadLogin(f"the encoding in REDIS_PARAMS cannot be used: {error}") from None
+
+
 def _log_in(connection: Any, *, own_server: bool) -> None:
     """Do what redis-py does with a new connection, but raise errors that do not repeat the password."""
     if own_server:
@@ -326,6 +349,8 @@ def _log_in(connection: Any, *, own_server: bool) -> None:
     except RedisError as error:
         _hide_password(error, connection)
         raise
+    except UnicodeError:
+        raise AuthenticationError(_NOT_ENCODED) from None
 
 
 async def _log_in_on_the_loop(connection: Any, *, own_server: bool) -> None:
@@ -337,6 +362,8 @@ async def _log_in_on_the_loop(connection: Any, *, own_server: bool) -> None:
     except RedisError as error:
         _hide_password(error, connection)
         raise
+    except UnicodeError:
+        raise AuthenticationError(_NOT_ENCODED) from None
 
 
 def _hide_password(error: RedisError, connection: Any) -> None:

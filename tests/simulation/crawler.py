@@ -439,11 +439,10 @@ def install() -> None:
             return
         self._thread = self._loop = loop = asyncio.get_running_loop()
         process: Process = loop._process  # type: ignore[attr-defined]
-        client = self._connect()
 
         def beat() -> None:
             if not self._stop.is_set():
-                self._beat(client)
+                self._beat()
                 process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
 
         self._tick_at = loop.time()

@@ -182,6 +182,11 @@ def test_params_are_honoured() -> None:
         {"redis_url": "redis://:s3cr3t@host", "redis_params": {"sockettimeout": 3}},
         {"redis_host": "host", "redis_params": {"sockettimeout": 3, "password": "s3cr3t"}},
         {"redis_params": {"host": "host", "port": "one", "password": "s3cr3t"}},
+        {"redis_params": {"host": "host", "password": "s3cr3t\ud800"}},
+        {"redis_params": {"host": "host", "username": "s3cr3t\xe4", "encoding": "ascii"}},
+        {"redis_url": "redis://:s3cr3t%C3%A4@host", "redis_params": {"encoding": "ascii"}},
+        {"redis_url": "redis+sentinel://:s3cr3t%C3%A4@host/main", "redis_params": {"encoding": "ascii"}},
+        {"redis_params": {"host": "host", "password": "s3cr3t", "encoding": "klingon"}},
     ],
 )
 def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, Any]) -> None:
@@ -268,6 +273,18 @@ def test_a_server_that_repeats_what_it_does_not_know_shows_no_password(
     ):
         with client, pytest.raises(redis.ResponseError, match=f"unknown command .{command}.$"):
             client.ping()
+
+
+def test_a_password_of_a_provider_that_cannot_be_encoded_is_not_shown(start_redis: StartRedis) -> None:
+    """It is known only when a connection is opened."""
+    provider = redis.UsernamePasswordCredentialProvider(password="s3cr3t\ud800")
+    connection = connection_to(start_redis().url, redis_params={"credential_provider": provider})
+    with pytest.raises(FrontierRefused, match="denies access") as refusal:
+        open_and_close(connection)
+    assert "s3cr3t" not in "".join(traceback.format_exception(refusal.value))
+    with connection.blocking() as client, pytest.raises(redis.AuthenticationError) as error:
+        client.ping()
+    assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
 
 
 def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:

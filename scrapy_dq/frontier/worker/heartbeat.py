@@ -93,6 +93,7 @@ class Heartbeat:
         self._stalled = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._client: Any = None
         self._worker = ("", "")
         # Of the event loop: when the next tick is due, the number of ticks, when it was last found blocked.
         self._tick_at = 0.0
@@ -132,18 +133,18 @@ class Heartbeat:
             self._loop.call_later(TICK_S, self._tick)
 
     def _run(self) -> None:
-        client = self._connect()
         try:
             while not self._stop.wait(self._interval_s) and not self._loop.is_closed():
-                self._beat(client)
+                self._beat()
         finally:
-            client.close()
+            if self._client is not None:
+                self._client.close()
 
     def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop was closed without stop() being called
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def _beat(self, client: Any) -> None:
+    def _beat(self) -> None:
         ticks = self._ticks
         self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
         self._seen_ticks = ticks
@@ -162,7 +163,9 @@ class Heartbeat:
         self._stalled = False
         worker_id, epoch = self._worker
         try:
-            beats, words = self._frontier.beats_blocking(client, worker_id, epoch)
+            if self._client is None:
+                self._client = self._connect()
+            beats, words = self._frontier.beats_blocking(self._client, worker_id, epoch)
         except FrontierUnavailable:
             self._observer.missed()
             return
