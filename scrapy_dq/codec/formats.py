@@ -12,3 +12,5 @@ SERIALIZED = 4
 """A request's attributes as SCHEDULER_SERIALIZER wrote them: `codec/serializer.py`."""
 SIGNED = 5
 """A signature, then an entry of one of these formats: `frontier/signing.py`."""
+MOVED = 6
+"""The id under which an entry was signed, and that entry, SIGNED: the same file."""

@@ -5,10 +5,16 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES
+
 MARK = b"\5"
 """The first byte of a signed payload; the signature and the original payload follow."""
+MOVED = b"\6"
+"""The first byte of a signed payload whose entry got another id (lua/lib/grants.lua): the one under which it was
+signed follows, and what begins with MARK."""
 MAC_BYTES = 16
 _MARKED = len(MARK) + MAC_BYTES
+_MOVED = len(MOVED) + ENTRY_ID_BYTES
 UNSIGNED = "no"
 NOT_SIGNED = "its signature is missing, or matches no key of DQ_SIGNING_KEYS"
 
@@ -43,6 +49,8 @@ class Signer:
             return without_signature(stored)
         if self._unsigned and stored.startswith(self._unsigned):
             return stored
+        if stored.startswith(MOVED):
+            entry_id, stored = stored[len(MOVED) : _MOVED], stored[_MOVED:]
         given, payload = stored[len(MARK) : _MARKED], without_signature(stored)
         for key in self._keys:
             mac = hmac.digest(key, entry_id + payload, "sha256")[:MAC_BYTES]
@@ -53,6 +61,8 @@ class Signer:
 
 def without_signature(stored: bytes) -> bytes:
     """Return the payload of a *stored* one, whether or not it is signed; nothing is verified."""
+    if stored.startswith(MOVED):
+        stored = stored[_MOVED:]
     return stored[_MARKED:] if stored.startswith(MARK) else stored
 
 

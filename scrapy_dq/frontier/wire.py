@@ -29,7 +29,7 @@ from scrapy_dq.frontier.model import (
     Words,
 )
 from scrapy_dq.frontier.moves import fields_of
-from scrapy_dq.frontier.signing import MARK, TRUSTING, Signer
+from scrapy_dq.frontier.signing import MARK, MOVED, TRUSTING, Signer
 
 MAX_IDENTITY_BYTES = 4096
 MAX_PID = 2**31 - 1
@@ -172,7 +172,7 @@ def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
     end = record.index(0, 9)
     entry_id = record[end + 9 : end + 21]
     payload: bytes | None = record[end + 21 :]
-    if signer.signs or record[end + 21 : end + 22] == MARK:
+    if signer.signs or record[end + 21 : end + 22] in (MARK, MOVED):
         payload = signer.verified(entry_id, record[end + 21 :])
     attempts, partition, place = record[8] % 128, record[9:end], record[:8] + record[end + 1 : end + 9]
     return Lease(entry_id, attempts, payload or b"", partition, send_at, place, payload is not None)

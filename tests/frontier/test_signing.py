@@ -8,8 +8,18 @@ from contextlib import ExitStack, closing
 import pytest
 
 from scrapy_dq.codec import formats
-from scrapy_dq.frontier.model import Claim, FrontierRefused, Order, StartKeys, Status, Terms
-from scrapy_dq.frontier.signing import MAC_BYTES, MARK, Signer
+from scrapy_dq.frontier.model import (
+    Ack,
+    Bury,
+    Claim,
+    FrontierRefused,
+    Order,
+    Release,
+    StartKeys,
+    Status,
+    Terms,
+)
+from scrapy_dq.frontier.signing import MAC_BYTES, MARK, MOVED, Signer, without_signature
 from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 
@@ -58,7 +68,7 @@ def test_only_what_redis_itself_makes_entries_of_goes_unsigned() -> None:
     assert Signer("crawl", [OLD], bytes((formats.PAYLOAD,))).verified(ID, fed) == fed
     assert Signer("crawl", [OLD], bytes((formats.PAYLOAD,))).verified(ID, PAYLOAD) is None
     assert Signer("crawl", [OLD]).verified(ID, fed) is None
-    assert bytes((formats.SIGNED,)) == MARK
+    assert bytes((formats.SIGNED, formats.MOVED)) == MARK + MOVED
 
 
 Open = Callable[..., LiveFrontier]
@@ -103,6 +113,26 @@ def test_a_changed_entry_is_leased_as_none(open_signed: Open) -> None:
     live.redis.rpush(live.key("backlog:0:"), element[:20] + PAYLOAD)
     (lease,) = worker.exchange(want=1).leases
     assert (lease.payload, lease.genuine) == (b"", False)
+
+
+def test_a_forged_entry_under_its_id_makes_none_void(open_signed: Open) -> None:
+    """While it is in flight, the genuine one gets another id, and is still verified under its own."""
+    live = open_signed(OLD)
+    worker = HandWorker(live, "worker")
+    entry_id = put(1).entry_id
+    worker.exchange(put(1, payload=PAYLOAD))
+    element = live.redis.lindex(live.key("backlog:0:"), 0)
+    live.redis.lpush(live.key("backlog:0:"), element[:20] + b"forged")
+    (forged,) = worker.exchange(want=1).leases
+    assert (forged.entry_id, forged.genuine) == (entry_id, False)
+    for _ in range(2):
+        (moved,) = worker.exchange(want=1).leases
+        assert moved.entry_id != entry_id
+        assert (moved.payload, moved.genuine) == (PAYLOAD, True)
+        worker.exchange(Release(moved.entry_id))
+    (moved,) = worker.exchange(want=1).leases
+    assert worker.exchange(Ack(moved.entry_id), Bury(forged.entry_id, "forged")).status is Status.FINISHED
+    assert without_signature(MOVED + entry_id + live.frontier.signer.signed(entry_id, PAYLOAD)) == PAYLOAD
 
 
 @pytest.mark.parametrize(("first", "then"), [((), (OLD,)), ((OLD,), ()), ((OLD,), (NEW,))])

@@ -116,7 +116,8 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
 
 def test_the_formats_of_entries(items: Items) -> None:
     """A number keeps its meaning: requests, payloads of start keys, items; others are refused."""
-    assert (FORMAT, formats.PAYLOAD, formats.ITEM, formats.SERIALIZED, formats.SIGNED) == (1, 2, 3, 4, 5)
+    known = formats.PAYLOAD, formats.ITEM, formats.SERIALIZED, formats.SIGNED, formats.MOVED
+    assert (FORMAT, *known) == (1, 2, 3, 4, 5, 6)
     assert items.decode(b"\x02http://localhost/") == b"http://localhost/"
     assert items.encode("a") == b"\x03\xa1a"
     for payload in (b"", b"\x04a", b"\xffa"):

@@ -133,7 +133,9 @@ async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptur
         await until(lambda: any(not dead for _, dead in observed[before:]), "it has grace again")
     finally:
         heartbeat.stop()
-    assert ["Unexpected error in the heartbeat" in record.getMessage() for record in caplog.records] == [True] * 2
+    assert ["Unexpected error in the heartbeat" in record.getMessage() for record in caplog.records] == [
+        True
+    ] * 2
 
 
 async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(

@@ -2,6 +2,7 @@
 -- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.holds_suspect, entry.partition_of, entry.whole,
 --          keys.in_flight_key, keys.key, keys.worker_key, midway, politeness.count_busy, state
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
+local SIGNED, MOVED = '\5', '\6' -- see signing.py: a signature is valid for the id of its entry only
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 }
 local function begin_grants(worker_id, max_bytes)
@@ -15,8 +16,9 @@ local function payload_in(record) return string.sub(record, id_in(record) + 12) 
 -- this one gets an id of its own.
 local function rename_grant(i)
   local id, record = grants.ids[i], grants.records[i]
-  local from, new = id_in(record), string.sub(redis.sha1hex(record), 1, 12)
-  grants.ids[i], grants.records[i] = new, string.sub(record, 1, from - 1) .. new .. string.sub(record, from + 12)
+  local from, new, payload = id_in(record), string.sub(redis.sha1hex(record), 1, 12), payload_in(record)
+  if string.sub(payload, 1, 1) == SIGNED then payload = MOVED .. whole(id, 12) .. payload end
+  grants.ids[i], grants.records[i] = new, string.sub(record, 1, from - 1) .. new .. payload
   local partition = partition_of(record)
   if redis.call('HGET', key.unsent, partition) == id then redis.call('HSET', key.unsent, partition, new) end
   if holds_suspect == id then
