@@ -10,8 +10,8 @@ from scrapy_dq.frontier.model import ENTRY_ID_BYTES
 MARK = b"\5"
 """The first byte of a signed payload; the signature and the original payload follow."""
 MOVED = b"\6"
-"""The first byte of a signed payload whose entry got another id (lua/lib/grants.lua): the one under which it was
-signed follows, and what begins with MARK."""
+"""The first byte of a signed payload whose entry got another id (lua/lib/grants.lua). The id under which it
+was signed follows, and what begins with MARK."""
 MAC_BYTES = 16
 _MARKED = len(MARK) + MAC_BYTES
 _MOVED = len(MOVED) + ENTRY_ID_BYTES

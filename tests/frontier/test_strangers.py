@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from scrapy_dq.frontier.model import (
     Hold,
     Lease,
     Order,
+    Release,
     Seeding,
     Seen,
     Sent,
@@ -50,6 +52,8 @@ from support.live_frontier import (
     put,
     puts,
 )
+from support.redis_server import RedisServer
+from support.stored_counts import change_count
 
 NO_TEXT = b"\xff\x1b[2J"
 
@@ -1064,3 +1068,56 @@ def test_a_list_whose_rank_is_no_number_is_deleted(live: LiveFrontier, worker: H
     lists = [rank.encode(), b"x"]
     live.call("audit", worker.epoch, worker.run, lists, [])
     assert live.call("purge", Found(lists, [], [])) == 1
+
+
+@pytest.mark.parametrize("turn", [0, 2**52 - 1, 2**52, 2**53, 10**30])
+def test_all_partitions_have_their_turns_whatever_the_last_one_was(
+    live: LiveFrontier, worker: HandWorker, turn: int
+) -> None:
+    """Set back, the one that is served would go first for as long as it takes to be there again."""
+    for n, partition in enumerate((b"a", b"b", b"c")):
+        worker.exchange(*puts(partition, 30, 100 * n))
+    for _ in range(10):
+        worker.exchange(want=1)
+    change_count(live.redis, live.crawl, "turn", lambda _: turn)
+    turns = [worker.exchange(want=1).leases[0].partition for _ in range(30)]
+    assert all(sorted(turns[n : n + 3]) == [b"a", b"b", b"c"] for n in range(3, 30, 3))
+
+
+@pytest.mark.parametrize("sequence", [2**52, 2**53, 10**30])
+@pytest.mark.parametrize("order", [Order.FIFO, Order.LIFO])
+def test_the_order_is_kept_behind_a_sequence_that_cannot_grow(
+    redis_server: RedisServer, crawl_name: str, order: Order, sequence: int
+) -> None:
+    """An entry that comes back takes its place among those that were put later."""
+    with closing(LiveFrontier(redis_server.url, crawl_name, order)) as live:
+        worker = HandWorker(live, "worker")
+        change_count(live.redis, live.crawl, "sequence", lambda _: sequence)
+        worker.exchange(put(0))
+        worker.exchange(put(1), want=1)
+        (first,) = worker.held
+        worker.exchange(put(2), Release(first))
+        expected = [0, 1, 2] if order is Order.FIFO else [2, 1, 0]
+        assert numbers(worker.exchange(want=9)) == expected
+
+
+@pytest.mark.parametrize("number", [10**14, 2**52, 10**30])
+def test_a_word_is_heard_behind_large_counters(live: LiveFrontier, worker: HandWorker, number: int) -> None:
+    """As a number, Lua writes 1e+14 for the first one, which no worker reads."""
+    live.redis.hset(live.key("meta"), "told", " ".join([str(number)] * 4))
+    before = worker.exchange().words
+    steer(live.redis, live.crawl, Word.STOP)
+    after = worker.exchange().words
+    assert after.count > min(before.count, 2**52)
+    assert after.stops > min(before.stops, 2**52)
+
+
+@pytest.mark.parametrize("events", [b"none", b"9" * 15, b"9" * 400])
+def test_workers_join_behind_large_numbers_of_events(live: LiveFrontier, events: bytes) -> None:
+    """HINCRBY refuses what is no number, or too large."""
+    HandWorker(live, "first")
+    live.redis.hset(live.key("meta"), "events", events)
+    HandWorker(live, "second")
+    HandWorker(live, "third")
+    joined = [int(live.redis.hget(live.key(f"worker:{each}"), "joined")) for each in ("second", "third")]
+    assert joined[0] < joined[1] or joined[0] > 2**52

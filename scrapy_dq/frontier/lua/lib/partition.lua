@@ -5,6 +5,7 @@
 --   saturated  must wait until one of its leases is settled or sent
 -- USES     bands.first_of, keys.key, politeness.earliest_of, politeness.is_saturated, state, state.now_ms,
 --          state.touched, types.polite
+local MOST_TURNS = 2 ^ 52
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
   -- Add first, then remove: if the script is stopped in between, it is in both sets, and its next turn corrects that.
@@ -14,7 +15,18 @@ local function put_into(partition, where, score)
   end
   polite = polite or where and where ~= 'rotation'
 end
+local turn_checked = false
+-- Somebody else may have written the last turn. If it was set back, those that wait would starve until it is reached
+-- again; if one more adds nothing, there would be no turns.
 local function next_turn()
+  if not turn_checked then
+    local last = redis.call('ZREVRANGEBYSCORE', key.rotation, MOST_TURNS, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    state.turn, turn_checked = math.max(state.turn, tonumber(last[2] or 0)), true
+    if state.turn == MOST_TURNS then
+      redis.call('ZUNIONSTORE', key.rotation, 1, key.rotation, 'WEIGHTS', 2 ^ -30) -- keeps their order
+      state.turn = 2 ^ 22
+    end
+  end
   state.turn = state.turn + 1
   return state.turn
 end

@@ -18,12 +18,12 @@ local function load_state()
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency = string.match(s[5] or '', '^(%d+) (%d+)$')
   state = {
-    epoch = s[1], run = digits(s[2], MOST_RUNS),
-    phase = s[3], stored_phase = s[3], sequence = tonumber(sequence or 0), done = tonumber(done or 0),
+    epoch = s[1], run = digits(s[2], MOST_RUNS), phase = s[3], stored_phase = s[3], done = tonumber(done or 0),
+    sequence = digits(sequence, 2 ^ 52) % 2 ^ 52, -- 0 where one more would soon add nothing
     -- Below 0 after entries that somebody else has added were served.
     waiting = math.max(0, tonumber(waiting or 0)), in_flight = math.max(0, tonumber(in_flight or 0)),
     failed = tonumber(failed or 0),
-    turn = tonumber(turn or 0), clock = tonumber(clock or 0), offset = tonumber(offset or 0),
+    turn = digits(turn, 2 ^ 52), clock = digits(clock, 2 ^ 52), offset = tonumber(offset or 0),
     claimed = tonumber(claimed or 0), -- 1: a start payload was claimed in this run (claim.lua)
     delayed = tonumber(delayed or 0), members = tonumber(members or 0),
     -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.

@@ -1,5 +1,5 @@
 -- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
--- USES     keys.key, state
+-- USES     digits, keys.key, state
 -- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
 local function words()
   if not state.told and state.hold == '' then return '' end
@@ -11,7 +11,8 @@ local function tell(counter)
   local told = {}
   for number in string.gmatch(state.told or '', '%d+') do told[#told + 1] = number end
   for i = 1, 4 do
-    told[i] = (tonumber(told[i]) or 0) + ((i == 1 or i == COUNTERS[counter]) and 1 or 0)
+    local more = (i == 1 or i == COUNTERS[counter]) and 1 or 0
+    told[i] = string.format('%.0f', digits(told[i], 2 ^ 52) + more) -- as a number, Lua writes 1e+14
   end
   state.told = table.concat(told, ' ')
   redis.call('HSET', key.meta, 'told', state.told)
