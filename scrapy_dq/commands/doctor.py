@@ -8,12 +8,14 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
+from scrapy_dq.frontier.rights import ROLES, acl_of
 
 if TYPE_CHECKING:
     from scrapy_dq.backend.health import Finding
@@ -45,7 +47,15 @@ class Doctor(Subcommand):
             help="the same, and rebuild the keys that can be derived from others",
         )  # fmt: skip
 
+        parser.add_argument(
+            "--acl", choices=tuple(ROLES), metavar="ROLE",
+            help="print the command that makes a user of Redis with the least rights, for this crawl or "
+            "else for all: " + "; ".join(f"{name} ({role.who})" for name, role in ROLES.items()),
+        )  # fmt: skip
+
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        if options.acl:
+            return print_acl(settings, options)
         from scrapy_dq.backend.health import BAD, OK
         from scrapy_dq.commands.output.display import print_json, print_table
         from scrapy_dq.start_urls.keys import start_keys_of
@@ -71,6 +81,38 @@ class Doctor(Subcommand):
                 ("", "what", "found"), [(finding.level, finding.what, finding.text) for finding in findings]
             )
         return FAILED if bad else DONE
+
+
+def print_acl(settings: Settings, options: argparse.Namespace) -> int:
+    """Print the command for an administrator; Redis is not asked.
+
+    Raises:
+        WrongUsage: a feeder has no rights without a start key.
+    """
+    from scrapy_dq.backend.connection import Connection
+    from scrapy_dq.commands.output.display import print_json
+    from scrapy_dq.items.pipeline import key_patterns
+    from scrapy_dq.start_urls.keys import start_keys_of
+
+    config, spider = looking.spider_named(settings, options)
+    start_keys = start_keys_of(spider, config) if spider else None
+    if options.acl == "feeder" and not start_keys:
+        raise WrongUsage("--acl feeder: name a RedisSpider; a feeder may use its start key alone")
+    place = {} if config.embedded else Connection(config, Path()).blocking().get_connection_kwargs()
+    rules = acl_of(
+        options.acl,
+        config.crawl if options.spider or options.crawl else "",
+        start_keys.keys if start_keys else (),
+        start_keys.kind if start_keys else "list",
+        key_patterns(spider) if spider else (),
+        int(place.get("db") or 0),
+    )
+    line = f"ACL SETUSER {options.acl} on >PASSWORD {rules}"
+    if options.json:
+        print_json({"acl": line})
+    else:
+        print(line)
+    return DONE
 
 
 def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Finding]:

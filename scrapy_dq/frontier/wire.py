@@ -29,6 +29,7 @@ from scrapy_dq.frontier.model import (
     Words,
 )
 from scrapy_dq.frontier.moves import fields_of
+from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.signing import MARK, MOVED, TRUSTING, Signer
 
 MAX_IDENTITY_BYTES = 4096
@@ -234,15 +235,11 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
     return {id_text(flat[i]): _number(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
 
 
-_RIGHTS = "+@connection +@read +@write -@dangerous -@scripting +eval +evalsha +script|exists +time +info"
-
-
 def denied(words: str, start_keys: Sequence[str] = ()) -> str:
     """Return the message for a Redis that denies its user something; *words*: Redis's own message."""
-    patterns = " ".join(f"~{each}" for each in (f"{keys.PREFIX}*", *start_keys))
     return (
         f"Redis denies access: {words}. The user in REDIS_URL needs what docs/settings.md lists, for "
-        f"example: ACL SETUSER name {patterns} {_RIGHTS}"
+        f"example: ACL SETUSER name {acl_of('crawler', start_keys=start_keys)}"
     )
 
 

@@ -13,6 +13,8 @@ from scrapy.utils.serialize import ScrapyJSONEncoder
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.environment import data_dir, need_asyncio
+from scrapy_dq.frontier.rights import literal
+from scrapy_dq.items.replay_log import MARK_PREFIX
 from scrapy_dq.items.writer import ItemWriter
 from scrapy_dq.refusal import refuse
 from scrapy_dq.scheduling.engine_hooks import is_closing
@@ -124,6 +126,16 @@ class RedisPipeline:
         if heard:
             return "Their requests are released, and run again in the next crawl"
         return "They are lost: Scrapy's own scheduler considers their requests done"
+
+
+def key_patterns(spider: Spider) -> tuple[str, ...]:
+    """Return patterns of the keys that the RedisPipeline of a spider's project uses; empty: it has none."""
+    pipelines = spider.settings.getwithbase("ITEM_PIPELINES")
+    classes = (load_object(path) for path, number in pipelines.items() if number is not None)
+    if not any(isinstance(each, type) and issubclass(each, RedisPipeline) for each in classes):
+        return ()
+    items = fill_items_key(Config.for_items(spider.settings).items_key, spider.name)
+    return literal(items), f"{MARK_PREFIX}*"
 
 
 def _serializer(named: Any) -> Callable[[Any], str | bytes]:

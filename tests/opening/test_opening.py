@@ -18,6 +18,7 @@ from scrapy_dq.frontier import limit, peek
 from scrapy_dq.frontier.admin.flush import purge
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Seen, Sent, Terms
+from scrapy_dq.frontier.rights import ROLES, acl_of
 from scrapy_dq.frontier.scripts import TRANSITIONS
 from scrapy_dq.frontier.wire import pack_tally
 from scrapy_dq.frontier.worker.audit import audit
@@ -248,6 +249,13 @@ HARMFUL = (
     "SWAPDB 0 1", "GET theirs", "EVAL return(redis.call('GET','theirs')) 0", "MIGRATE h 1 dq:{a}:meta 0 1",
 )  # fmt: skip
 DENIED = r"(?i)permission|can't run|can't access|unknown command .FUNCTION"
+
+
+def test_the_docs_have_the_rights_that_doctor_prints() -> None:
+    """By `scrapy dq doctor --acl`."""
+    roles = {"crawler": (), "observer": (), "feeder": ("books:start_urls",)}
+    assert {role: acl_of(role, start_keys=fed) for role, fed in roles.items()} == RIGHTS
+    assert roles.keys() == ROLES.keys()
 
 
 @pytest.fixture
