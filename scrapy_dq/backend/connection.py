@@ -317,14 +317,18 @@ def _make_safe(pool: Any, own_server: bool) -> None:
     options = pool.connection_kwargs
     _check_login(options)
     pool.connection_class = sentinel.leaves_replicas(pool.connection_class)
-    speaks_tls = issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
     # redis-py before 6 does not verify it.
-    if speaks_tls and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
+    if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
         on_the_loop = issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection)
         log_in = _log_in_on_the_loop if on_the_loop else _log_in
         options["redis_connect_func"] = partial(log_in, own_server=own_server)
+
+
+def speaks_tls(pool: Any) -> bool:
+    """Tell whether the connections of *pool* are encrypted."""
+    return issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
 
 
 def _check_login(options: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,8 @@ SLOW_S = 0.1
 """Larger exchanges compensate for this latency, but a worker that starts waits for several trips."""
 CLOCK_OFF_S = 2.0
 """Seconds between the clocks of Redis and of this host from which on doctor warns."""
+LAG_S = 10
+"""Seconds without a word from a replica from which on doctor warns: Redis pings each second."""
 NEARLY_FULL = 0.9
 """The share of maxmemory from which on it warns."""
 
@@ -75,6 +76,8 @@ def check_operation(info: Mapping[str, Any]) -> Iterator[Finding]:
             "role", BAD,
             "this Redis is a replica and accepts no writes. Put the address of its master into REDIS_URL",
         )  # fmt: skip
+    elif replicas := _replicas(info):
+        yield _replication(info, replicas)
     for status, file in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
         if info.get(status, "ok") != "ok":
             yield Finding(
@@ -90,6 +93,31 @@ def check_operation(info: Mapping[str, Any]) -> Iterator[Finding]:
             f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with a larger "
             f"value, or free memory",
         )  # fmt: skip
+
+
+def _replicas(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what INFO says of each replica: ip, port, state, offset (bytes), lag (s)."""
+    replicas = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
+    return [each for each in replicas if isinstance(each, Mapping)]
+
+
+def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]]) -> Finding:
+    """Judge what a failover would cost now."""
+    behind = max(int(info.get("master_repl_offset", 0)) - int(each.get("offset", 0)) for each in replicas)
+    lag_s = max(int(each.get("lag", 0)) for each in replicas)
+    out_of_step = [each for each in replicas if each.get("state") != "online"]
+    text = (
+        f"{len(replicas)} replica{'s' * (len(replicas) > 1)}, at most {format_bytes(max(behind, 0))} behind"
+    )
+    if out_of_step or lag_s > LAG_S:
+        return Finding(
+            "replicas", WARN,
+            f"{text}; {len(out_of_step)} not online, last heard of {lag_s} s ago. After a failover, workers "
+            f"would store again what they did within DQ_ROLLBACK_HORIZON; older work would be lost",
+        )  # fmt: skip
+    if "min_slaves_good_slaves" not in info:
+        text += ". min-replicas-to-write is 0: separated from them, this master goes on alone for a while"
+    return Finding("replicas", OK, text)
 
 
 def latency(median_s: float) -> Finding:
@@ -130,23 +158,6 @@ def start_keys(names: Sequence[str], refused: Sequence[str]) -> Finding:
         rules = " ".join(f"~{name}" for name in refused)
         return Finding("start keys", BAD, f"Redis denies this user access to them. Add {rules} to its ACL")
     return Finding("start keys", OK, f"accessible: {', '.join(names)}")
-
-
-def signing(host: str) -> Iterator[Finding]:
-    """For unsigned entries: yield a warning if *host*, that of Redis, is another machine.
-
-    An empty *host* means a local socket.
-    """
-    try:
-        here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        here = host in ("", "localhost")
-    if not here:
-        yield Finding(
-            "signing", WARN,
-            "entries are not signed, and Redis is on another host: everybody who can write there decides "
-            "what is crawled, and with which callback. Set DQ_SIGNING_KEYS",
-        )  # fmt: skip
 
 
 def format_bytes(count: float) -> str:

@@ -148,6 +148,7 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
 def examine(place: looking.Place, start_keys: Sequence[str]) -> list[Finding]:
     """Return the findings, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
+    from scrapy_dq.backend.exposure import exposure
     from scrapy_dq.frontier.admin.backlog import info_of, refused_keys, refused_scripts
 
     info = info_of(place.client)
@@ -159,8 +160,7 @@ def examine(place: looking.Place, start_keys: Sequence[str]) -> list[Finding]:
             *health.check_requirements(info, place.target, embedded=place.config.embedded),
             *health.check_operation(info),
         ]
-    if not place.config.signing_keys:
-        findings += health.signing(str(place.client.get_connection_kwargs().get("host", "")))
+    findings += exposure(place.client, info or {}, signed=bool(place.config.signing_keys))
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()

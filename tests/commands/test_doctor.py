@@ -7,13 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from scrapy_dq.backend import health
+from scrapy_dq.backend.connection import new_client
+from scrapy_dq.backend.exposure import exposure, patches
 from scrapy_dq.commands.subcommand import WrongUsage
 from support.live_frontier import HandWorker, LiveFrontier, puts
 from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
+from support.waiting import wait_until
 
 Dq = Callable[[str], Any]
 FED = """\
@@ -151,15 +155,98 @@ def test_repair_needs_a_crawl(dq: Any) -> None:
         dq.text("doctor", "--repair", "--crawl", "")
 
 
-@pytest.mark.parametrize("host", ["", "localhost", "127.0.0.2", "::1"])
-def test_entries_need_no_signature_on_this_machine(host: str) -> None:
-    """Nothing is said of it."""
-    assert not list(health.signing(host))
+def exposed(url: str, *, signed: bool = False, version: str = "8.4.0", **options: Any) -> list[str]:
+    """Return the names of what doctor warns of, for a Redis at *url*."""
+    client = new_client(redis.Redis, url, options)
+    found = list(exposure(client, {"redis_version": version}, signed=signed))
+    assert {finding.level for finding in found} <= {health.WARN}
+    return [finding.what for finding in found]
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "redis.example.com", "localhost.example.com"])
-def test_signing_is_recommended_elsewhere(host: str) -> None:
-    """As a warning that names the setting."""
-    (finding,) = health.signing(host)
-    assert (finding.what, finding.level) == ("signing", "warn")
-    assert "DQ_SIGNING_KEYS" in finding.text
+@pytest.mark.parametrize(
+    "url",
+    [
+        "unix:///socket",
+        "redis://localhost",
+        "redis://127.0.0.2",
+        "redis://[::1]",
+        "redis+sentinel://localhost/main",
+    ],
+)
+def test_nothing_is_exposed_on_this_machine(url: str) -> None:
+    """No password, no TLS, no signature, an old version: nothing is said of them."""
+    assert exposed(url, version="6.2.14") == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["redis://:p@10.0.0.1", "redis://:p@localhost.example.com", "redis+sentinel://:p@localhost,a.com/main"],
+)
+def test_what_is_recommended_elsewhere(host: str) -> None:
+    """By the scheme, the login and the settings."""
+    assert exposed(host) == ["TLS", "signing"]
+    assert exposed(host.replace(":p@", "")) == ["TLS", "password", "signing"]
+    tls = host.replace("redis", "rediss", 1)
+    assert exposed(tls, signed=True) == []
+    assert exposed(tls, signed=True, ssl_cert_reqs="none") == ["TLS"]
+    provider = redis.UsernamePasswordCredentialProvider(password="p")
+    assert exposed("rediss://a.com", signed=True, credential_provider=provider) == []
+
+
+@pytest.mark.parametrize(
+    ("info", "hole"),
+    [
+        ({"redis_version": version}, version in ("6.2.19", "7.0.15", "7.4.5", "8.0.3", "8.1.0", "8.2.1"))
+        for version in (
+            "6.2.19",
+            "6.2.20",
+            "7.0.15",
+            "7.2.11",
+            "7.4.5",
+            "8.0.3",
+            "8.1.0",
+            "8.2.1",
+            "8.2.2",
+            "8.10.0",
+        )
+    ]
+    + [
+        ({"redis_version": "7.2.4", "valkey_version": version}, version == "8.1.3")
+        for version in ("7.2.11", "8.1.3", "8.1.4", "9.0.0")
+    ]
+    + [({}, False), ({"redis_version": "unstable"}, False)],
+)
+def test_versions_with_a_known_hole(info: dict[str, str], hole: bool) -> None:
+    """For those who may run scripts, as every user of a crawl may."""
+    assert [finding.what for finding in patches(info)] == ["patches"] * hole
+
+
+def test_replicas_are_looked_at(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+    """How far they are behind; one that is not in step is warned of."""
+    master, replica = start_redis(appendonly=True), start_redis()
+    with replica.client() as client, master.client() as admin:
+        client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
+        wait_until(lambda: "online" in str(admin.info("replication")), "the replica is in step")
+        (finding,) = (
+            each for each in dq_at(master.url).found("doctor")["findings"] if each["what"] == "replicas"
+        )
+        assert finding["level"] == "ok"
+        assert "1 replica, at most" in finding["text"]
+        assert "min-replicas-to-write is 0" in finding["text"]
+        admin.config_set("min-replicas-to-write", 1)
+        (finding,) = (
+            each for each in dq_at(master.url).found("doctor")["findings"] if each["what"] == "replicas"
+        )
+        assert "min-replicas" not in finding["text"]
+
+
+@pytest.mark.parametrize(
+    ("state", "lag", "level"), [("online", 9, "ok"), ("online", 99, "warn"), ("send_bulk", 0, "warn")]
+)
+def test_a_replica_that_lags(state: str, lag: int, level: str) -> None:
+    """After a failover its workers store again what it lacks, as far as they still have it."""
+    replica = {"ip": "a", "port": 1, "state": state, "offset": 0, "lag": lag}
+    info = {"connected_slaves": 1, "slave0": replica, "master_repl_offset": 2048, "min_slaves_good_slaves": 0}
+    finding = next(iter(health.check_operation(info)))
+    assert (finding.what, finding.level) == ("replicas", level)
+    assert finding.text.startswith("1 replica, at most 2.0 KiB behind")
