@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from scrapy.extensions.feedexport import FeedExporter
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.text import without_login
@@ -14,6 +17,27 @@ from scrapy_dq.text import without_login
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_parts(crawler: Crawler) -> None:
+    """Warn if *crawler*, whose feeds are open, writes a feed beside which a crew has left parts.
+
+    A worker of a crew writes a part of its own, beside which there are none.
+    """
+    for exporter in crawler.extensions.middlewares:
+        for slot in exporter.slots if isinstance(exporter, FeedExporter) else ():
+            if not isinstance(slot.storage, FileFeedStorage):
+                continue
+            path = os.path.realpath(slot.storage.path)
+            if any(Path(f"{path}.parts").glob("*.part")):
+                logger.warning(
+                    "%s.parts holds items of a `scrapy dq crawl` that was killed, or still runs. This crawl "
+                    "does not add them to %s. To join them, stop this crawl, and go on with `scrapy dq crawl "
+                    "%s` and the same feed (with -o, it keeps what the file holds)",
+                    path, path, crawler.spider.name if crawler.spider else "",
+                )  # fmt: skip
 
 
 def open_none(crawler: Crawler) -> None:

@@ -23,7 +23,7 @@ from scrapy_dq.refusal import refuse
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
-from scrapy_dq.scheduling.feeds import open_none
+from scrapy_dq.scheduling.feeds import open_none, warn_of_parts
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import (
     counts_of,
@@ -179,6 +179,7 @@ class Session(Listener):
             self.settlement.skip_start()
             self.listening.stop()
             open_none(self._crawler)
+        self._crawler.signals.connect(self._feeds_are_open, signals.spider_opened)
         self.dupefilter.open()
         if not self.left_out:
             self._listen()
@@ -198,6 +199,9 @@ class Session(Listener):
         self._crawler.signals.connect(self._idle, signals.spider_idle)
         if self._start_keys is not None:
             feed_spider(self._crawler, self._start_keys, self._connection, embedded=self.config.embedded)
+
+    def _feeds_are_open(self) -> None:
+        warn_of_parts(self._crawler)
 
     def _idle(self) -> None:
         if self.listening.on:

@@ -187,6 +187,29 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     assert_tidy(here)
 
 
+@pytest.mark.parametrize("addon", [True, False])
+def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
+    scene: Callable[..., Scene], addon: bool
+) -> None:
+    """It goes on as with -o; the crew that joins the parts keeps what it has written, also with -O."""
+    here = scene({"ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}, pages=60, latency_s=0.3)
+    crew = start_and_wait(here)
+    crew.kill()
+    wait_for_ends(crew.pids, 5)
+    here.site.set_latency(0.02)
+    feeds = {"items.jsonl": {"format": "jsonlines"}}
+    alone = here.project.run_to_end(settings={"FEEDS": json.dumps(feeds)})
+    assert f"{here.feed}.parts holds items of a `scrapy dq crawl` that was killed" in alone.text
+    assert f"go on with `scrapy dq crawl {here.project.name}` and the same feed" in alone.text
+    assert 0 < len(here.feed.read_text().splitlines()) < 60
+
+    joining = here.crew("-w", "1", "-O" if addon else "-o", "items.jsonl")
+
+    assert joining.wait() == 0
+    assert repeats(here) == 0
+    assert_tidy(here)
+
+
 @pytest.mark.parametrize("flag", ["-o", "-O"])
 def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
     scene: Callable[..., Scene], redis_server: RedisServer, flag: str

@@ -23,14 +23,16 @@ class Feed:
         self.path = path
 
     def worker(
-        self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines"
-    ) -> Any:
+        self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines",
+        batch: int = 0,
+    ) -> Any:  # fmt: skip
         """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
         crawler = Mock()
         storage.run_begins(crawler, crawl, Run("epoch", run), new=new)
         return UnbufferedFileFeedStorage.from_crawler(
-            crawler, str(self.path), feed_options={"overwrite": overwrite, "format": form}
-        )
+            crawler, str(self.path),
+            feed_options={"overwrite": overwrite, "format": form, "batch_item_count": batch},
+        )  # fmt: skip
 
     def write(self, storage: Any, item: str) -> None:
         with storage.open(Spider("any")) as file:
@@ -83,10 +85,14 @@ def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: 
 
 
 def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
-    """Nor noted."""
+    """But noted: a worker with `overwrite` that goes on with the run keeps it, as does a crew; no batch."""
     (mark,) = feed.path.parent.glob(".*")
+    feed.worker(1, new=True, overwrite=False, batch=5)
+    assert mark.read_text() == '{"crawl": "epoch.0"}'
     feed.write(feed.worker(1, new=True, overwrite=False), "a")
-    assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "epoch.0"}')
+    assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "epoch.1"}')
+    feed.write(feed.worker(1, new=False), "b")
+    assert feed.text == "0ab"
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "xml"])

@@ -91,6 +91,15 @@ def _part_of(crawler: Crawler, feed_options: Any) -> Path | None:
     return None
 
 
+def _is_of_all(path: str, crawler: Crawler, feed_options: Any) -> bool:
+    """Tell whether other workers may continue this file: it is neither a batch nor a worker's own.
+
+    Of those there may be many, and each would have a record beside it.
+    """
+    own = getattr(crawler.spider, "dq_worker", None)
+    return not (feed_options or {}).get("batch_item_count") and not (own and str(own) in path)
+
+
 _WITH_BEGINNING = ("json", "csv", "xml")
 
 
@@ -118,8 +127,10 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and its part is not removed before.
             write_lock(part.parent)
-        elif storage.write_mode == "wb" and crawler in _runs:
-            storage._overwrite(_runs[crawler])
+        elif crawler in _runs and (
+            storage.write_mode == "wb" or _is_of_all(storage.path, crawler, feed_options)
+        ):
+            storage._begin(_runs[crawler])
         return storage
 
     @staticmethod
@@ -129,16 +140,17 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         export = getattr(exporter, "export_item", None)
         return getattr(export, "__module__", None) in _EXPORT_AT_ONCE
 
-    def _overwrite(self, run: _RunOfFeeds) -> None:
-        """Empty the file, as `overwrite` requires, unless a worker may have written to it in this run.
+    def _begin(self, run: _RunOfFeeds) -> None:
+        """Record that the file holds *run*; with `overwrite`, empty it, unless it may hold the run already.
 
         Now, not with the first item: until then others may have written theirs, or, if this worker is killed
-        before, the next would find the items of an older run.
+        before, the next would find the items of an older run. Recorded without `overwrite`, too: a later
+        worker or crew with it would take the file for an older run's.
         """
         path = Path(self.path)
         if path.exists() and not path.is_file():  # a pipe, a terminal
             return
-        self.write_mode = "ab"
+        overwrite, self.write_mode = self.write_mode == "wb", "ab"
         held = known = False
         with ExitStack() as stack:
             try:
@@ -149,6 +161,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 known = record.note(run.crawl, run.run)
             except (OSError, CrewError) as error:
                 logger.warning("The run that %s holds is not recorded: %s", path, error)
+            if not overwrite:
+                return
             if not held and (known or run.new):
                 with suppress(FileNotFoundError):
                     os.truncate(path, 0)
