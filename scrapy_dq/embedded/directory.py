@@ -47,11 +47,21 @@ class RedisDirectory:
     def prepare(self) -> None:
         """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
 
-        Anybody who can create files in it can put the socket of another server there.
+        Anybody who can create files in it can put the socket of another server there. So can the owner of the
+        folder above it, who can put another directory in place of it at any time, also if that has a sticky
+        bit. Only of that one: in a container, root works in a project that belongs to a user of its host.
         """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        above = self.path.parent
+        above.mkdir(parents=True, exist_ok=True)
+        owner = above.stat().st_uid
+        if owner not in (0, os.getuid()):  # before anything of ours is in it, which its owner could not use
+            raise EmbeddedError(
+                f"{above} belongs to another user (uid {owner}), who could put another redis-server in place "
+                f"of yours. Use a project folder of your own, or set REDIS_URL to a running Redis."
+            )
+        self.path.mkdir(mode=0o700, exist_ok=True)
         found = self.path.stat()
         if found.st_uid != os.getuid():
             raise EmbeddedError(

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -41,6 +42,7 @@ from support.waiting import Stopwatch, wait_until
 USER = """
 import os, sys, time
 from pathlib import Path
+from typing import Any
 from scrapy_dq.embedded import EmbeddedRedis
 
 user = EmbeddedRedis(Path(sys.argv[1]), binary=sys.argv[2])
@@ -500,6 +502,27 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "getuid", lambda: directory.stat().st_uid + 1)
     with pytest.raises(EmbeddedError, match="belongs to another user"):
         RedisDirectory(directory).prepare()
+
+
+@pytest.mark.parametrize("owner", ["another", "root"])
+def test_a_directory_below_one_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    """Its owner could replace it, also after it was checked. /tmp, and much in a container, is root's."""
+    directory, original = tmp_path / ".scrapy" / "dq", Path.stat
+    uid = os.getuid() + 1 if owner == "another" else 0
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        found = original(path, **options)
+        return os.stat_result((*found[:4], uid, *found[5:])) if path == directory.parent else found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    if owner == "root":
+        RedisDirectory(directory).prepare()
+        return
+    with pytest.raises(EmbeddedError, match=r"\.scrapy belongs to another user .*own, or set REDIS_URL"):
+        RedisDirectory(directory).prepare()
+    assert not directory.exists()
 
 
 @every_kind
