@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -36,9 +37,17 @@ def one_spelling(host: str) -> str:
     return host
 
 
+def host_named(name: str) -> str:
+    """Return the host that is named (`Bücher.example.`, `[::1]`) as requests to it spell it."""
+    name = name.lower().strip("[]")
+    with suppress(UnicodeError):  # no such host can exist; w3lib leaves it as it is in a URL, too
+        name = name.encode("idna").decode()
+    return one_spelling(name)
+
+
 def with_usual_spellings(named: Mapping[str, _T]) -> dict[str, _T]:
     """Return *named*, and each of its names also in the usual spelling, if that is not among them.
 
     A name may also be that of a download slot, which has no other spelling.
     """
-    return {one_spelling(name.lower().strip("[]")): value for name, value in named.items()} | dict(named)
+    return {host_named(name): value for name, value in named.items()} | dict(named)

@@ -14,7 +14,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.model import fits_a_partition
-from scrapy_dq.hostnames import one_spelling
+from scrapy_dq.hostnames import host_named
 from scrapy_dq.text import printable
 
 MAX_DELAY_S = 86_400
@@ -76,9 +76,11 @@ class Limit(Subcommand):
             if place.overview().phase == "finished":
                 raise CommandError("the run is finished: the next run uses the limits of the settings")
             hint = _hint(place, partition)
-            if hint and (usual := one_spelling(partition.strip("[]"))) != partition:
-                # Links to an address are in the partition of its usual spelling.
-                partition, hint = usual, _hint(place, usual)
+            if hint and (usual := host_named(partition)) != partition:
+                # Links to a host are in the partition of its usual spelling. A slot may have capitals.
+                usual_hint = _hint(place, usual)
+                if not usual_hint or usual != partition.lower():
+                    partition, hint = usual, usual_hint
             if hint and not changes:
                 raise CommandError(hint)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
+_is_host_and_port = re.compile(r"(?:[^][:/@\s]+|\[[^][]+\]):[0-9]{1,5}").fullmatch
 WITHOUT_EFFECT = ("JOBDIR", "SCHEDULER_PRIORITY_QUEUE")
 _START_REQUESTS = {
     StartQueue.SHARED: "start requests are served like all others of their priority",
@@ -44,6 +46,7 @@ _HOLDS = {
 def log_settings(crawler: Crawler, config: Config) -> None:
     """Log which settings do not have the effect that users may expect."""
     _log_settings_without_effect(crawler, config)
+    _log_limits_of_ports(config)
     log_feeds(crawler)
     for level, remark in peers.remarks(crawler.settings, config.order):
         logger.log(level, "%s", remark)
@@ -65,6 +68,17 @@ def _log_settings_without_effect(crawler: Crawler, config: Config) -> None:
         )
     if config.start_queue in _START_REQUESTS and config.order in (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO):
         logger.info("%s: %s", start_queue_setting(settings), _START_REQUESTS[config.start_queue])
+
+
+def _log_limits_of_ports(config: Config) -> None:
+    """Log which limits name a port. Not an error: a download slot may have such a name."""
+    if names := [name for name in config.domain_limits if _is_host_and_port(name)]:
+        logger.warning(
+            "DQ_DOMAIN_LIMITS names a port (%s): a partition is a host, without its port, so this limits "
+            "nothing, unless a download slot has that name. Name the host alone (%r)",
+            printable(", ".join(names)),
+            names[0].rpartition(":")[0].strip("[]"),
+        )
 
 
 def log_feeds(crawler: Crawler) -> None:

@@ -142,6 +142,23 @@ def test_an_address_is_limited_in_any_spelling(dq: Any, worker: HandWorker, spel
     assert dq.found("limit", spelling)["delay_s"] == 2
 
 
+@pytest.mark.parametrize("spelling", ["Bücher.example", "XN--BCHER-KVA.example.", "xn--bcher-kva.example"])
+@pytest.mark.parametrize("there", [True, False])
+def test_an_internationalised_host_is_limited(
+    dq: Any, worker: HandWorker, spelling: str, there: bool
+) -> None:
+    """As requests name it, also before there is one."""
+    worker.exchange(*puts(b"xn--bcher-kva.example" if there else b"a.example", 2))
+    assert dq.found("limit", spelling, "--delay", "2")["partition"] == "xn--bcher-kva.example"
+
+
+def test_the_capitals_of_a_download_slot_stay(dq: Any, worker: HandWorker) -> None:
+    """No host has them; but a slot that has no requests yet may."""
+    worker.exchange(*puts(b"a.example", 2))
+    assert dq.found("limit", "MySlot", "--delay", "2")["partition"] == "MySlot"
+    assert dq.found("limit", "A.example", "--delay", "2")["partition"] == "a.example"
+
+
 def test_a_download_slot_that_looks_like_an_address_is_limited(dq: Any, worker: HandWorker) -> None:
     """A partition of that very name comes first."""
     worker.exchange(*puts(b"127.1", 2), *puts(b"127.0.0.1", 2))

@@ -253,6 +253,24 @@ def test_limits_of_a_host_hold_under_any_spelling_of_its_name() -> None:
     assert own.limit(own.partition_of(Request("http://127.0.0.2/"))) == 3
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bücher.example", "BÜCHER.Example.", "bu\u0308cher.example", "bücher\u3002example",
+        "xn--bcher-kva.example", "XN--BCHER-KVA.EXAMPLE.", "straße.example", f"{'ü' * 64}.example",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_an_internationalised_name_means_the_host_that_requests_have(name: str) -> None:
+    """Request encodes it, if it can; a name is looked up as it is."""
+    limits = Config.read({"DQ_DOMAIN_LIMITS": {name: {"delay": 1}}}, {"spider": "any"}).limits.own
+    own = slots(DOWNLOAD_SLOTS={name: {"concurrency": 3}})
+    for url in (f"http://{name}/", f"https://{name}:8080/x"):
+        partition = own.partition_of(Request(url))
+        assert limits[partition.decode()] == (1, None)
+        assert own.limit(partition) == 3
+
+
 @pytest.mark.parametrize("zone", ["%1", "%30", "%25"])
 def test_the_zone_of_an_address_makes_no_partition_of_its_own(zone: str) -> None:
     """Any number reaches the same host, unless the address is of one link."""

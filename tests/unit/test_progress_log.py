@@ -14,7 +14,8 @@ from scrapy.settings import Settings
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.frontier.model import Census
-from scrapy_dq.scheduling.progress_log import log_end, log_feeds
+from scrapy_dq.scheduling.progress_log import log_end, log_feeds, log_settings
+from scrapy_dq.settings import Config
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,27 @@ def test_a_start_that_was_broken_off_may_be_complete_since(
     log_end("books", "start_incomplete", Census(incomplete=incomplete))
     (record,) = caplog.records
     assert (record.levelno, says in record.getMessage()) == (level, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("a.com:8080", "a.com"),
+        ("[::1]:80", "::1"),
+        ("::1", ""),
+        ("[::1]", ""),
+        ("a.com", ""),
+        ("slot: 5", ""),
+    ],
+)
+def test_a_limit_of_a_port_is_reported(name: str, host: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It holds for nothing: a partition is a host."""
+    config = Config("books", domain_limits={"b.com": (1, None), name: (1, None)})
+    log_settings(Crawler(Spider, Settings()), config)
+    said = [record.getMessage() for record in caplog.records]
+    assert [f"({name})" in line and f"Name the host alone ({host!r})" in line for line in said] == [
+        True
+    ] * bool(host)
 
 
 OURS = {"FEED_STORAGES": {"": UnbufferedFileFeedStorage, "file": UnbufferedFileFeedStorage}}
