@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from scrapy import Spider, signals
+from scrapy.utils.misc import load_object
 
 from scrapy_dq.settings import enabled, peers
 
@@ -46,12 +47,28 @@ class Addon:
                 "setting, or set SCHEDULER = 'scrapy_dq.Scheduler'",
                 peers.name_of(settings["SCHEDULER"]),
             )
+        else:
+            self._crawler.signals.connect(self._look_at_scheduler, signals.spider_opened)
         settings.set("SCHEDULER", "scrapy_dq.Scheduler", "addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_dq.DupeFilter", "addon")
         storages = settings["FEED_STORAGES"]
         for scheme in ("", "file"):
             if scheme not in storages:
                 storages[scheme] = _FEED_STORAGE
+
+    def _look_at_scheduler(self) -> None:
+        # Not earlier: a module that the project names may need the reactor, which is installed after this.
+        from scrapy_dq.scheduling.engine_hooks import is_one_off
+        from scrapy_dq.scheduling.scheduler import Scheduler
+
+        named = self._crawler.settings["SCHEDULER"]
+        # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.
+        if Scheduler not in load_object(named).__mro__ and not is_one_off(self._crawler):
+            logger.warning(
+                "SCHEDULER = %s wins over scrapy_dq.Addon: requests are not in Redis, and each worker crawls "
+                "all of them. Remove that setting, or set DQ_ENABLED = False if this is meant",
+                peers.name_of(named),
+            )
 
     def _name_worker(self, spider: Spider) -> None:
         spider.dq_worker = "local"  # type: ignore[attr-defined]

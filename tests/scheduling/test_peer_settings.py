@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import Overview
-from support.project import PLAIN, Project
+from support.project import PLAIN, SPIDER, Project
 from support.tree_site import TreeSite
 from support.worker import Worker
 
@@ -94,6 +94,28 @@ def test_a_scheduler_that_is_still_theirs_is_warned_about(make_project: MakeProj
     )
     worker = project.run_worker(timeout_s=20)
     assert [line for line in lines(worker, "WARNING") if "wins over scrapy_dq.Addon" in line]
+
+
+@pytest.mark.parametrize("kind", ["Scrapy's", "derived from ours", "DQ_ENABLED = False"])
+def test_another_scheduler_than_that_of_the_addon_is_warned_about(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, kind: str
+) -> None:
+    """Every worker would crawl all of the site; that is what DQ_ENABLED = False says."""
+    spider = "from scrapy_dq import Scheduler\nclass Own(Scheduler): ...\n" + SPIDER
+    more = {"SCHEDULER": "tree_project.spiders.spider.Own"} if kind == "derived from ours" else PLAIN
+    project = make_project(
+        [start_site(pages=2).start_url],
+        redis_url=redis_url,
+        spider=spider,
+        settings=more | {"ADDONS": {"scrapy_dq.Addon": 500}, "DQ_ENABLED": kind != "DQ_ENABLED = False"},
+    )
+    said = lines(project.run_to_end(timeout_s=20), "WARNING")
+    assert len(said) == (kind == "Scrapy's")
+    for line in said:
+        assert line.startswith(
+            "SCHEDULER = scrapy.core.scheduler.Scheduler wins over scrapy_dq.Addon: requests "
+        )
+        assert "are not in Redis" in line
 
 
 @pytest.mark.parametrize("addon", [True, False])
