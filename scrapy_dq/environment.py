@@ -140,6 +140,25 @@ def differing(stored: str, ours: str) -> list[str]:
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
+def compared(starts: str, ours: str) -> str:
+    """Return, for a log, which arguments a start() had, and whether they are *ours*; see `Identity.starts`.
+
+    Only names and digests are stored, and anybody may have written them.
+    """
+    try:
+        theirs, own = json.loads(starts.removeprefix("*")), json.loads(ours)
+        named = [f"-a {name} ({_beside(own.get(name), each)} here)" for name, each in sorted(theirs.items())]
+    except (ValueError, AttributeError, RecursionError):
+        return "unknown arguments"
+    return (
+        ", ".join(named + [f"no -a {name}" for name in sorted(own.keys() - theirs.keys())]) or "no arguments"
+    )
+
+
+def _beside(own: str | None, theirs: object) -> str:
+    return "not given" if own is None else "the same" if own == theirs else "another value"
+
+
 def _digest(text: str) -> str:
     if text.startswith(UNNAMED):
         return text

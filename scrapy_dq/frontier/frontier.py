@@ -401,6 +401,15 @@ class Frontier:
         """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""
         return Census(*(await self._call("overview", 0))[3])
 
+    async def interrupted_starts(self) -> list[str]:
+        """Return the name (`Identity.starts`) of each start() that is interrupted; "?": it is not known."""
+        with as_unavailable():
+            stored = await self.client.hget(self._keys[0], "starts")
+        with suppress(Exception):  # somebody else may have written it: lib/starts.lua counts one then
+            starts = msgpack.unpackb(stored, raw=True, strict_map_key=False) if stored else {}
+            return [name.decode("utf-8", "replace") for name, was in starts.items() if isinstance(was, list)]
+        return ["?"]
+
     async def members(self, anyhow: bool = False) -> list[Member]:
         """Return the registered workers.
 

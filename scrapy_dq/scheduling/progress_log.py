@@ -7,7 +7,7 @@ import logging
 import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from scrapy_dq.environment import differing
@@ -140,8 +140,12 @@ def log_hold(crawl: str, hold: Hold) -> None:
     logger.info("Crawl %r: %s", crawl, _HOLDS[hold])
 
 
-def log_end(crawl: str, reason: str, census: Census) -> None:
-    """Log what a run that has ended lacks, which requests failed for good, and what the user can do."""
+def log_end(crawl: str, reason: str, census: Census, starts: Sequence[str] = ()) -> None:
+    """Log what a run that has ended lacks, which requests failed for good, and what the user can do.
+
+    Args:
+        starts: the arguments of each start() that is interrupted, as far as they are known.
+    """
     if reason == "start_incomplete" and not census.incomplete:
         logger.warning(
             "Crawl %r: a start() was incomplete when this worker found nothing else to do. Since then its "
@@ -151,10 +155,11 @@ def log_end(crawl: str, reason: str, census: Census) -> None:
     elif reason == "start_incomplete":
         logger.error(
             "Crawl %r: all requests found are done, but %d start() did not complete (its worker was killed "
-            "or stopped, or it raised), and no start() with the same arguments has. The run stays open: "
+            "or stopped, or it raised), and no start() with the same arguments has%s. The run stays open: "
             "`scrapy crawl` with those arguments runs start() again, and crawls what is missing; "
             "`scrapy dq complete --crawl %s` ends the run without that",
-            crawl, census.incomplete, shlex.quote(crawl),
+            crawl, census.incomplete, printable(f": {'; '.join(starts[:5])}") if starts else "",
+            shlex.quote(crawl),
         )  # fmt: skip
     if reason == "start_error":
         logger.error(

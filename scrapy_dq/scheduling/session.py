@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.environment import data_dir, need_asyncio
+from scrapy_dq.environment import compared, data_dir, need_asyncio
 from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, options_of
 from scrapy_dq.frontier.admin.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
@@ -157,6 +158,7 @@ class Session(Listener):
         spider = self._crawler.spider
         assert spider is not None
         crawl = identity_of(config, self._crawler)
+        self._frontier, self._spider_args = frontier, crawl.spider_args
         self.worker = Worker(
             frontier, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.blocking, capacity=self._capacity, limit=self.downloads.limit,
@@ -223,11 +225,18 @@ class Session(Listener):
             if self.opened:
                 leaving = self.worker.stop(self._time_left())
                 await (self._side_tasks.leave(leaving) if self._side_tasks else leaving)
-                log_end(self.config.crawl, reason, self.worker.census)
+                starts = await self._interrupted() if reason == "start_incomplete" else []
+                log_end(self.config.crawl, reason, self.worker.census, starts)
                 log_nothing_new(self.config, reason, self.worker, self._stats)
                 self.dupefilter.close(reason)
         finally:
             await self._connection.close()
+
+    async def _interrupted(self) -> list[str]:
+        """Return, for a log, which arguments each interrupted start() had; none if Redis does not say so."""
+        with suppress(FrontierError):
+            return [compared(name, self._spider_args) for name in await self._frontier.interrupted_starts()]
+        return []
 
     # What the worker reports.
 

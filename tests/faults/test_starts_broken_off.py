@@ -120,7 +120,8 @@ def test_a_start_that_ends_too_early_leaves_the_run_open(
     assert done_before < PAGES
     assert other[0].close_reason == "start_incomplete"
     assert "finished" not in verdict.reasons
-    assert any("did not complete" in line for line in lines(other[0], "ERROR"))
+    (said,) = (line for line in lines(other[0], "ERROR") if "did not complete" in line)
+    assert "no start() with the same arguments has: -a part (not given here). The run stays open" in said
     if how == "SIGKILL":
         assert "died before its start() was complete" in other[0].text
         assert "the same arguments (-a part)" in other[0].text

@@ -230,8 +230,10 @@ def test_starts_that_cannot_be_read_count_as_one_that_was_interrupted(
     live.redis.hset(live.key("meta"), mapping={"starts": stored, "phase": "open"})
     receipt = worker.exchange()
     assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
+    assert live.call("interrupted_starts") == ["?"]
     later = HandWorker(live, "later", ARGS)
     assert later.exchange().status is Status.FINISHED
+    assert live.call("interrupted_starts") == []
 
 
 def test_complete_starts_leave_room_for_an_interrupted_one(live: LiveFrontier, worker: HandWorker) -> None:
