@@ -92,7 +92,7 @@ class Adopter:
         self._progress = progress
         self._ttl_s = ttl_s
         self._max_bytes = max_bytes
-        self._dead: set[str] = set()
+        self._dead: dict[str, int | None] = {}
         self._producer = Producer(
             frontier, crawl, connect=connect, ttl_s=ttl_s, rollback_horizon_s=rollback_horizon_s,
             dropped=self._count_known,
@@ -163,7 +163,7 @@ class Adopter:
 
     async def _refuse_live_workers(self) -> None:
         own = self._producer.worker_id
-        others = self._dead | {own}
+        others = self._dead | {own: None}
         alive = await self._producer.patiently(
             lambda: find_alive(self._frontier, self._ttl_s, "adopt", others)
         )
@@ -172,7 +172,8 @@ class Adopter:
                 f"worker {alive} of crawl {self._frontier.crawl!r} is alive, and would crawl again "
                 f"what scrapy-redis has seen: stop it first"
             )
-        self._dead = others - {own}
+        del others[own]
+        self._dead = others
 
     def _count_known(self, put: Put) -> None:
         self.counts.known += 1

@@ -50,18 +50,19 @@ class Clear(Subcommand):
                 asking.say(f"The rest of crawl {place.crawl!r}, from an earlier clear, is deleted.", options)
                 return DONE
             ttl_s = place.config.worker_ttl_s
+            dead: dict[str, int | None] = {}
 
             def refused(crawl: str, worker_id: str) -> str:
                 return _refused(crawl, worker_id, len(overview.members) - 1, options)
 
             async def check(frontier: Frontier) -> None:
                 await alone.announce_wait(frontier, ttl_s)
-                await need_nobody(frontier, ttl_s, "clear", refused, set())
+                await need_nobody(frontier, ttl_s, "clear", refused, dead)
 
             async def delete(frontier: Frontier) -> Flushed:
                 if options.force:
                     return await flush_under_workers(frontier)
-                return await flush(frontier, ttl_s, "clear", refused, math.inf)
+                return await flush(frontier, ttl_s, "clear", refused, math.inf, dead)
 
             if not options.force:
                 asyncio.run(alone.with_frontier(place, check))

@@ -84,7 +84,7 @@ async def _nobody(frontier: Frontier, place: looking.Place) -> list[str]:
     def refused(crawl: str, worker_id: str) -> str:
         return f"worker {worker_id} of crawl {crawl!r} is alive: nothing was changed. Stop all workers first"
 
-    dead = set[str]()
+    dead: dict[str, int | None] = {}
     await alone.announce_wait(frontier, place.config.worker_ttl_s)
     await need_nobody(frontier, place.config.worker_ttl_s, "seen convert", refused, dead)
     return sorted(dead)

@@ -104,14 +104,32 @@ def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: Ha
     assert live.redis.hgetall(live.key("meta")) == before
 
 
-def test_a_worker_that_is_silent_for_long_is_dead(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """It is watched for DQ_WORKER_TTL."""
+def test_a_worker_that_is_silent_for_long_is_dead(
+    dq: Any, live: LiveFrontier, worker: HandWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is watched for DQ_WORKER_TTL, once."""
+    caplog.set_level("INFO", liveness.__name__)
     worker.exchange(put(1), put(2), want=1)
     began = time.monotonic()
     found = dq.found("clear", "--yes", **TTL)
     assert time.monotonic() - began >= 1
     assert (found["deleted"]["waiting"], found["deleted"]["in_flight"]) == (1, 1)
     assert live.dump() == {}
+    assert caplog.text.count("clear: watching for up to 1 s whether worker is alive") == 1
+
+
+def test_a_worker_that_wakes_up_while_it_asks_is_seen(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen while it was watched. What has beaten since is not dead, also if it beats no more."""
+
+    def consent(question: str, options: Any) -> None:
+        live.redis.hincrby(live.key("beats"), "worker", 1)
+
+    monkeypatch.setattr(asking, "need_consent", consent)
+    with pytest.raises(FrontierRefused, match=r"worker worker .* is alive"):
+        dq.text("clear", **TTL)
+    assert live.members() == {"worker"}
 
 
 def test_several_workers_are_named_in_the_plural(

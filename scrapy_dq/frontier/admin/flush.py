@@ -31,6 +31,7 @@ async def flush(
     purpose: str = "SCHEDULER_FLUSH_ON_START",
     refused: Callable[[str, str], str] = _refused_at_start,
     most_s: float = PURGE_S,
+    dead: dict[str, int | None] | None = None,
 ) -> Flushed:
     """Delete everything of the crawl, whatever is stored, and return what was deleted.
 
@@ -40,10 +41,11 @@ async def flush(
         purpose: the setting or command that requests it, for the log.
         refused: returns the error message, given the crawl's name and the id of a live worker.
         most_s: how long to look for keys that nothing leads to, among all keys of this Redis.
+        dead: what an earlier `need_nobody` has found.
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
     """
-    dead: set[str] = set()
+    dead = {} if dead is None else dead
     while True:
         await need_nobody(frontier, ttl_s, purpose, refused, dead)
         flushed = await frontier.flush(sorted(dead))
@@ -53,9 +55,13 @@ async def flush(
 
 
 async def need_nobody(
-    frontier: Frontier, ttl_s: float, purpose: str, refused: Callable[[str, str], str], dead: set[str]
+    frontier: Frontier,
+    ttl_s: float,
+    purpose: str,
+    refused: Callable[[str, str], str],
+    dead: dict[str, int | None],
 ) -> None:
-    """Raise FrontierRefused if a worker is live; else add all members to *dead*."""
+    """Raise FrontierRefused if a worker is live; else add all members to *dead*: see `find_alive`."""
     alive = await find_alive(frontier, ttl_s, purpose, dead)
     if alive:
         raise FrontierRefused(refused(frontier.crawl, alive))
