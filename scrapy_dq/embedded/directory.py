@@ -49,14 +49,18 @@ class RedisDirectory:
 
         Anybody who can create files in it can put the socket of another server there. So can the owner of the
         folder above it, who can put another directory in place of it at any time, also if that has a sticky
-        bit. Only of that one: in a container, root works in a project that belongs to a user of its host.
+        bit. If the project is theirs, its code is, too: in a container, root works in a host user's.
         """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
         above = self.path.parent
         above.mkdir(parents=True, exist_ok=True)
         owner = above.stat().st_uid
-        if owner not in (0, os.getuid()):  # before anything of ours is in it, which its owner could not use
+        if owner not in (
+            0,
+            os.getuid(),
+            above.parent.stat().st_uid,
+        ):  # before anything of ours is in it, which its owner could not use
             raise EmbeddedError(
                 f"{above} belongs to another user (uid {owner}), who could put another redis-server in place "
                 f"of yours. Use a project folder of your own, or set REDIS_URL to a running Redis."

@@ -504,20 +504,21 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
         RedisDirectory(directory).prepare()
 
 
-@pytest.mark.parametrize("owner", ["another", "root"])
+@pytest.mark.parametrize("owner", ["another", "root", "the project's"])
 def test_a_directory_below_one_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
-    """Its owner could replace it, also after it was checked. /tmp, and much in a container, is root's."""
+    """Its owner could replace it at any time. /tmp is root's; the owner of the project has its code."""
     directory, original = tmp_path / ".scrapy" / "dq", Path.stat
-    uid = os.getuid() + 1 if owner == "another" else 0
+    uid = 0 if owner == "root" else os.getuid() + 1
 
     def stat(path: Path, **options: Any) -> os.stat_result:
         found = original(path, **options)
-        return os.stat_result((*found[:4], uid, *found[5:])) if path == directory.parent else found
+        theirs = path == directory.parent or (owner == "the project's" and path == tmp_path)
+        return os.stat_result((*found[:4], uid, *found[5:])) if theirs else found
 
     monkeypatch.setattr(Path, "stat", stat)
-    if owner == "root":
+    if owner != "another":
         RedisDirectory(directory).prepare()
         return
     with pytest.raises(EmbeddedError, match=r"\.scrapy belongs to another user .*own, or set REDIS_URL"):
