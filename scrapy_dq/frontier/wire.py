@@ -184,7 +184,8 @@ def parse_words(packed: bytes) -> Words:
     if not packed:
         return Words()
     *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
-    count, stops, forgets, limitings = (_number(text.encode()) for text in counts)
+    # lua/lib/words.lua begins again at 2^52: what is beyond must be below what comes next.
+    count, stops, forgets, limitings = (_number(text.encode()) % 2**52 for text in counts)
     # With an invalid hold nothing is leased either; `scrapy dq resume` removes it.
     return Words(count, stops, forgets, limitings, Hold(hold))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
@@ -133,6 +135,20 @@ def test_a_forged_entry_under_its_id_makes_none_void(open_signed: Open) -> None:
     (moved,) = worker.exchange(want=1).leases
     assert worker.exchange(Ack(moved.entry_id), Bury(forged.entry_id, "forged")).status is Status.FINISHED
     assert without_signature(MOVED + entry_id + live.frontier.signer.signed(entry_id, PAYLOAD)) == PAYLOAD
+
+
+def test_nobody_knows_the_id_that_it_gets_then(open_signed: Open) -> None:
+    """Else, a second forged entry would wait under that one."""
+    live = open_signed(OLD)
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1, payload=PAYLOAD))
+    element = live.redis.lindex(live.key("backlog:0:"), 0)
+    record = struct.pack(">QB", 2**52, 0) + b"\0" + element
+    named = hashlib.sha1(record, usedforsecurity=False).hexdigest()[:12].encode()
+    live.redis.lpush(live.key("backlog:0:"), element[:8] + named + b"forged", element[:20] + b"forged")
+    leases = [lease for _ in range(4) for lease in worker.exchange(want=9).leases]
+    assert [lease.payload for lease in leases if lease.genuine] == [PAYLOAD]
+    assert len({lease.entry_id for lease in leases}) == 3
 
 
 @pytest.mark.parametrize(("first", "then"), [((), (OLD,)), ((OLD,), ()), ((OLD,), (NEW,))])

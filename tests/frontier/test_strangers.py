@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Callable
@@ -1121,3 +1122,64 @@ def test_workers_join_behind_large_numbers_of_events(live: LiveFrontier, events:
     HandWorker(live, "third")
     joined = [int(live.redis.hget(live.key(f"worker:{each}"), "joined")) for each in ("second", "third")]
     assert joined[0] < joined[1] or joined[0] > 2**52
+
+
+@pytest.mark.parametrize("score", [2**52 + 1, 1e300, math.inf])
+def test_a_turn_that_never_comes(live: LiveFrontier, worker: HandWorker, score: float) -> None:
+    """Its partition is served in spite of others that have more than is wanted."""
+    for n, partition in enumerate((b"a", b"b", b"c")):
+        worker.exchange(*puts(partition, 30, 100 * n))
+    live.redis.zadd(live.key("rotation"), {b"b": score})
+    turns = [worker.exchange(want=1).leases[0].partition for _ in range(9)]
+    assert turns.count(b"b") >= 3
+
+
+@pytest.mark.parametrize("events", [b"9" * 15, b"%d" % 2**53, b"9" * 20])
+def test_an_interrupted_start_is_completed_behind_large_numbers_of_events(
+    live: LiveFrontier, events: bytes
+) -> None:
+    """Of its worker alone: it is completed by one that has begun later, by the number of the event."""
+    live.redis.hset(live.key("meta"), "events", events)
+    own = replace(IDENTITY, starts="*{}")
+    dead, worker = HandWorker(live, "dead", own), HandWorker(live, "worker", IDENTITY)
+    dead.exchange(seeding=Seeding.ACTIVE)
+    worker.reclaim("dead")
+    assert worker.exchange().census.incomplete == 1
+    later = HandWorker(live, "later", own)
+    later.exchange(seeding=Seeding.ACTIVE)
+    assert later.exchange(seeding=Seeding.DONE).census.incomplete == 0
+
+
+def test_starts_that_are_too_long_count_as_one(live: LiveFrontier, worker: HandWorker) -> None:
+    """To unpack 1 MB of small tables takes half a second and 85 MB, in each exchange of an idle worker."""
+    live.redis.hset(live.key("meta"), "starts", b"\xdd\0\x0f\x42\x40" + b"\x90" * 1_000_000)
+    assert worker.exchange().census.incomplete == 1
+    dead = HandWorker(live, "dead", replace(IDENTITY, starts="{}"))
+    dead.exchange(seeding=Seeding.ACTIVE)
+    worker.reclaim("dead")
+    assert worker.exchange().census.incomplete == 2
+    later = HandWorker(live, "later", replace(IDENTITY, starts="{}"))
+    later.exchange(seeding=Seeding.ACTIVE)
+    assert later.exchange(seeding=Seeding.DONE).census.incomplete == 0
+
+
+def test_no_more_starts_are_noted_than_are_read(live: LiveFrontier, worker: HandWorker) -> None:
+    """What does not fit counts as one, and stays interrupted."""
+    full = {f"{n:06}" + "x" * 4000: "done" for n in range(65)}
+    full["rest"] = "x" * (256 * 1024 - len(msgpack.packb(full)) - 10)
+    live.redis.hset(live.key("meta"), "starts", msgpack.packb(full))
+    dead = HandWorker(live, "dead", replace(IDENTITY, starts="{}"))
+    dead.exchange(seeding=Seeding.ACTIVE)
+    worker.reclaim("dead")
+    assert worker.exchange().census.incomplete == 1
+    assert live.redis.hget(live.key("meta"), "starts")[:3] == b"\x81\xa1?"
+
+
+def test_a_note_of_many_partitions_is_mended_at_once(live: LiveFrontier, worker: HandWorker) -> None:
+    """A script that was stopped has touched a thousand at most; what waits elsewhere is found by counting."""
+    worker.exchange(*puts(b"a", 3))
+    names = [b"%x" % n for n in range(100_000)]
+    live.redis.sadd(live.key("torn"), msgpack.packb({"partitions": names}))
+    live.redis.config_resetstat()
+    assert numbers(worker.exchange(want=3)) == [0, 1, 2]
+    assert live.redis.info("commandstats")["cmdstat_hexists"]["calls"] < 30_000

@@ -16,7 +16,9 @@ local function payload_in(record) return string.sub(record, id_in(record) + 12) 
 -- this one gets an id of its own.
 local function rename_grant(i)
   local id, record = grants.ids[i], grants.records[i]
-  local from, new, payload = id_in(record), string.sub(redis.sha1hex(record), 1, 12), payload_in(record)
+  -- By the nonce, which nobody can know before: else, somebody could have written an entry under the new one, too.
+  local new = string.sub(redis.sha1hex(record .. (midway.nonce or '')), 1, 12)
+  local from, payload = id_in(record), payload_in(record)
   if string.sub(payload, 1, 1) == SIGNED then payload = MOVED .. whole(id, 12) .. payload end
   grants.ids[i], grants.records[i] = new, string.sub(record, 1, from - 1) .. new .. payload
   local partition = partition_of(record)

@@ -5,7 +5,7 @@
 --   saturated  must wait until one of its leases is settled or sent
 -- USES     bands.first_of, keys.key, politeness.earliest_of, politeness.is_saturated, state, state.now_ms,
 --          state.touched, types.polite
-local MOST_TURNS = 2 ^ 52
+local MOST_TURNS, FAR = 2 ^ 52, '(4503599627370496'
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
   -- Add first, then remove: if the script is stopped in between, it is in both sets, and its next turn corrects that.
@@ -15,18 +15,23 @@ local function put_into(partition, where, score)
   end
   polite = polite or where and where ~= 'rotation'
 end
-local turn_checked = false
--- Somebody else may have written the last turn. If it was set back, those that wait would starve until it is reached
--- again; if one more adds nothing, there would be no turns.
-local function next_turn()
-  if not turn_checked then
-    local last = redis.call('ZREVRANGEBYSCORE', key.rotation, MOST_TURNS, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    state.turn, turn_checked = math.max(state.turn, tonumber(last[2] or 0)), true
-    if state.turn == MOST_TURNS then
-      redis.call('ZUNIONSTORE', key.rotation, 1, key.rotation, 'WEIGHTS', 2 ^ -30) -- keeps their order
-      state.turn = 2 ^ 22
-    end
+-- Somebody else may have written the turns. One that is too large would never come, while other partitions wait; if
+-- the last one was set back, those that wait would starve until it is reached again.
+local function last_turn()
+  local last = tonumber(redis.call('ZREVRANGE', key.rotation, 0, 0, 'WITHSCORES')[2] or 0)
+  if last > MOST_TURNS then
+    local far = redis.call('ZRANGEBYSCORE', key.rotation, FAR, '+inf', 'LIMIT', 0, 100)
+    for _, partition in ipairs(far) do redis.call('ZADD', key.rotation, 0, partition) end
+    last = 0
   end
+  last = math.max(last, state.turn)
+  if last < MOST_TURNS then return last end
+  redis.call('ZUNIONSTORE', key.rotation, 1, key.rotation, 'weights', 2 ^ -30) -- keeps their order
+  return 2 ^ 22
+end
+local turn_checked = false
+local function next_turn()
+  if not turn_checked then state.turn, turn_checked = last_turn(), true end
   state.turn = state.turn + 1
   return state.turn
 end

@@ -22,9 +22,8 @@ local function load_state()
     sequence = digits(sequence, 2 ^ 52) % 2 ^ 52, -- 0 where one more would soon add nothing
     -- Below 0 after entries that somebody else has added were served.
     waiting = math.max(0, tonumber(waiting or 0)), in_flight = math.max(0, tonumber(in_flight or 0)),
-    failed = tonumber(failed or 0),
-    turn = digits(turn, 2 ^ 52), clock = digits(clock, 2 ^ 52), offset = tonumber(offset or 0),
-    claimed = tonumber(claimed or 0), -- 1: a start payload was claimed in this run (claim.lua)
+    failed = tonumber(failed or 0), turn = digits(turn, 2 ^ 52), clock = digits(clock, 2 ^ 52),
+    offset = tonumber(offset or 0), claimed = tonumber(claimed or 0), -- 1: some payload was claimed in this run
     delayed = tonumber(delayed or 0), members = tonumber(members or 0),
     -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
     seen = tonumber(seen or 0),
@@ -56,8 +55,8 @@ local function save_limiting()
   if not state.limited then return redis.call('HDEL', key.meta, 'limiting') end
   redis.call('HSET', key.meta, 'limiting', state.delay_ms .. ' ' .. state.concurrency)
 end
--- Every call carries (epoch, run): a worker that was frozen while its run ended, or while the frontier was lost, must
--- change nothing. If it is a member nevertheless, its run has a new number since (rejoin.lua).
+-- Every call carries (epoch, run): a worker that was frozen while its run ended must change nothing. If it is a member
+-- nevertheless, its run has a new number since (rejoin.lua).
 local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
 local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
@@ -74,8 +73,9 @@ local function wall_ms()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 local function next_event() -- a later event has a larger number, even if Redis's clock was set back
-  redis.call('HSET', key.meta, 'events', string.format('%.0f', digits(redis.call('HGET', key.meta, 'events'), 2 ^ 52)))
-  return redis.call('HINCRBY', key.meta, 'events', 1)
+  local event = digits(redis.call('HGET', key.meta, 'events'), 2 ^ 52) % 2 ^ 52 + 1
+  redis.call('HSET', key.meta, 'events', string.format('%.0f', event))
+  return event
 end
 -- The crawl's own clock: that of Redis, but if it is set back (corrected, or after a failover), this clock continues
 -- from where it was. Else every waiting partition would wait longer by the size of the step.

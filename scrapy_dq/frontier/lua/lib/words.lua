@@ -12,7 +12,7 @@ local function tell(counter)
   for number in string.gmatch(state.told or '', '%d+') do told[#told + 1] = number end
   for i = 1, 4 do
     local more = (i == 1 or i == COUNTERS[counter]) and 1 or 0
-    told[i] = string.format('%.0f', digits(told[i], 2 ^ 52) + more) -- as a number, Lua writes 1e+14
+    told[i] = string.format('%.0f', digits(told[i], 2 ^ 52) % 2 ^ 52 + more) -- as a number, Lua writes 1e+14
   end
   state.told = table.concat(told, ' ')
   redis.call('HSET', key.meta, 'told', state.told)

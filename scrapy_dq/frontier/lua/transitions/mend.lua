@@ -8,6 +8,7 @@
 --          member.remove_member, put_back.give_back, put_back.note_band, put_back.put_back_record,
 --          put_back.remove_token, recount, state, state.save_state, state.touched, state.wrong_seen, sums.add_up,
 --          torn.stored_torn, types.only_looks, types.wrong_type, words.tell
+local MOST_TOUCHED = 10000 -- no script of ours touches more partitions
 only_looks = true
 local wrong = wrong_type()
 if wrong then return wrong end
@@ -67,7 +68,9 @@ if state.epoch and was.epoch == state.epoch and was.run == state.run then try(pu
 for _, id in ipairs({ torn.registering or torn.removing }) do try(function() remove_member(id) end) end
 if state.epoch then
   redis.call('LREM', key.failed, 0, '') -- placeholders of the records that a retry has taken out
-  for _, partition in ipairs(type(torn.partitions) == 'table' and torn.partitions or {}) do
+  local partitions = type(torn.partitions) == 'table' and torn.partitions or {}
+  for i = 1, math.min(#partitions, MOST_TOUCHED) do -- recount() finds what waits in others
+    local partition = partitions[i]
     if type(partition) == 'string' then touched[partition] = true end
   end
   recount()
