@@ -26,6 +26,7 @@ class LocalQueue:
         self._later: list[tuple[float, int, Request, bytes]] = []
         self._numbers = count()
         self._parents: dict[Request, frozenset[bytes]] = {}
+        self._parentless = 0
         self._taken: set[Request] = set()
         self._holds: Counter[bytes] = Counter()
 
@@ -46,12 +47,13 @@ class LocalQueue:
         else:
             self._push(request, partition)
         self._parents[request] = frozenset(parents)
+        self._parentless += not self._parents[request]
         self._holds.update(self._parents[request])
 
     @property
     def parentless(self) -> bool:
         """Return whether one of them, waiting or taken, has no parent: a crash would lose it for good."""
-        return not all(self._parents.values())
+        return self._parentless > 0
 
     def pop(self, choose: Callable[[Iterable[bytes]], bytes | None]) -> tuple[Request, bytes] | None:
         """Take the next one, which holds its parents until `done`, with its partition; None: there is none.
@@ -94,7 +96,9 @@ class LocalQueue:
         """Remove *request*; return the leases that no local request holds any more."""
         self._taken.discard(request)
         free = []
-        for entry_id in self._parents.pop(request):
+        parents = self._parents.pop(request)
+        self._parentless -= not parents
+        for entry_id in parents:
             self._holds[entry_id] -= 1
             if not self._holds[entry_id]:
                 del self._holds[entry_id]

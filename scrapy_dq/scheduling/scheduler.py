@@ -122,9 +122,7 @@ class Scheduler(BaseScheduler):
             # Before the handlers of spider_idle add requests: no worker would crawl them.
             settlement.close_spider("finished")
             return True
-        if settlement.start_over and not self._work.local.parentless:
-            # This ends the worker's seeding: everything that start() yielded is in the outbox, or done.
-            self._session.worker.seeded(failed=settlement.start_failed)
+        self._note_start()
         if len(self._work.local):
             return True
         listening = self._session.listening
@@ -143,6 +141,8 @@ class Scheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """Return the next leased or local request; None if there is none at the moment."""
+        # Not only when the engine is idle: if it dies before, its start() would count as interrupted.
+        self._note_start()
         if self._session.paused:
             return None
         request = None
@@ -174,6 +174,12 @@ class Scheduler(BaseScheduler):
         return self._session.worker.census.waiting + len(self._work.local) if self._opened else 0
 
     # Serving and settling.
+
+    def _note_start(self) -> None:
+        """End the worker's seeding if all that start() has yielded is in the outbox, or done."""
+        settlement = self._session.settlement
+        if settlement.start_over and not self._work.local.parentless:
+            self._session.worker.seeded(failed=settlement.start_failed)
 
     def _take_local(self) -> Request | None:
         taken = self._work.local.pop(self._session.downloads.choose)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.frontier import keys
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import EXHAUSTED, GO
 from support.outages import lines
@@ -133,6 +135,36 @@ def test_a_start_that_ends_too_early_leaves_the_run_open(
     assert not verdict.lost
     assert verdict.repeats <= parts.leases_at_kills
     assert parts.overview().run == 0
+
+
+def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """Its worker is not idle before the end of the crawl; when it dies before, the others finish the run."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 50, "fan_out": 0, "latency_s": 1.0},
+        settings={"PAGES": 50, "CONCURRENT_REQUESTS": 4},
+        spider=PARTS,
+    )
+    (crawl.project.folder / GO).touch()
+    (seeding,) = crawl.start(args={"part": "1"})
+    seeding.wait_for_log("] INFO: Crawl '")
+    (other,) = crawl.start()
+
+    def levels() -> list[bytes]:
+        with connect_url(crawl.redis_url) as client:
+            prefix = keys.prefix(crawl.project.name)
+            members = [f"{prefix}worker:{each.worker_id}" for each in crawl.overview().members]
+            return [client.hget(name, "seeding") for name in members]
+
+    wait_until(lambda: levels() == [b"0", b"0"], "both start() are over", 30)
+    assert crawl.overview().census.waiting > 10
+    crawl.kill(seeding)
+    verdict = crawl.end(120)
+    assert other.close_reason == "finished"
+    assert "before its start() was complete" not in other.text
+    assert not verdict.lost
 
 
 def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(
