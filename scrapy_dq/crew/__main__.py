@@ -1,6 +1,12 @@
-"""`python -m scrapy_dq.crew crawl ...`: `scrapy crawl`, as a worker of a crew."""
+"""`scrapy crawl`, as a worker of a crew: `python __main__.py <folder> crawl ...`.
 
-from __future__ import annotations
+The folder stands first in `sys.path`, as it does in the command that starts the worker.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    sys.path[0] = sys.argv.pop(1)  # before anything is imported: it was the folder of this file
 
 from scrapy.cmdline import execute
 from scrapy.utils.project import get_project_settings

@@ -26,7 +26,9 @@ def command_of(spider: str, options: Any, settings: Mapping[str, Any]) -> list[s
         options: of the command line.
         settings: more settings, as `-s`; they override those of the command line.
     """
-    return [sys.executable, "-m", "scrapy_dq.crew", "crawl", spider, *_passed_on(options), *_set(settings)]
+    # Not -m: it puts the current folder before all others, where another user may have put modules.
+    program = str(Path(__file__).with_name("__main__.py"))
+    return [sys.executable, program, sys.path[0], "crawl", spider, *_passed_on(options), *_set(settings)]
 
 
 def _passed_on(options: Any) -> Iterator[str]:

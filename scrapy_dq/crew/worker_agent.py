@@ -35,7 +35,7 @@ AFTER_GRACE_S = 3.0
 
 
 class WorkerAgent:
-    """The Scrapy extension of a crew's worker; `python -m scrapy_dq.crew` adds it."""
+    """The Scrapy extension of a crew's worker; `__main__.py` adds it."""
 
     def __init__(self, crawler: Crawler, handshake: Handshake) -> None:
         os.set_blocking(handshake.reports, False)

@@ -166,8 +166,8 @@ def test_the_command_line_goes_to_each_worker() -> None:
         spider="books", workers=2, spargs=["a=1 2"], set=["X=1", "REDIS_URL=redis://:pw@there/0"],
         crawl="50%", output=["items.csv"], overwrite_output=None, loglevel="INFO", nolog=True,
     )  # fmt: skip
-    assert command_of("books", options, {"X": "2", "FEED_STORAGES": {"": None}})[1:] == [
-        "-m", "scrapy_dq.crew", "crawl", "books", "-a", "a=1 2", "-s", "X=1",
+    assert command_of("books", options, {"X": "2", "FEED_STORAGES": {"": None}})[2:] == [
+        sys.path[0], "crawl", "books", "-a", "a=1 2", "-s", "X=1",
         "-s", "REDIS_URL=redis://:pw@there/0", "-o", "items.csv", "-L", "INFO", "--nolog",
         "-s", "DQ_CRAWL=50%%", "-s", "X=2", "-s", 'FEED_STORAGES={"": null}',
     ]  # fmt: skip
@@ -176,6 +176,25 @@ def test_the_command_line_goes_to_each_worker() -> None:
         "books", "-w", "2", "-a", "a=1 2", "-s", "X=1", "-s", "REDIS_URL=...", "-o", "items.csv",
         "--crawl", "50%",
     ]  # fmt: skip
+
+
+def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> None:
+    """It may be /tmp, say, where another user has put some: `scrapy crawl` takes none from there either."""
+    for name in ("queuelib", "json", "scrapy_dq"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('code of another user')")
+    options = argparse.Namespace(
+        spargs=[], set=[], crawl="", output=None, overwrite_output=None, loglevel="", nolog=False
+    )
+    done = subprocess.run(
+        command_of("books", options, {}),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "code of another user" not in done.stderr
+    assert "no active project" in done.stdout
 
 
 def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
