@@ -85,6 +85,8 @@ class ReferenceFrontier(Partitions):
         limits_changed = resumed and self.settings != crawl.limits
         if limits_changed or not resumed:
             self.set_limits(crawl.limits)
+        if worker_id in self.members:
+            self.members[worker_id].beats += 1
         self.members.setdefault(worker_id, Worker(identity, starts=crawl.starts))
         crawled = self.crawled not in ("", worker_id)
         self.crawled = self.crawled or (worker_id if crawl.starts else "")
@@ -145,6 +147,7 @@ class ReferenceFrontier(Partitions):
             return Rejoined(Status.LOST)
         if new_id in self.members:
             me = self.members[new_id]
+            me.beats += 1
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
         member = self.members.get(old_id)
         registered = member is not None and not member.fenced

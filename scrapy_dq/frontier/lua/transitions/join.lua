@@ -79,6 +79,8 @@ end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   register(worker_id, identity, ours.starts)
   note_shared()
+else
+  redis.pcall('HINCRBY', key.beats, worker_id, 1) -- it lives, and had no answer yet: its heartbeat has not begun
 end
 local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end

@@ -1,7 +1,6 @@
 -- rejoin: a live worker registers again and keeps the leases that it still owns. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
---          2 logged), seeding (1, or 4: its start() has to run again), and those of described.lua (used only if
---          Redis has an earlier run)
+--          2 logged), seeding (1, or 4: start() runs again), and those of described.lua (if Redis has an earlier run)
 -- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none), words
 --          | FINISHED, last_seq (2^52 if the worker's run is an older one, whose records are gone) | LOST
 --          | CONVERTING, from>to (nothing changed)
@@ -19,6 +18,7 @@ local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
 if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if is_member(new_id) then
+  redis.pcall('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, words() }
 end
