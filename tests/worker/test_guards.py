@@ -23,6 +23,7 @@ from scrapy_dq.frontier.model import (
     Seeding,
     Sent,
     Status,
+    Words,
 )
 from scrapy_dq.frontier.signing import TRUSTING
 from scrapy_dq.frontier.worker import driver as module
@@ -178,15 +179,35 @@ async def test_a_start_that_still_yields_is_not_the_end(talk: Talk) -> None:
 
 @pytest.mark.parametrize(
     ("seeding", "last_seq", "ending"),
-    [(Seeding.ACTIVE, None, "run_over"), (Seeding.ACTIVE, 0, "finished"), (Seeding.DONE, None, "finished")],
-)
+    [
+        (Seeding.ACTIVE, None, "run_over"), (Seeding.ACTIVE, 0, "finished"),
+        (Seeding.ACTIVE, 2**52, "run_over"), (Seeding.DONE, None, "finished"),
+        (Seeding.DONE, 2**52, "finished"),
+    ],
+)  # fmt: skip
 async def test_a_start_that_redis_has_forgotten_is_reported(
     talk: Talk, seeding: Seeding, last_seq: int | None, ending: str
 ) -> None:
-    """With a record, it was declared dead, and the run has finished because an equal start() is complete."""
+    """With a record, it was declared dead, and the run has finished because an equal start() is complete.
+
+    2**52: the next run has begun, and the records of this one are gone.
+    """
     talk.protocol.seeding = seeding
     talk.rejoined = Rejoined(Status.FINISHED, last_seq=last_seq)
     await talk.stored_again()
+    assert (talk.protocol.pending, talk.protocol.ending) == (False, ending)
+
+
+@pytest.mark.parametrize(("seeding", "ending"), [(Seeding.ACTIVE, "run_over"), (Seeding.DONE, "finished")])
+async def test_a_start_that_still_yields_when_the_next_run_has_begun_is_reported(
+    talk: Talk, seeding: Seeding, ending: str
+) -> None:
+    """An empty exchange learns it: Redis was set back to before its join, or it was declared dead."""
+    talk.protocol.seeding = seeding
+    await talk.speak(Receipt(Status.FINISHED))
+    if talk.protocol.under_way:
+        talk.rejoined = Rejoined(Status.FINISHED, last_seq=2**52)
+        await talk.speak()
     assert (talk.protocol.pending, talk.protocol.ending) == (False, ending)
 
 
@@ -227,7 +248,7 @@ async def test_a_worker_that_learns_too_late_that_the_run_was_finished_rejoins_w
 async def test_a_put_that_comes_while_the_end_is_reported_has_a_number_of_its_own(talk: Talk) -> None:
     """Redis has noted that of the exchange under way: under the same one the put would be its repeat."""
     talk.meanwhile = lambda: talk.protocol.outbox.append(put(len(talk.numbers)))
-    await talk.speak(Receipt(Status.FINISHED))
+    await talk.speak(Receipt(Status.FINISHED, words=Words()))
     assert not talk.protocol.finished
     await talk.speak()
     assert talk.numbers == [1, 2]
@@ -251,7 +272,7 @@ async def test_a_worker_that_listens_in_a_run_that_others_have_finished_takes_no
 async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
     """The run was finished, so others did what is in it."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
-    await talk.speak(Receipt(Status.FINISHED))
+    await talk.speak(Receipt(Status.FINISHED, words=Words()))
     assert talk.protocol.finished
     assert talk.protocol.leases.take(talk.now) is None
 

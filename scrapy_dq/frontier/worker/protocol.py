@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NONCE_BYTES = 8
+_NO_RECORDS = 2**52
+"""The answer to a rejoin whose run is an older one: its records are gone (rejoin.lua)."""
 _LEFT_BEHIND = "a crawl closes with reason run_over, a Queue puts its items into the next run"
 
 
@@ -314,7 +316,9 @@ class WorkerProtocol:
         return 0, 0
 
     def _learn_of_the_end(self, sent: Exchange, receipt: Receipt) -> None:
-        if sent.prefix:
+        # Without words, this worker's run is an older one. None finishes while a start() yields: Redis has
+        # forgotten this worker, or others have declared it dead.
+        if sent.prefix or (receipt.words is None and self.seeding == Seeding.ACTIVE):
             self._begin_rejoin()
         elif not self.outbox:
             # The run ended without this worker: its buffered leases were reclaimed and completed by others.
@@ -518,7 +522,9 @@ class WorkerProtocol:
     def _close_run(self, last_seq: int | None) -> None:
         # If Redis has a record of this worker, its logged puts need no repeat. Nor has its start() to go on:
         # it was declared dead, and the run has finished because an equal one is complete.
-        unknown = last_seq is None and (self._log.parentless or self.seeding == Seeding.ACTIVE)
+        # If the next run has begun, nothing shows whether that was so, or whether Redis had forgotten it.
+        starting = self.seeding == Seeding.ACTIVE and (last_seq is None or last_seq >= _NO_RECORDS)
+        unknown = starting or (last_seq is None and self._log.parentless)
         forgotten = self._log.forgot(last_seq)[1] or unknown
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
@@ -537,9 +543,9 @@ class WorkerProtocol:
             self._left_behind = True
         elif forgotten:
             logger.error(
-                "The run is over: other workers finished it while this worker was absent, and Redis has lost "
-                "what this worker had stored (rolled back?). Requests of its start() or engine.crawl() may "
-                "be missing; %s",
+                "The run is over: other workers finished it while this worker was absent, and Redis has no "
+                "record of what this worker had stored (rolled back, or the next run has begun?). Requests "
+                "of its start() or engine.crawl() may be missing; %s",
                 _LEFT_BEHIND,
             )
             self._left_behind = True
