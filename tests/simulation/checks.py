@@ -53,6 +53,8 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
 
 def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says `finished`, that nothing of its run is missing."""
+    if crawler.outrun and crawler.forgotten(schedule.losses):
+        return  # the gap "a process that Redis has forgotten, and that was away for long"
     run = crawler.worker.epoch, crawler.worker.run
     done = [visit for visit in schedule.visits() if visit.last]
     if schedule.losses:
@@ -101,8 +103,7 @@ def pushed(schedule: Schedule) -> None:
 
 def applied(schedule: Schedule, worker_id: str, last: int, number: int, answer: list[Any]) -> None:
     """Check an exchange: it follows the last one, its worker is not fenced, no key contradicts the counts."""
-    anew = number == 1 and worker_id in schedule.gone
-    if number != last + 1 and not anew and not schedule.losses:
+    if number != last + 1 and not schedule.losses:
         raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
     of_worker = f"{keys.prefix(CRAWL)}worker:{worker_id}"
     heard = worker_id in schedule.fenced and answer[1] == 1  # 0: the run is finished
@@ -175,7 +176,7 @@ def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
         raise Violation(f"{crawler.process.name} has not noticed that Redis was rolled back beyond its log")
     epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
     # Its last answer may be a moment old, or older if it was frozen since.
-    replaced = any(crawler.joined_at < at < crawler.decided_at - 0.1 for _, at in schedule.losses)
+    replaced = schedule.replaced_at(crawler.worker.epoch) < crawler.decided_at - 0.1
     frozen = {"freeze", "block"} & set(schedule.report.faults)
     if replaced and not frozen and epoch and epoch.decode() != crawler.worker.epoch:
         raise Violation(f"{crawler.process.name} closes with reason finished, but its frontier is gone")

@@ -17,6 +17,7 @@ from scrapy_dq.frontier.model import (
     Lease,
     Limits,
     Put,
+    Seeding,
     StartKeys,
     Status,
     Words,
@@ -25,7 +26,7 @@ from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
-from scrapy_dq.frontier.worker.protocol import Rejoin
+from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin
 from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.network import BlockingClient, Client, Network
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 ENGINE_S = 5.0
 """How often Scrapy's engine looks for work without a cause."""
+OTHER_RUN = 2**52
+"""The last exchange of a worker, if the next run has begun (rejoin.lua)."""
 FEED = "feed"
 FED_MARK = b"\x00fed"
 
@@ -111,8 +114,14 @@ class Crawler(Listener):
         """The request that it has added, and the exchanges that were composed before."""
         self.decided_at = float("inf")
         """When it has begun to close."""
+        self.told_at = float("inf")
+        """When Redis has last said that the run is finished: nothing was left then, and nobody seeded."""
+        self.outrun = False
+        """Its start() was complete when Redis said that the next run has begun, and knew no more of it."""
         self.ids: set[str] = set()
         """The ids under which Redis has registered it; a rejoin adds one."""
+        self.registered_at: list[float] = []
+        """When Redis has registered it."""
         self.rejoined_at: list[float] = []
         self.unnoticed = False
         """Redis has lost what its log does not hold any more, and it has not said so yet."""
@@ -155,6 +164,11 @@ class Crawler(Listener):
     def there(self) -> bool:
         """It has been started, and has neither ended nor been killed."""
         return self.process.alive and not self.ending
+
+    @property
+    def joined(self) -> bool:
+        """Its join was answered: whatever registers it under the same id from now on is a late copy."""
+        return bool(self.worker.epoch)
 
     @property
     def worker_id(self) -> str:
@@ -263,6 +277,8 @@ class Crawler(Listener):
     def _look(self) -> None:
         self._look_due = False
         worker = self.worker
+        if self._done.is_set():
+            return  # an engine that closes takes no request, and its reason stays
         if self._over or not (worker.pending or self.running):
             self._reason, self.decided_at = self._reason_now(), self._world.now
             self._done.set()
@@ -379,13 +395,39 @@ class Crawler(Listener):
         if parentless:
             self.stop("outbox_lost")
 
-    def rejoins(self, new_id: str, last_seq: int) -> None:
+    def exchanged(self, nonce: bytes, status: bytes, *, of_run: bool) -> None:
+        """Note the answer to an exchange, before the worker gets it; not *of_run*: the next run has begun."""
+        call = self.worker._protocol._call
+        if not isinstance(call, Exchange) or call.nonce != nonce or status != b"FINISHED":
+            return  # it is a late copy, or the run goes on
+        if of_run:
+            self.told_at = self._world.now
+        else:
+            self.outrun = self.worker._protocol.seeding == Seeding.DONE
+
+    def rejoins(self, new_id: str, last_seq: int, *, finished: bool) -> None:
         """Note the answer to a rejoin, before the worker gets it."""
         protocol = self.worker._protocol
         log = protocol._log
-        if isinstance(protocol._call, Rejoin) and protocol._call.new_id == new_id:  # else it is a late copy
+        if not isinstance(protocol._call, Rejoin) or protocol._call.new_id != new_id:
+            return  # it is a late copy
+        if not finished:
             lost = log._retired if last_seq < 0 else log._retired_seq > last_seq
             self.unnoticed = self.unnoticed or lost
+            return
+        # An answer before this one may have been lost. What pages had yielded is not missing in a run that is
+        # finished: their leases were not settled in what Redis had, so others have processed them again.
+        self.unnoticed = log._retired_parentless if last_seq < 0 else log._retired_parentless_seq > last_seq
+        if last_seq >= OTHER_RUN:
+            self.outrun = protocol.seeding == Seeding.DONE
+        else:
+            self.told_at = self._world.now
+
+    def forgotten(self, losses: list[tuple[float, float]]) -> bool:
+        """Tell whether Redis was set back to before it has registered this worker."""
+        return any(
+            taken_at <= registered_at <= at for registered_at in self.registered_at for taken_at, at in losses
+        )
 
     def redis_set_back(self) -> None:
         """Expect another answer to a rejoin that is under way: Redis may have more than before."""

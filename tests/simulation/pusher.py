@@ -20,7 +20,7 @@ from simulation.virtual import Process
 class Pusher:
     """One process that pushes a few pages; it may be killed while it does so."""
 
-    first_run = None  # it never takes part in a second run
+    joined = False  # it never takes part in a second run
 
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
         self.process = Process(network.world, name)

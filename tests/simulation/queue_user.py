@@ -99,7 +99,7 @@ class _Member(Member):
 class QueueUser:
     """One process that puts pages into the crawl, takes some out, and processes those without links."""
 
-    first_run = None
+    joined = False
     """It takes part in any run."""
 
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
@@ -182,25 +182,27 @@ class QueueUser:
             except queue.Empty:
                 return
             worker, taken_at = self._member.worker, self._world.now
+            taken_by = worker.id
             number, attempt, origin = parts(payload)
             page = self._site[number]
             if payload.startswith(FED_MARK) or not page.plain:
                 self._member.abandon(call)  # its caller was interrupted
                 continue
             await asyncio.sleep(page.seconds)
-            self._visited(worker, number, attempt, origin, taken_at, entry_id)
+            self._visited(worker, taken_by, number, attempt, origin, taken_at, entry_id)
             self._member.done(entry_id)
 
     def _visited(
-        self, worker: Any, number: int, attempt: int, origin: str, taken_at: float, entry_id: bytes
-    ) -> None:
+        self, worker: Any, taken_by: str, number: int, attempt: int, origin: str, taken_at: float,
+        entry_id: bytes,
+    ) -> None:  # fmt: skip
         visit = Visit(
             number, attempt, self.name, (worker.epoch, worker.run), worker.id, taken_at, self._world.now,
             worker.composed, entry_id, origin, last=True,
         )  # fmt: skip
         self.visits.append(visit)
-        if worker is self._member.worker:  # else the lease ended with the run
-            self.unconfirmed.append(visit)
+        if worker is self._member.worker and worker.id == taken_by:
+            self.unconfirmed.append(visit)  # else the lease ended with the run, or a rejoin may have cost it
 
     async def _answer(self, call: Call, timeout_s: float | None = None) -> Any:
         self._member.ask(call)

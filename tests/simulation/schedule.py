@@ -71,10 +71,10 @@ class Schedule:
         self.dead: set[Identity] = set()
         self.fenced: set[str] = set()
         """Ids of workers that were declared dead."""
-        self.gone: set[str] = set()
-        """Ids of workers that were removed: a late copy of its join registers one again."""
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
+        self._epochs: list[tuple[float, bytes | None]] = []
+        """When there was another frontier, or none, and its epoch."""
         self.late_members: set[str] = set()
         """Ids that a late call has registered: again, or after their workers had left, or had others."""
         self.commands: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class Schedule:
         self.granted: defaultdict[tuple[str, bytes], list[float]] = defaultdict(list)
         """When each process was granted an entry."""
         self._seeding: dict[str, str] = {}
-        """The seeding level of each worker that Redis knows of."""
+        """The seeding level of each member."""
         self._sent: dict[tuple[bytes, int], tuple[Any, ...]] = {}
         """The arguments of each exchange, by worker and number."""
         self._again = plan.setup.again
@@ -144,6 +144,8 @@ class Schedule:
             return set()  # it has found the run finished, by its name
         # Redis may have lost that the other workers were there: nothing in it tells of their start requests.
         known = [each for each in self.crawlers if run in each.runs and not self.losses] or [of]
+        # One that has joined after the answer by which this one has learned of the end opens the run again.
+        known = [each for each in known if each.joined_at <= of.told_at]
         starts = {page for each in known for page in each.starts}
         return checks.expected(self.plan.pages, tuple(starts), origin)
 
@@ -177,9 +179,21 @@ class Schedule:
     def lost(self, taken_at: float) -> None:
         """Note that Redis has only what it had at *taken_at*."""
         self.losses.append((taken_at, self.world.now))
+        self._note_epoch(self.store.run("HGET", keys.meta(CRAWL), "epoch"))
+        members = self.store.run("SMEMBERS", keys.prefix(CRAWL) + "members")
+        self._seeding = {each.decode(): "" for each in members}  # after a loss, no level is checked
         for crawler in self.crawlers:
             crawler.redis_set_back()
         self._fed = [each for each in self._fed if each[0] <= taken_at]
+
+    def replaced_at(self, epoch: str) -> float:
+        """Return since when there is another frontier than that of *epoch*, or none; inf: it is there."""
+        since = float("inf")
+        for at, each in reversed(self._epochs):
+            if each == epoch.encode():
+                break
+            since = at
+        return since
 
     def noted(self, who: str, what: str) -> None:
         """Add to the trace."""
@@ -198,8 +212,8 @@ class Schedule:
 
         def at_call(process: Process) -> None:
             # After the event of the call itself: a process is killed between two events.
-            found = [each for each in self.crawlers if each.process is process and each.there]
-            self.world.at(self.world.now, lambda: happen(found[0] if found else None))
+            found = self._of(process)
+            self.world.at(self.world.now, lambda: happen(found if found and found.there else None))
 
         def happen(victim: Crawler | None) -> None:
             strike_now(self, random, victim if victim and victim.there else self._any(random))
@@ -256,6 +270,8 @@ class Schedule:
             names = args[2 + args[1] :]
             if self._sent.setdefault((names[0], names[3]), names) != names:
                 raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")
+            if isinstance(outcome, list) and (of := self._of(process)):
+                of.exchanged(names[11], outcome[0], of_run=len(outcome) > 2)
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
                 worker_id, number = names[0].decode(), names[3]
                 for record in outcome[4]:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
@@ -280,43 +296,70 @@ class Schedule:
                         f"exchange {number} of {worker_id} brings other leases when it is repeated"
                     )
         elif transition in ("join", "rejoin"):
-            names = args[2 + args[1] :]
-            new, old = names[0], names[2 if transition == "rejoin" else 0]
-            self._note_id(process, new.decode(), old.decode())
-            self._seeding[new.decode()] = str(names[7]) if transition == "rejoin" else "1"
-            if transition == "rejoin" and isinstance(outcome, list) and outcome[0] == b"OK":
-                if outcome[1] < names[4]:
-                    raise Violation(f"{new.decode()} of run {names[4]} takes part in run {outcome[1]}")
-                for crawler in self.crawlers:
-                    if crawler.process is process:
-                        crawler.rejoins(new.decode(), outcome[3])
+            self._registered(process, transition, args[2 + args[1] :], outcome)
         elif not isinstance(outcome, list) or outcome[0] != b"OK":
             return
         elif transition == "fence":
             worker_id = args[2 + args[1]].decode()
             self.fenced.add(worker_id)
-            checks.start_noted(self, worker_id, self._seeding.pop(worker_id, "0"), outcome[1])
+            checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[1])
+            self._seeding[worker_id] = "0"
         elif transition == "leave":
             worker_id = args[2 + args[1]].decode()
-            self.gone.add(worker_id)
             checks.left(self, last=bool(outcome[2]))
-            checks.start_noted(self, worker_id, self._seeding.pop(worker_id, "0"), outcome[4])
+            checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])
+            self._removed(worker_id)
         elif transition == "drain":
             worker_id = args[2 + args[1]].decode()
             if not outcome[3]:
-                self.gone.add(worker_id)
+                self._removed(worker_id)
             checks.drained(self, worker_id)
             self.world.at(self.world.now + 0.2, lambda: checks.stored(self))
             if outcome[2]:
                 self._note_dead_letters()
 
+    def _registered(self, process: Process, transition: str, names: tuple[Any, ...], outcome: Any) -> None:
+        if not isinstance(outcome, list):
+            return  # it was refused
+        of, new = self._of(process), names[0].decode()
+        if outcome[0] == b"OK":
+            self._note_id(process, new, names[2 if transition == "rejoin" else 0].decode())
+            # A repeat changes nothing while it is a member, fenced or not. Later, a late copy registers it
+            # again, and then a late copy of its first exchange is not a repeat.
+            if new not in self._seeding:
+                self._applied.pop(new, None)
+            self._seeding.setdefault(new, str(names[7]) if transition == "rejoin" else "1")
+            if of:
+                of.registered_at.append(self.world.now)
+        if transition == "join" and outcome[0] == b"OK":
+            self._note_epoch(outcome[1])
+        elif transition == "rejoin" and outcome[0] == b"OK":
+            self._removed(names[2].decode())
+            if outcome[1] < names[4]:
+                raise Violation(f"{new} of run {names[4]} takes part in run {outcome[1]}")
+            if of:
+                of.rejoins(new, outcome[3], finished=False)
+        elif transition == "rejoin" and outcome[0] == b"FINISHED" and of:
+            of.rejoins(new, outcome[1], finished=True)
+
+    def _note_epoch(self, epoch: bytes | None) -> None:
+        if not self._epochs or self._epochs[-1][1] != epoch:
+            self._epochs.append((self.world.now, epoch))
+
+    def _removed(self, worker_id: str) -> None:
+        self._seeding.pop(worker_id, None)
+
+    def _of(self, process: Process) -> Crawler | None:
+        return next((each for each in self.crawlers if each.process is process), None)
+
     def _note_id(self, process: Process, worker_id: str, old_id: str) -> None:
         for each in chain(self.crawlers, self.others()):
             if each.process is process:
-                each.ids.add(worker_id)
-                late_join = worker_id == old_id and each.first_run is not None
-                if late_join or not each.there or each.worker_id != old_id:
+                removed = worker_id in each.ids and worker_id not in self._seeding
+                late_join = worker_id == old_id and each.joined
+                if removed or late_join or not each.there or each.worker_id != old_id:
                     self.late_members.add(worker_id)
+                each.ids.add(worker_id)
 
     def _note_dead_letters(self) -> None:
         # The next run deletes them.
