@@ -53,8 +53,6 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
 
 def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says `finished`, that nothing of its run is missing."""
-    if crawler.outrun and crawler.forgotten(schedule.losses):
-        return  # the gap "a process that Redis has forgotten, and that was away for long"
     run = crawler.worker.epoch, crawler.worker.run
     done = [visit for visit in schedule.visits() if visit.last]
     if schedule.losses:
@@ -63,7 +61,10 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
         here = {visit.identity for visit in done if visit.ended_at >= began or visit.run == run}
     else:
         here = {visit.identity for visit in done if visit.run == run}
-    missing = schedule.from_start(crawler) - here | schedule.from_feed() - {each.identity for each in done}
+    # docs/reliability.md, "A process that Redis has forgotten, and that was away for long".
+    outrun = crawler.outrun and crawler.forgotten(schedule.losses)
+    of_start = set() if outrun else schedule.from_start(crawler)
+    missing = of_start - here | schedule.from_feed() - {each.identity for each in done}
     # A dead letter yields nothing.
     dead = schedule.dead | expected(schedule.plan.pages, tuple({page for page, _ in schedule.dead}), "")
     missing -= dead
@@ -204,6 +205,7 @@ def repeats(schedule: Schedule) -> None:
         without_reason = [visit for visit in each if not _undone(schedule, visit)]
         # What was forgotten is stored twice, and so each retry brings both.
         most = (1 + schedule.commands["forget"]) * (1 + schedule.commands["retry"])
+        most += schedule.put_again[what] if isinstance(what, bytes) else 0
         if len(without_reason) > most:
             raise Violation(f"{what!r} was processed {len(each)} times: {[str(v) for v in each]}")
 

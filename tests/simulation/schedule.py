@@ -10,6 +10,8 @@ from itertools import chain
 from random import Random
 from typing import Any
 
+import msgpack
+
 from scrapy_dq.frontier import keys
 from simulation import checks, commands, faults, virtual
 from simulation.checks import Identity, Violation
@@ -28,6 +30,8 @@ MOST_S = 200.0
 MOST_EXCHANGES = 2_000
 """More than this, and the crawl never ends; the most that was seen is 300."""
 LOOK_S = 0.2
+PUT = 0
+"""The kind of a packed put (moves.lua)."""
 MOST_MOVES = 10_000
 """No schedule has as many: an outbox that holds them in memory needs no disk."""
 MOST_STARTS = 40
@@ -84,6 +88,10 @@ class Schedule:
         self._starting = 0
         self._applied: dict[str, tuple[int, list[bytes]]] = {}
         """The last exchange that was applied, by worker: its number and the leases that it has brought."""
+        self._ever_applied: set[tuple[str, int]] = set()
+        """All exchanges that were applied, by worker and number."""
+        self.put_again: Counter[bytes] = Counter()
+        """How often a late copy of an exchange has put an entry again, by its id."""
         self.granted: defaultdict[tuple[str, bytes], list[float]] = defaultdict(list)
         """When each process was granted an entry."""
         self._seeding: dict[str, str] = {}
@@ -280,6 +288,9 @@ class Schedule:
                 last, leases = self._applied.get(worker_id, (0, []))
                 # After a loss an earlier one may be answered again.
                 if number > last or (number < last and not self.losses):
+                    if (worker_id, number) in self._ever_applied and not self.losses:
+                        self._note_put_again(names[10])
+                    self._ever_applied.add((worker_id, number))
                     self._applied[worker_id] = number, outcome[4]
                     self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome)
@@ -341,6 +352,11 @@ class Schedule:
                 of.rejoins(new, outcome[3], finished=False)
         elif transition == "rejoin" and outcome[0] == b"FINISHED" and of:
             of.rejoins(new, outcome[1], finished=True)
+
+    def _note_put_again(self, moves: bytes) -> None:
+        # Late copies of a join and of an exchange have come after their worker has left. Its tokens are gone:
+        # docs/reliability.md, "A call that arrives after its process has left".
+        self.put_again.update(move[1] for move in msgpack.unpackb(moves, raw=True) if move[0] == PUT)
 
     def _note_epoch(self, epoch: bytes | None) -> None:
         if not self._epochs or self._epochs[-1][1] != epoch:
