@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha1
 from random import Random
 
-from scrapy_dq.frontier.admin.producer import LEAVING_S, Producer
+from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, FrontierError, Put
 from scrapy_dq.scheduling.admission import entry_ids
@@ -27,7 +27,8 @@ class Pusher:
         self.ids: set[str] = set()
         self.ending = ""
         self.gave_up = False
-        """It has not left in time, or without an answer."""
+        """It has not left, or without an answer."""
+        self._left = False
         self.stored: set[tuple[int, str]] = set()
         """The pages of which Redis has confirmed the put, and their origins."""
         self._setup, self._site = setup, site
@@ -37,6 +38,8 @@ class Pusher:
             frontier, identity_of(setup, part=0), connect=lambda: BlockingClient(network, self.process),
             ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s, dropped=lambda put: None,
         )  # fmt: skip
+        self._call_leave = self._producer._driver.leave
+        self._producer._driver.leave = self._leave  # type: ignore[method-assign]
         network.world.at(
             network.world.now, lambda: self.process.loop.create_task(self._main()), self.process.main
         )
@@ -53,10 +56,13 @@ class Pusher:
         """The id under which it takes itself for a member."""
         return self._producer.worker_id
 
+    async def _leave(self) -> None:
+        # It is tried once: a member that is left behind is found dead by the next worker.
+        await self._call_leave()
+        self._left = True
+
     async def _main(self) -> None:
-        now = self.process.loop.time
         ids = entry_ids()
-        left_at = 0.0
         try:
             async with self._producer.joined():
                 for page in self._pages:
@@ -70,8 +76,7 @@ class Pusher:
                 await self._producer.hand_in()
                 if not (self._producer.disturbed or self._producer.unconfirmed):
                     self.stored = {(page, "") for page in self._pages}
-                left_at = now()
             self.ending = "done"
         except FrontierError as error:
             self.ending = str(error)
-        self.gave_up = self.ending != "done" or now() - left_at >= LEAVING_S
+        self.gave_up = not self._left
