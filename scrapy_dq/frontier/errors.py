@@ -13,11 +13,13 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.model import FrontierUnavailable, FrontierUntrusted
 
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 # (parts of its text or of its type's name, what it means). redis-py removes the code from some texts, and
 # Redis 6.2 wraps them in "Error running script".
 _CAUSES = (
+    ((_UNTRUSTED,), "the certificate of Redis is not accepted: renew it, or correct ssl_ca_certs"),
     (("OOM ", "OutOfMemory", "used memory > 'maxmemory'"),
      "Redis's memory is full: raise its maxmemory, or free some"),
     (("MISCONF",), "Redis cannot write to its disk: free some of it, and see Redis's log"),
@@ -52,6 +54,11 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ResponseError):
         return f"Redis answers with an error ({describe(error)})"
     return f"Redis does not answer ({describe(error)})"
+
+
+def unavailable(error: BaseException) -> FrontierUnavailable:
+    """Return what a worker waits for, with an explanation; each type of it is logged for itself."""
+    return (FrontierUntrusted if _UNTRUSTED in str(error) else FrontierUnavailable)(explain(error))
 
 
 def passes(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ import msgpack
 from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
+from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain, unavailable
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -459,7 +459,7 @@ class Frontier:
             if denies(error):
                 self._denied = True
                 raise FrontierRefused(denied(describe(error), self._start_keys)) from error
-            raise FrontierUnavailable(explain(error)) from error
+            raise unavailable(error) from error
         refuse(reply)
         return reply
 

@@ -26,6 +26,10 @@ class FrontierUnavailable(FrontierError):
     """No usable reply: the call may or may not have been applied. Repeat it unchanged."""
 
 
+class FrontierUntrusted(FrontierUnavailable):
+    """What answers has no certificate that is accepted: nothing was sent."""
+
+
 class FrontierRefused(FrontierError):
     """The frontier cannot be used as configured; nothing in Redis was changed."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
@@ -26,9 +27,11 @@ class RedisProxy:
 
     Args:
         upstream_url: of the Redis behind it; `redis://` or `unix://`, with its password.
+        tls: has the certificate that is presented to clients; None: they are not encrypted.
     """
 
-    def __init__(self, upstream_url: str) -> None:
+    def __init__(self, upstream_url: str, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._upstream = urlsplit(upstream_url)
         self._port = free_port()
         self._behaviour = Behaviour()
@@ -42,7 +45,7 @@ class RedisProxy:
     def url(self) -> str:
         """The URL to put into REDIS_URL."""
         login = "" if self._upstream.password is None else f":{self._upstream.password}@"
-        return f"redis://{login}127.0.0.1:{self._port}/0"
+        return f"redis{'s' * (self._tls is not None)}://{login}127.0.0.1:{self._port}/0"
 
     @property
     def commands(self) -> Counter[str]:
@@ -96,6 +99,12 @@ class RedisProxy:
         """End `refuse` and `black_hole`; the connections that the latter kept are cut: they miss bytes."""
         self._run(self._open())
 
+    def present(self, tls: ssl.SSLContext) -> None:
+        """Cut every connection, and present another certificate to new ones."""
+        self.refuse()
+        self._tls = tls
+        self.pass_through()
+
     def drop_connections(self) -> None:
         """Cut every connection now; accept new ones. A held command stays held."""
         self._call(self._drop)
@@ -140,7 +149,7 @@ class RedisProxy:
             self._drop()
             self._behaviour.silent = False
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port, ssl=self._tls)
 
     async def _close(self) -> None:
         if self._listener:
