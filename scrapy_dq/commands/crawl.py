@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,7 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.output.crawl_summary import Summary
         from scrapy_dq.commands.output.crawl_view import CrawlView, workers
         from scrapy_dq.crew.feeds.joining import Joining
+        from scrapy_dq.crew.feeds.noted import noted
         from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
         from scrapy_dq.crew.launch import command_of, log_paths
         from scrapy_dq.crew.monitor import Monitor
@@ -111,7 +113,7 @@ class Crawl(Subcommand):
             view = CrawlView(config.crawl, named(config.crawl, options))
             feeds = [Joining(feed, config.crawl, view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
-                stack.enter_context(feed.held())
+                stack.enter_context(noted(feed, view.say))
             client, target = stack.enter_context(opened(config, data_dir()))
             more: dict[str, Any] = {
                 "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
@@ -130,7 +132,7 @@ class Crawl(Subcommand):
                 {feed.feed.uri: str(feed.folder) for feed in feeds},
                 restarts=options.restarts, grace_s=config.shutdown_grace_s, monitor=monitor, view=view,
             )  # fmt: skip
-            owed = _owed(feeds, monitor)
+            owed = _owed(feeds, config.crawl, monitor, view.say)
             if owed:
                 crew.run = owed
                 view.say(
@@ -147,7 +149,7 @@ class Crawl(Subcommand):
                     raise KeyboardInterrupt
                 with view:
                     crew.work(stops)
-            joined, unjoined = _join(feeds, crew, stops)
+            joined, unjoined = _join(feeds, config.crawl, crew, stops, view.say)
             stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
@@ -155,8 +157,10 @@ class Crawl(Subcommand):
         return DONE if crew.finished and not (unjoined or damaged or summary.lacks_items) else FAILED
 
 
-def _owed(feeds: list[Joining], monitor: Monitor) -> Run | None:
+def _owed(feeds: list[Joining], crawl: str, monitor: Monitor, say: Callable[[str], None]) -> Run | None:
     """Return the last run if it is finished and parts of it are not joined: a new run would orphan them."""
+    from scrapy_dq.crew.errors import CrewError
+    from scrapy_dq.crew.feeds.noted import left_feeds
     from scrapy_dq.crew.feeds.parts import Run
 
     monitor.look()
@@ -164,13 +168,27 @@ def _owed(feeds: list[Joining], monitor: Monitor) -> Run | None:
     if seen is None or seen.phase != "finished":
         return None
     run = Run(seen.epoch, seen.run)
-    return run if any(feed.is_owed_by(run) for feed in feeds) else None
+    if any(feed.is_owed_by(run) for feed in feeds):
+        return run
+    for feed in left_feeds(crawl, feeds, say):
+        # Not one that another crew is just about to join.
+        with suppress(CrewError), feed.held():
+            if feed.is_owed_by(run):
+                return run
+    return None
 
 
-def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[list[Joined], list[str]]:
-    """Join all feeds; return those that were joined, and why others were not."""
+def _join(
+    feeds: list[Joining], crawl: str, crew: Supervisor, stops: StopSignals, say: Callable[[str], None]
+) -> tuple[list[Joined], list[str]]:
+    """Join all feeds, and those that killed crews have left.
+
+    Returns:
+        those that were joined, and why others were not.
+    """
     from scrapy_dq.commands.output.display import ProgressBar
-    from scrapy_dq.crew.errors import CrewError, Interrupted
+    from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
+    from scrapy_dq.crew.feeds.noted import left_feeds, noted
 
     joined, unjoined = [], []
     asked = stops.count
@@ -179,18 +197,21 @@ def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[l
         if stops.count > asked:
             raise Interrupted
 
-    for feed in feeds if crew.run else ():
+    for feed in [*feeds, *left_feeds(crawl, feeds, say)] if crew.run else ():
         assert crew.run is not None
         with ProgressBar() as bar:
             try:
-                found = feed.join(crew.run, bar, stopped, took_part=crew.took_part)
+                with noted(feed, say) if feed.left else nullcontext():
+                    found = feed.join(crew.run, bar, stopped, took_part=crew.took_part)
                 joined += [found] if found else []
+            except FeedInUse:
+                continue
             except CrewError as error:
                 unjoined.append(str(error))
             except Interrupted:
                 unjoined.append(
                     f"{feed.feed.target} is not joined: interrupted. Its parts stay in {feed.folder}; the "
-                    f"next `scrapy dq crawl` with this feed joins them"
+                    f"next `scrapy dq crawl` of this crawl joins them"
                 )
     return joined, unjoined
 

@@ -5,5 +5,9 @@ class CrewError(Exception):
     """The crew cannot do what was asked; the message is one line for the user."""
 
 
+class FeedInUse(CrewError):
+    """Another crew writes this feed, and joins it."""
+
+
 class Interrupted(Exception):
     """The user asked to stop at once."""

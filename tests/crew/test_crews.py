@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,10 @@ import pytest
 
 from crew.conftest import Scene
 from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.crew.feeds.joining import Joining
+from scrapy_dq.crew.feeds.noted import noted
 from scrapy_dq.crew.feeds.parts import part_path
+from scrapy_dq.crew.feeds.plan import JoinedFeed
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import run_name
@@ -210,6 +214,42 @@ def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
     assert_tidy(here)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("-o=out/%(name)s-%(time)s.jsonl", "-o=out/%(name)s-%(time)s.jsonl"),
+        ("-O=out/a.jsonl", "-o=out/b.jsonl:jl"),
+        ("-o=out/a.jsonl", "-s=A=B"),
+    ],
+)
+def test_what_a_killed_crew_has_left_is_joined_by_a_crew_with_other_feeds(
+    scene: Callable[..., Scene], first: str, second: str
+) -> None:
+    """Into the feed of the killed one, as after Ctrl-C."""
+    here = scene(pages=60, latency_s=0.3)
+    out = here.project.folder / "out"
+    crew = here.crew("-w", "2", *first.split("=", 1))
+    wait_until(lambda: here.done() >= 12 or not crew.running, "some pages are done", 30)
+    crew.kill()
+    wait_for_ends(crew.pids, 5)
+    (parts,) = out.glob("*.parts")
+    left = sum((paths_of(part) for part in parts.glob("*.part")), Counter[str]())
+    here.site.set_latency(0.02)
+
+    following = here.crew("-w", "2", *second.split("=", 1))
+
+    assert following.wait() == 0
+    old = parts.with_suffix("")
+    assert f"{old}: joined what a killed `scrapy dq crawl` has left" in following.err
+    assert f"\nout/{old.name}: {len(left)} items\n" in following.out
+    assert paths_of(old) == left
+    if "-o" in second:
+        (new,) = set(out.glob("*.jsonl")) - {old}
+        assert paths_of(new) + left == dict.fromkeys(here.site.paths, 1)
+    assert not list(out.glob("*.parts"))
+    assert not list(here.project.folder.glob(".scrapy/dq/feeds/*"))
+
+
 @pytest.mark.parametrize("flag", ["-o", "-O"])
 def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
     scene: Callable[..., Scene], redis_server: RedisServer, flag: str
@@ -235,6 +275,33 @@ def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
     assert following.wait() == 0
     assert set(here.site.hits().values()) == {2}
     assert len(here.feed.read_text().splitlines()) == 5 + 2 * (flag == "-o")
+
+
+def test_a_finished_run_whose_feed_of_another_name_was_not_joined_is_joined_first(
+    scene: Callable[..., Scene], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the same name; not while another crew holds that feed: it is about to join it."""
+    here = scene(pages=5)
+    here.project.run_worker()
+    with connect_url(redis_server.url) as client:
+        finished = peek(client, here.project.name)
+    monkeypatch.chdir(here.project.folder)
+    joining = Joining(JoinedFeed("", here.feed, {"format": "jsonlines"}), here.project.name, print)
+    with noted(joining, print):
+        part_path(joining.folder, finished.epoch, finished.run, 1).write_text('{"path": "/p/0"}\n')
+        assert here.crew("-w", "1", "-o", "other.jsonl").wait() == 0
+        assert set(here.site.hits().values()) == {2}, "the next run"
+        assert not here.feed.exists()
+    with connect_url(redis_server.url) as client:
+        finished = peek(client, here.project.name)
+    part_path(joining.folder, finished.epoch, finished.run, 1).write_text('{"path": "/p/1"}\n')
+
+    crew = here.crew("-w", "1", "-o", "other.jsonl")
+
+    assert crew.wait() == 0
+    assert "Run 1 was finished, but its feeds were not joined: they are joined now" in crew.err
+    assert paths_of(here.feed) == {"/p/0": 1, "/p/1": 1}
+    assert set(here.site.hits().values()) == {2}
 
 
 def test_ctrl_c_stops_gracefully_and_the_same_command_continues(

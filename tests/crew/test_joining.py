@@ -18,8 +18,9 @@ import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 
-from scrapy_dq.crew.errors import CrewError, Interrupted
+from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
 from scrapy_dq.crew.feeds.joining import Joined, Joining
+from scrapy_dq.crew.feeds.noted import left_feeds, noted
 from scrapy_dq.crew.feeds.parts import PartsFolder, Run, part_path, run_of, write_lock
 from scrapy_dq.crew.feeds.plan import JoinedFeed, plan_feeds
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, run_begins
@@ -519,3 +520,41 @@ def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
     assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
     assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
     assert PartsFolder(tmp_path / "x.csv").path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"
+
+
+def test_what_a_killed_crew_has_left_is_found_by_its_note(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a crew of the same crawl that writes another feed; with -O, what the feed holds stays."""
+    monkeypatch.chdir(feed.target.parent)
+    say = feed.said.append
+    other = Joining(JoinedFeed("b.jsonl", Path("b.jsonl"), {"format": "jsonlines"}), "crawl", say)
+    with noted(feed.joining(overwrite=True), say):
+        feed.write_part('{"n": 1}\n', LAST)
+        assert not left_feeds("crawl", [feed.joining()], say), "its own"
+        assert not left_feeds("another crawl", [other], say)
+        (left,) = left_feeds("crawl", [other], say)
+        with pytest.raises(FeedInUse), noted(left, say):
+            pass
+    feed.target.write_text('{"n": 0}\n')
+    notes = data_dir() / "feeds"
+    (notes / "of-0.1.0.json").write_text('{"run": ["epoch", 1]}')
+    feed.write_part('{"n": 2}\n')
+    (left,) = left_feeds("crawl", [other], say)
+    with noted(left, say):
+        assert left.join(THIS, NoBar(), lambda: None, took_part=False) == Joined(feed.target, 2, True)
+    assert [json.loads(line)["n"] for line in feed.lines] == [0, 1, 2]
+    assert [note.name for note in notes.iterdir()] == ["of-0.1.0.json"]
+    assert not left_feeds("crawl", [other], say)
+
+
+def test_a_feed_that_cannot_be_noted_is_reported(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And written: others may write to the data directory, say."""
+    monkeypatch.chdir(feed.target.parent)
+    data_dir().mkdir(parents=True)
+    data_dir().chmod(0o777)
+    with noted(feed.joining(), feed.said.append):
+        feed.write_part("{}\n")
+    assert "is not noted: " in feed.said[0]
+    assert "only a `scrapy dq crawl` with the same feed joins its parts" in feed.said[0]
+    assert not left_feeds("crawl", [], feed.said.append)

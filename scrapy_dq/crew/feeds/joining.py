@@ -44,11 +44,15 @@ class Joining:
 
     Args:
         crawl: its name.
+        left: the crew does not write this feed: a killed one has left parts of it.
     """
 
-    def __init__(self, feed: JoinedFeed, crawl: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, feed: JoinedFeed, crawl: str, say: Callable[[str], None], *, left: bool = False
+    ) -> None:
         self.feed = feed
-        self._crawl = crawl
+        self.crawl = crawl
+        self.left = left
         self._say = say
         self._folder = PartsFolder(feed.target)
         self._wait_reported = False
@@ -56,6 +60,15 @@ class Joining:
     @property
     def folder(self) -> Path:
         return self._folder.path
+
+    @property
+    def target(self) -> Path:
+        """Links are followed."""
+        return self._folder.target
+
+    @property
+    def has_parts(self) -> bool:
+        return self._folder.has_part_of(None)
 
     def is_owed_by(self, run: Run) -> bool:
         """Tell whether parts of *run* are not joined yet: its `scrapy dq crawl` was killed."""
@@ -65,7 +78,7 @@ class Joining:
         """Keep other crews from writing this feed.
 
         Raises:
-            CrewError: another crew writes it.
+            FeedInUse: another crew writes it.
         """
         return self._folder.held()
 
@@ -77,7 +90,7 @@ class Joining:
         CRASH at any line: the next crew that writes this feed joins the parts that this one has not.
 
         Args:
-            run: that of the crew.
+            run: that of the crew. A feed that is `left` holds that of its parts instead.
             stopped: called repeatedly; raises Interrupted to stop, which leaves everything unchanged.
             took_part: False: the run was finished before this crew joined. With -O, the feed may be complete.
         Raises:
@@ -88,7 +101,7 @@ class Joining:
         except (OSError, UnicodeError, csv.Error, CrewError) as error:
             raise CrewError(
                 f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
-                f"next `scrapy dq crawl` with this feed joins them"
+                f"next `scrapy dq crawl` of this crawl joins them"
             ) from error
 
     def _join(self, run: Run, bar: Bar, stopped: Callable[[], None], took_part: bool) -> Joined | None:
@@ -102,7 +115,11 @@ class Joining:
 
         parts = folder.finished_parts(waiting)
         others = [part for part in parts if not _of(part, run)]
-        if self.feed.overwrite and others:
+        if self.left and parts:
+            # All of them, and after what the feed holds, also with -O: that may be of a later run.
+            run, took_part = run_of(parts[-1]), True
+            self._say(f"{folder.target}: joined what a killed `scrapy dq crawl` has left")
+        elif self.feed.overwrite and others:
             self._say(f"{folder.target}: discarded the parts of {len(others)} workers of earlier runs")
             parts = [part for part in parts if part not in others]
             for part in others:
@@ -133,7 +150,7 @@ class Joining:
             folder.drop(parts)
             self._say(f"{folder.target}: left unchanged: the run was finished before")
             return None
-        folder.replace(parts, self._crawl, run)
+        folder.replace(parts, self.crawl, run)
         return Joined(folder.target, items, appended, sum(map(lacks_items, parts)))
 
 

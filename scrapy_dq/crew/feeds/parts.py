@@ -24,7 +24,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.errors import CrewError, FeedInUse
 from scrapy_dq.crew.private_folder import make_private
 from scrapy_dq.environment import data_dir
 
@@ -127,7 +127,8 @@ class PartsFolder:
         """Make the folder and hold it; at the end, remove it if nothing is left in it.
 
         Raises:
-            CrewError: another crew writes this feed, the folder cannot be made, or the record not be used.
+            FeedInUse: another crew writes this feed.
+            CrewError: the folder cannot be made, or the record not be used.
         """
         lock = self._take_lock()
         try:
@@ -151,7 +152,7 @@ class PartsFolder:
                 raise CrewError(f"{self.path} cannot be used: {error}") from error
             if not _flock(lock):
                 os.close(lock)
-                raise CrewError(f"another `scrapy dq crawl` writes {self.target}")
+                raise FeedInUse(f"another `scrapy dq crawl` writes {self.target}")
             with suppress(OSError):
                 if os.path.samestat(os.fstat(lock), os.stat(self.path / "crew.lock")):
                     return lock
@@ -177,9 +178,9 @@ class PartsFolder:
                 self._settle(record)
             yield record
 
-    def has_part_of(self, run: Run) -> bool:
-        """Tell whether anything is left that was written in *run*."""
-        return any(run_of(part) == run for part in self.path.glob("*.part"))
+    def has_part_of(self, run: Run | None) -> bool:
+        """Tell whether anything is left that was written in *run*; None: in any."""
+        return any(run in (None, run_of(part)) for part in self.path.glob("*.part"))
 
     def finished_parts(self, waiting: Callable[[], None]) -> list[Path]:
         """Return all parts, in order, once no worker writes to them; *waiting* is called meanwhile.
@@ -209,7 +210,7 @@ class PartsFolder:
             # Never a program of another user that runs as this one.
             if before.st_uid == os.geteuid():
                 self.joined.chmod(before.st_mode & 0o666)
-        _write(self._marker, {"parts": [part.name for part in parts], "crawl": crawl, "run": run})
+        write_json(self._marker, {"parts": [part.name for part in parts], "crawl": crawl, "run": run})
         # Under its lock: a `scrapy crawl -O` in between would take the feed for an older run's, and empty it.
         with self.record() as record:
             os.replace(self.joined, self.target)
@@ -232,7 +233,7 @@ class PartsFolder:
             left.unlink(missing_ok=True)
 
     def _settle(self, record: Record) -> None:
-        marker = _read(self._marker) or {}
+        marker = read_json(self._marker) or {}
         if marker.get("run"):
             record.note(marker.get("crawl", _UNKNOWN), Run(*marker["run"]))
         for name in marker.get("parts", ()):
@@ -255,7 +256,7 @@ _UNKNOWN = ""
 def _runs_of_old_note(target: Path) -> dict[str, str]:
     """Return the run that a crew of version 0.1.0 has recorded for a feed: in a folder of the project."""
     name = hashlib.sha256(os.fsencode(target)).hexdigest()[:32]
-    found = _read(data_dir() / "feeds" / f"{name}.json")
+    found = read_json(data_dir() / "feeds" / f"{name}.json")
     with suppress(TypeError, KeyError):
         return {_UNKNOWN: Run(*found["run"]).name}
     return {}
@@ -335,13 +336,14 @@ def _flock(descriptor: int) -> bool:
     return True
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Return what a small file holds; None if it cannot be read."""
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
     return None
 
 
-def _write(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Replace a small file; a crash leaves the old one or the new one."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)

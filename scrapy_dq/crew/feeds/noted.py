@@ -1,0 +1,83 @@
+"""Notes of the feeds that crews write, one file each in the data directory.
+
+The next crew of the crawl finds by them what a killed one has left, also if it writes other feeds itself:
+`%(time)s` gives each command another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.joining import Joining
+from scrapy_dq.crew.feeds.parts import read_json, write_json
+from scrapy_dq.crew.feeds.plan import JoinedFeed
+from scrapy_dq.crew.private_folder import make_private
+from scrapy_dq.environment import data_dir
+
+
+@contextmanager
+def noted(joining: Joining, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold a feed, and note it; at the end, remove the note if all parts are joined.
+
+    CRASH: the note stays. Without parts, nobody acts on it.
+
+    Raises:
+        FeedInUse: another crew writes it.
+        CrewError: as PartsFolder.held().
+    """
+    with joining.held():
+        note = None
+        try:
+            name = os.fsencode(f"{joining.crawl}\0{joining.target}")
+            note = _notes() / f"{hashlib.sha256(name).hexdigest()[:32]}.json"
+            # Of the options, only those that joining needs; others may be classes.
+            kwargs = joining.feed.options.get("item_export_kwargs") or {}
+            plain = {key: each for key, each in kwargs.items() if isinstance(each, (str, int, type(None)))}
+            options = {key: joining.feed.options.get(key) for key in ("format", "encoding")}
+            options["item_export_kwargs"] = plain
+            write_json(note, {"crawl": joining.crawl, "target": str(joining.target), "options": options})
+        except (OSError, CrewError) as error:
+            say(
+                f"Warning: {joining.target} is not noted: {error}. If this command is killed, only a "
+                f"`scrapy dq crawl` with the same feed joins its parts"
+            )
+        try:
+            yield
+        finally:
+            if note is not None and not joining.has_parts:
+                with suppress(OSError):
+                    note.unlink(missing_ok=True)
+
+
+def left_feeds(crawl: str, own: Sequence[Joining], say: Callable[[str], None]) -> list[Joining]:
+    """Return the feeds of *crawl*, other than *own*, that have parts; their crew may still work."""
+    found = []
+    targets = {each.target for each in own}
+    with suppress(OSError, CrewError):  # the warning above has said so
+        for note in sorted(_notes().glob("*.json")):
+            with suppress(TypeError, KeyError):  # of version 0.1.0
+                read = read_json(note)
+                if read["crawl"] != crawl:
+                    continue
+                feed = JoinedFeed(read["target"], Path(read["target"]), read["options"])
+                try:
+                    joining = Joining(feed, crawl, say, left=True)
+                except CrewError as error:
+                    say(f"Warning: {error}")
+                    continue
+                if joining.target not in targets and joining.has_parts:
+                    found.append(joining)
+    return found
+
+
+def _notes() -> Path:
+    """Return the folder of the notes. What they say is joined: nobody else may write there."""
+    home = data_dir().absolute()
+    make_private(home, may_be_link=True)
+    make_private(home / "feeds")
+    return home / "feeds"
