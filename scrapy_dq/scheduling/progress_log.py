@@ -115,7 +115,9 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
         hint = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts over"
         what = f"{verb}; {counts_of(census)}{adopted}{hint}"
-    logger.info("Crawl %r at %s: %s", config.crawl, target, what)
+    # At LOG_LEVEL=WARNING, nothing else says why a worker closes as `finished`, with 0 items.
+    level = logging.WARNING if joined.status is Status.FINISHED else logging.INFO
+    logger.log(level, "Crawl %r at %s: %s", config.crawl, target, what)
     if joined.words.hold:
         logger.warning("Crawl %r is %s", config.crawl, _HOLDS[joined.words.hold])
     delay = delay_of_each(crawler, config)

@@ -75,8 +75,8 @@ def disconnect(live: LiveFrontier) -> None:
 
 
 def opening_line(worker: Worker, crawl: str) -> str:
-    """Return the one INFO line that says what was opened."""
-    line = rf"^\S+ \S+ \[scrapy_dq\.scheduling\.progress_log\] INFO: Crawl '{crawl}' at (.*)$"
+    """Return the one line that says what was opened."""
+    line = rf"^\S+ \S+ \[scrapy_dq\.scheduling\.progress_log\] (?:INFO|WARNING): Crawl '{crawl}' at (.*)$"
     found = re.findall(line, worker.text, re.MULTILINE)
     assert len(found) == 1, worker.text
     return str(found[0])
@@ -147,6 +147,7 @@ def test_a_run_of_the_same_name_that_is_over_is_announced(project: Project, live
     line = opening_line(worker, project.name)
     assert "run 'nightly-7' is finished: nothing to do" in line
     assert "DQ_RUN_NAME" in line
+    assert f"WARNING: {line}" in worker.text
 
 
 def test_other_spider_arguments_are_warned_about(server: RedisServer, make_project: MakeProject) -> None:
