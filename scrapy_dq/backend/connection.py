@@ -26,7 +26,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from scrapy_dq.backend import health, sentinel
+from scrapy_dq.backend import cluster, health, sentinel
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.embedded.server import need_own_server
 from scrapy_dq.frontier import keys
@@ -34,7 +34,7 @@ from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_url import check_url, names_sentinel, wrong_url
+from scrapy_dq.settings.redis_url import check_url, names_cluster, names_sentinel, wrong_url
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
@@ -69,6 +69,7 @@ class Connection:
         self._ensuring: asyncio.Future[None] | None = None
         self._ensured_at = 0.0
         self._cluster = False
+        self._route: cluster.Route | None = None
 
     async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
         """Start or join the embedded Redis if no Redis is configured, and check the one that answers.
@@ -128,6 +129,11 @@ class Connection:
                     f"tag, for example {tag + ':start_urls'!r}, in redis_key or REDIS_START_URLS_KEY"
                 )
 
+    @property
+    def in_cluster(self) -> bool:
+        """All keys that this connection uses have to be in one slot."""
+        return names_cluster(client_arguments(self._config)[0])
+
     def blocking(self) -> redis.Redis:
         """Return a new client for use in a thread."""
         client: redis.Redis = self._make(redis.Redis, Retry(NoBackoff(), 0))
@@ -157,6 +163,8 @@ class Connection:
         pool = (self._client or self.blocking()).connection_pool
         if hasattr(pool, "sentinel_manager"):
             return sentinel.where(pool)
+        if hasattr(pool, "route"):
+            return cluster.where(pool)
         where = pool.connection_kwargs
         if "path" in where:
             return f"unix://{where['path']}"
@@ -173,8 +181,9 @@ class Connection:
         try:
             url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
-            client = new_client(cls, url, options, own_server=bool(self._socket))
+            client = new_client(cls, url, options, own_server=bool(self._socket), route=self._route)
             pool = client.connection_pool
+            self._route = getattr(pool, "route", None)
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
             # A script that the client sends twice is applied twice: only the worker may repeat.
@@ -212,6 +221,7 @@ class Connection:
         logged = False
         while True:
             try:
+                await cluster.find_node_on_the_loop(client, keys.meta(self._config.crawl))
                 await client.ping()
                 return dict(await client.info())
             except NoPermissionError:
@@ -275,6 +285,7 @@ def client_for_commands(config: Config, data_dir: Path) -> Iterator[tuple[redis.
         asyncio.run(connection.connect())
         with connection.blocking() as client:
             try:
+                cluster.find_node(client, keys.meta(config.crawl))
                 client.ping()
             except (RedisError, OSError, TimeoutError) as error:
                 raise refusal(error, connection.target) from error
@@ -385,17 +396,29 @@ def arguments_error(url: str, error: Exception) -> ConfigError:
     return wrong_url("REDIS_URL, or url in REDIS_PARAMS")
 
 
-def new_client(cls: Any, url: str | None, options: Mapping[str, Any], *, own_server: bool = False) -> Any:
+def new_client(
+    cls: Any,
+    url: str | None,
+    options: Mapping[str, Any],
+    *,
+    own_server: bool = False,
+    route: cluster.Route | None = None,
+) -> Any:
     """Return a client of *cls*, by *url* if there is one.
 
     Args:
         own_server: the server has to be one of this user, at a unix socket.
+        route: of other clients of the same crawl in a Redis Cluster.
     Raises:
         ConfigError: the URL cannot be used; nothing of it is shown.
     """
     if url:
         check_url("url", url)
-        make = partial(sentinel.sentinel_client, cls) if names_sentinel(url) else cls.from_url
+        make = cls.from_url
+        if names_sentinel(url):
+            make = partial(sentinel.sentinel_client, cls)
+        elif names_cluster(url):
+            make = partial(cluster.cluster_client, cls, route=route)
         try:
             client = make(url, **options)
         except ValueError:
@@ -405,6 +428,7 @@ def new_client(cls: Any, url: str | None, options: Mapping[str, Any], *, own_ser
     if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
         for pool in sentinel.pools_of(client):
             _make_safe(pool, own_server)
+            cluster.follow(pool)
     return client
 
 

@@ -171,7 +171,9 @@ def examine(place: looking.Place, start_keys: Sequence[str]) -> list[Finding]:
     now = place.now()
     findings.append(health.clock(now - (before + time.time()) / 2))
     findings.append(
-        health.scripts(*refused_scripts(place.client, place.config.order, place.config.seen_kind))
+        health.scripts(
+            *refused_scripts(place.client, place.crawl, place.config.order, place.config.seen_kind)
+        )
     )
     if start_keys and findings[-1].level == health.OK:
         findings.append(health.start_keys(start_keys, refused_keys(place.client, start_keys)))

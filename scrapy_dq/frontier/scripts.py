@@ -11,7 +11,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from scrapy_dq.frontier.model import Order, Seen
 
@@ -63,7 +63,7 @@ AFTERWARDS = ("mend", "probe")
 TRANSITIONS = ("beat", *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
 _WHOLE = (*LOOKS, *AFTERWARDS, "overview", "beat", "fence", "sweep", "purge")
 """Scripts that cannot be stopped midway, or for which a repeat is enough."""
-_MOST_MENDS = 5
+_MOST_TRIES = 5
 
 
 @cache
@@ -124,11 +124,15 @@ class Script:
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis.asyncio` client; errors of redis-py are raised unchanged."""
-        for _ in range(_MOST_MENDS):
+        for _ in range(_MOST_TRIES):
             try:
                 reply = await client.evalsha(self.sha, len(keys), *keys, *args)
             except NoScriptError:
                 reply = await client.eval(self.source, len(keys), *keys, *args)
+            except MovedError:
+                if not hasattr(client.connection_pool, "route"):
+                    raise
+                continue  # the route now leads to the node that the error names (backend/cluster.py)
             if not _is_torn(reply):
                 return reply
             mended = await Script("mend", self._order).call(client, keys[:1])
@@ -138,11 +142,15 @@ class Script:
 
     def call_blocking(self, client: Any, key: str, *args: Any) -> Any:
         """Run on a `redis` client; for threads and command lines, never for the event loop."""
-        for _ in range(_MOST_MENDS):
+        for _ in range(_MOST_TRIES):
             try:
                 reply = client.evalsha(self.sha, 1, key, *args)
             except NoScriptError:
                 reply = client.eval(self.source, 1, key, *args)
+            except MovedError:
+                if not hasattr(client.connection_pool, "route"):
+                    raise
+                continue  # the route now leads to the node that the error names (backend/cluster.py)
             if not _is_torn(reply):
                 return reply
             mended = Script("mend", self._order).call_blocking(client, key)
@@ -151,7 +159,7 @@ class Script:
         raise ResponseError(_TORN)
 
 
-_TORN = "scripts are repeatedly stopped midway"
+_TORN = "scripts are repeatedly stopped midway, or sent on to other nodes"
 
 
 def _is_torn(reply: Any) -> bool:

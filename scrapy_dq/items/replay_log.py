@@ -41,6 +41,10 @@ class ItemLog:
         self.off = False
         """Redis refuses the mark: a rollback cannot be detected."""
 
+    def place(self, tag: str) -> None:
+        """Keep the mark where *tag* leads to in a Redis Cluster; before the first trip."""
+        self._key = f"{MARK_PREFIX}{tag}:{self._key.removeprefix(MARK_PREFIX)}"
+
     def __len__(self) -> int:
         return len(self._items)
 

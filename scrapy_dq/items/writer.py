@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from scrapy_dq.backend.cluster import tag_of
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier.errors import describe, explain, passes
 from scrapy_dq.frontier.worker.outage import Outage
@@ -81,6 +82,7 @@ class ItemWriter:
         self._in_hand: list[_Waiting] = []
         """The batch that is being written; no page waits for those items that Redis had before."""
         self._log = ItemLog(horizon_s)
+        self._tag = ""
         self._ended: asyncio.Future[None] | None = None
         self._outage = Outage("Items wait, and with them their requests, until Redis serves again", "items")
         self._closing_since: float | None = None
@@ -88,12 +90,30 @@ class ItemWriter:
         self._kick = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
+    def _need_one_slot(self, key: str | bytes) -> None:
+        # A pipeline goes to one node; the mark has to be there, too.
+        try:
+            tag = tag_of(key)
+        except ValueError as error:
+            raise ItemNotStored(str(error)) from None
+        if not self._tag:
+            self._tag = tag
+            self._log.place(tag)
+        elif tag != self._tag:
+            raise ItemNotStored(
+                f"in a Redis Cluster, the keys of all items need one hash tag, for example "
+                f"'{self._tag}:items': {key!a} is in another slot"
+            )
+
     async def write(self, key: str | bytes, item: bytes) -> None:
         """Store *item* under *key*, after all that were given before it.
 
         Raises:
-            ItemNotStored: Redis refuses it, or is unavailable until the end of the crawl.
+            ItemNotStored: Redis refuses it, or is unavailable until the end of the crawl; or its key is in
+                another slot of a Redis Cluster than those before.
         """
+        if self._connection.in_cluster:
+            self._need_one_slot(key)
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_on(), name="scrapy-dq items")
         waiting = _Waiting(key, item, asyncio.get_running_loop().create_future())

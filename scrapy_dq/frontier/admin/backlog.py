@@ -159,14 +159,16 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, order: Order, seen: Seen) -> tuple[str, bool]:
+def refused_scripts(client: Any, crawl: str, order: Order, seen: Seen) -> tuple[str, bool]:
     """Return why scripts do not run (empty: they do), and whether the exchange script is cached; blocking.
+
+    Nothing of the crawl is changed.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     try:
-        refused = refused_commands(Script("probe", order).call_blocking(client, keys.meta("-")))
+        refused = refused_commands(Script("probe", order).call_blocking(client, keys.meta(crawl)))
         (cached,) = client.script_exists(Script("exchange", order, seen).sha)
     except ResponseError as error:
         return describe(error), False

@@ -1,0 +1,180 @@
+"""Clients of a Redis Cluster: all keys of a crawl are on one node, and its connections lead there.
+
+A node that does not have the crawl's slot answers MOVED, and names the one that has it. A script that is
+answered so was not applied, and is sent again (`frontier/scripts.py`). While the slot is moved, key by key,
+every script fails before it has written anything: each looks for a key that does not exist (`torn`), and for
+such a key another node would have to be asked. So the crawl pauses.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import redis.asyncio.connection
+from redis.exceptions import ClusterDownError, ConnectionError, MovedError, TimeoutError
+
+from scrapy_dq.settings.redis_url import split_cluster_url
+
+Address = tuple[str, int]
+
+
+class Route:
+    """Where the connections of some clients lead: to one of *nodes*, or to the one that MOVED has named."""
+
+    def __init__(self, nodes: tuple[Address, ...]) -> None:
+        self.nodes = nodes
+        self._lock = threading.Lock()  # the heartbeat has a thread of its own
+        self._next = 0
+        self._named: Address | None = None
+
+    @property
+    def address(self) -> Address:
+        """Host and port of the node to connect to."""
+        with self._lock:
+            return self._named or self.nodes[self._next % len(self.nodes)]
+
+    def named(self, address: Address) -> None:
+        """Note that a node has named another one as that of the crawl's slot."""
+        with self._lock:
+            self._named = address
+
+    def failed(self, address: Address) -> None:
+        """Note that a node cannot be reached, or does not serve: another one is asked."""
+        with self._lock:
+            if address == self._named:
+                self._named = None
+            elif self._named is None and address == self.nodes[self._next % len(self.nodes)]:
+                self._next += 1
+
+
+def cluster_client(cls: Any, url: str, route: Route | None = None, **options: Any) -> Any:
+    """Return a client of *cls* for the keys of one slot.
+
+    Args:
+        url: `redis+cluster://[user:password@]host[:port][,host[:port]...][?option=value...]`.
+        route: of other clients for the same crawl; None: a new one.
+    Raises:
+        ValueError: the URL cannot be used.
+    """
+    found = split_cluster_url(url)
+    client = cls.from_url(found.node_url, **options)
+    client.connection_pool.route = route or Route(found.hosts)
+    return client
+
+
+def follow(pool: Any) -> None:
+    """Make the connections of *pool*, if it is of a cluster, follow its route."""
+    route = getattr(pool, "route", None)
+    if route is None:
+        return
+    base = pool.connection_class
+    on_the_loop = issubclass(base, redis.asyncio.connection.AbstractConnection)
+    mixin: Any = _FollowsOnTheLoop if on_the_loop else _Follows
+    pool.connection_class = type(base.__name__, (mixin, base), {"_route": route})
+
+
+def find_node(client: Any, key: str) -> None:
+    """Find the node of *key* for a blocking client with a route; all that share it lead there from now on.
+
+    Raises:
+        redis.exceptions.RedisError: no node has named it.
+    """
+    for last in _tries(client):
+        try:
+            client.exists(key)
+            return
+        except MovedError:
+            if last:
+                raise
+
+
+async def find_node_on_the_loop(client: Any, key: str) -> None:
+    """As `find_node`, for a client of `redis.asyncio`."""
+    for last in _tries(client):
+        try:
+            await client.exists(key)
+            return
+        except MovedError:
+            if last:
+                raise
+
+
+def _tries(client: Any) -> tuple[bool, ...]:
+    return (False, False, True) if hasattr(client.connection_pool, "route") else ()
+
+
+def tag_of(key: str | bytes) -> str:
+    """Return a hash tag, with its braces, that puts another key into the slot of *key*.
+
+    Raises:
+        ValueError: there is none.
+    """
+    name = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
+    tagged = re.search(r"\{([^}]*)\}", name)
+    tag = tagged[1] if tagged and tagged[1] else name
+    if "}" in tag:
+        raise ValueError(f"no hash tag leads to the slot of {name!a}")
+    return f"{{{tag}}}"
+
+
+def where(pool: Any) -> str:
+    """Return the address of a pool of `cluster_client`, for messages: without a login."""
+    return f"{','.join(f'{host}:{port}' for host, port in sorted(pool.route.nodes))} (Redis Cluster)"
+
+
+class _Routed:
+    _route: Route
+    host: str
+    port: int
+
+    def _take_address(self) -> None:
+        self.host, self.port = self._route.address
+
+    def _note(self, error: Exception) -> None:
+        """Note what an error says about the node; it is not asked again if it does not serve."""
+        if isinstance(error, MovedError):
+            self._route.named((error.host or self.host, error.port))
+        else:
+            self._route.failed((self.host, self.port))
+
+
+# Of a node that does not serve. A node that is cut off from the others says CLUSTERDOWN.
+_FAILED = (MovedError, ClusterDownError, ConnectionError, TimeoutError, OSError)
+
+
+class _Follows(_Routed):
+    def _connect(self) -> Any:
+        self._take_address()
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except _FAILED as error:
+            self._note(error)
+            raise
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except _FAILED as error:
+            self._note(error)
+            self.disconnect()  # type: ignore[attr-defined]
+            raise
+
+
+class _FollowsOnTheLoop(_Routed):
+    async def _connect(self) -> Any:
+        self._take_address()
+        try:
+            return await super()._connect()  # type: ignore[misc]
+        except _FAILED as error:
+            self._note(error)
+            raise
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except _FAILED as error:
+            self._note(error)
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise

@@ -1,0 +1,70 @@
+"""A Redis Cluster: the crawl follows its keys to another node, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scrapy_dq.frontier import keys
+from support import outages
+from support.clusters import Cluster
+from support.fault_crawl import FaultCrawl
+from support.waiting import wait_until
+
+SITE = {"pages": 2_000, "latency_s": 0.03}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(password="pass") as made:
+        yield made
+
+
+def test_the_crawl_goes_on_when_the_master_of_its_slot_is_killed(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Its replica takes the slot, and may lack the last moments; the old master comes back as its replica."""
+    crawl = fault_crawl(cluster, site=SITE)
+    workers = crawl.start(2)
+    crawl.wait_for_part(0.1)
+    old = cluster.owner(keys.meta(crawl.project.name))
+    old.kill()
+    for worker in workers:
+        wait_until(lambda w=worker: outages.ended(w) >= 1, "the end of the outage is told", 60)
+    old.start()
+    verdict = crawl.end(120)
+    figures(verdict, rejoins=sum(worker.stats.get("dq/rejoins", 0) for worker in workers))
+    assert not verdict.lost
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+
+
+def test_the_crawl_pauses_while_its_slot_is_moved(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Key by key, twice; no script sees a part of them, and nothing is done twice."""
+    crawl = fault_crawl(cluster, site=SITE)
+    workers = crawl.start(2)
+    meta = keys.meta(crawl.project.name)
+    for part in (0.1, 0.4):
+        crawl.wait_for_part(part)
+        ends = [outages.ended(worker) for worker in workers]
+        masters = [each for each in cluster.servers if cluster.run(each, "ROLE")[0] == b"master"]
+        target = next(each for each in masters if each is not cluster.owner(meta))
+        told = [worker.text.count("is moving this crawl's keys") for worker in workers]
+
+        def both_wait(told: list[int] = told) -> bool:
+            now = [worker.text.count("is moving this crawl's keys") for worker in workers]
+            return all(a > b for a, b in zip(now, told, strict=True))
+
+        cluster.migrate(meta, target, pause=lambda: wait_until(both_wait, "both workers wait", 30))
+        for worker, before in zip(workers, ends, strict=True):
+            wait_until(lambda w=worker, b=before: outages.ended(w) > b, "they go on", 30)
+        assert cluster.owner(meta) is target
+    verdict = crawl.end(120)
+    figures(verdict, rejoins=sum(worker.stats.get("dq/rejoins", 0) for worker in workers))
+    assert not verdict.lost
+    assert verdict.reasons == ("finished", "finished")
+    assert (verdict.repeats, verdict.leases_left) == (0, 0)
+    assert all("dq/rejoins" not in worker.stats for worker in workers)

@@ -1,0 +1,149 @@
+"""The URL of a Redis Cluster, and clients that follow the keys of a crawl."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from scrapy_dq.backend.clients import get_redis_from_settings
+from scrapy_dq.backend.cluster import Route, tag_of
+from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
+from scrapy_dq.frontier import keys, peek
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.items.writer import ItemNotStored, ItemWriter
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.settings.redis_url import ClusterUrl, check_url, split_cluster_url
+from support.clusters import Cluster
+
+GOOD = {
+    "redis+cluster://host": ((("host", 6379),), "redis://host:6379/0"),
+    "redis+cluster://host:1,b:65535/": ((("host", 1), ("b", 65535)), "redis://host:1/0"),
+    "rediss+cluster://me:p%2F%40@[::1]:5,[fe80::2]/0?ssl_cert_reqs=none": (
+        (("::1", 5), ("fe80::2", 6379)), "rediss://me:p%2F%40@[::1]:5/0?ssl_cert_reqs=none",
+    ),
+}  # fmt: skip
+BAD = [
+    "redis+cluster://",
+    "redis+cluster:///0",
+    "redis+cluster://s3cr3t:0",
+    "redis+cluster://s3cr3t:x",
+    "redis+cluster://s3cr3t,",
+    "redis+cluster://s3cr3t/1",
+    "redis+cluster://:s3/cr3t@host",
+    "redis+cluster://:s3#cr3t@host",
+    "redis+cluster://:s3?cr3t@host",
+    "redis+clusters://s3cr3t",
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(password="pass", masters=3) as made:
+        yield made
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_a_url_names_nodes_and_what_each_needs(url: str) -> None:
+    check_url("REDIS_URL", url)
+    assert split_cluster_url(url) == ClusterUrl(*GOOD[url])
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected redis://.*redis\+cluster://") as refusal:
+        connect_url(url)
+    assert "s3" not in str(refusal.value)
+
+
+def test_a_route_leads_to_the_node_that_was_named_as_long_as_it_answers() -> None:
+    """Else to the nodes of the URL, in turn; what another connection finds late changes nothing."""
+    route = Route((("a", 1), ("b", 2)))
+    assert route.address == ("a", 1)
+    route.named(("c", 3))
+    route.failed(("a", 1))
+    assert route.address == ("c", 3)
+    route.failed(("c", 3))
+    assert route.address == ("a", 1)
+    route.failed(("a", 1))
+    route.failed(("a", 1))
+    assert route.address == ("b", 2)
+    route.failed(("b", 2))
+    assert route.address == ("a", 1)
+
+
+@pytest.mark.parametrize("key", ["books:items", "a{b}c{d}", "{a", b"\xff{\xfe}"])
+def test_a_hash_tag_leads_to_the_slot_of_a_key(key: str | bytes) -> None:
+    name = key if isinstance(key, bytes) else key.encode()
+    assert key_slot(tag_of(key).encode("utf-8", "surrogateescape") + b":more") == key_slot(name)
+
+
+@pytest.mark.parametrize("key", ["a}b", "{}x", "x{}y{z}"])
+def test_a_key_to_whose_slot_no_hash_tag_leads(key: str) -> None:
+    """Redis hashes all of it, and a tag ends at its first brace."""
+    with pytest.raises(ValueError, match="no hash tag"):
+        tag_of(key)
+
+
+def test_all_clients_of_a_crawl_find_its_node(cluster: Cluster) -> None:
+    """From any node, also a replica; those of one connection share what they have found."""
+    for crawl in ("one", "two", "three", "four"):
+        config = Config(crawl, redis_url=cluster.url)
+        with client_for_commands(config, Path()) as (client, target):
+            assert "pass" not in target
+            assert target.endswith(" (Redis Cluster)")
+            assert peek(client, crawl).phase == "absent"
+            assert client.connection_pool.route.address[1] == cluster.owner(keys.meta(crawl)).port
+        asyncio.run(_use(Connection(config, Path()), crawl, cluster))
+    with get_redis_from_settings({"REDIS_URL": cluster.url}) as client:
+        assert peek(client, "five").phase == "absent"
+
+
+async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:
+    client = await connection.open(quiet=True)
+    try:
+        await Frontier(client, crawl, Order.FIFO).census()
+        owner = cluster.owner(keys.meta(crawl)).port
+        with connection.blocking() as other:
+            assert other.connection_pool.route is client.connection_pool.route  # type: ignore[attr-defined]
+            assert other.info("server")["tcp_port"] == owner
+        connection.need_one_slot(crawl, [f"{keys.prefix(crawl)}fed"])
+    finally:
+        await connection.close()
+
+
+def test_items_are_written_to_one_slot(cluster: Cluster) -> None:
+    """With their mark; one for another slot is refused: its batch would be sent from node to node."""
+    asyncio.run(_write(cluster))
+    with connect_url(cluster.url) as client:
+        for _ in range(3):
+            try:
+                assert client.lrange("books:items", 0, -1) == [b"1", b"2"]
+                break
+            except redis.exceptions.MovedError:
+                continue
+        else:
+            pytest.fail("not found")
+
+
+async def _write(cluster: Cluster) -> None:
+    def nothing(*_: Any) -> Any:
+        return ""
+
+    writer = ItemWriter(
+        Connection(Config("crawl", redis_url=cluster.url), Path()), "list",
+        closing=lambda: False, grace_s=5, horizon_s=5, given_up=nothing, counted=nothing,
+    )  # fmt: skip
+    try:
+        await writer.write("books:items", b"1")
+        await writer.write("books:items", b"2")
+        with pytest.raises(ItemNotStored, match="one hash tag"):
+            await writer.write("others:items", b"3")
+    finally:
+        await writer.close()
