@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.embedded.directory import stranger_above
 
 
 def make_private(folder: Path, *, may_be_link: bool = False) -> None:
@@ -16,12 +17,19 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     umask: if others could then replace *folder*, make the parent private first.
 
     Args:
-        may_be_link: as of the data directory, which somebody may have moved to another disk.
+        may_be_link: it is the data directory, which somebody may have moved to another disk.
     Raises:
-        CrewError: the folder is a link, belongs to another user, or others can write to it.
+        CrewError: the folder is a link, belongs to another user, or others can write to it; or the folder above
+            the data directory belongs to another user.
         OSError: it cannot be created.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if may_be_link and (stranger := stranger_above(folder)) is not None:
+        raise CrewError(
+            f"{folder.parent} belongs to another user (uid {stranger}), who could replace what is in it. Use a "
+            f"project folder of your own; or choose another folder for the logs with --log-dir"
+        )
+    folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.stat() if may_be_link else folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise CrewError(

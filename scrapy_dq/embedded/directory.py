@@ -35,6 +35,17 @@ POLL_S = 0.02
 LOG_LINES = 12
 
 
+def stranger_above(path: Path) -> int | None:
+    """Return the uid of another user who owns the folder above *path*; None: it is this user's, or root's.
+
+    They can put something else in place of *path* at any time, also if that folder has a sticky bit. None also
+    if the folder above that one is theirs, too: of a project, they have the code then. In a container, root
+    works in a project of a host's user.
+    """
+    owner = path.parent.stat().st_uid
+    return None if owner in (0, os.getuid(), path.parent.parent.stat().st_uid) else owner
+
+
 class RedisDirectory:
     """One user's view of the directory. Not thread-safe; an OSError means that it cannot be used at all."""
 
@@ -48,21 +59,16 @@ class RedisDirectory:
         """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
 
         Anybody who can create files in it can put the socket of another server there. So can the owner of the
-        folder above it, who can put another directory in place of it at any time, also if that has a sticky
-        bit. If the project is theirs, its code is, too: in a container, root works in a host user's.
+        folder above it.
         """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
         above = self.path.parent
         above.mkdir(parents=True, exist_ok=True)
-        owner = above.stat().st_uid
-        if owner not in (
-            0,
-            os.getuid(),
-            above.parent.stat().st_uid,
-        ):  # before anything of ours is in it, which its owner could not use
+        stranger = stranger_above(self.path)
+        if stranger is not None:  # before anything of ours is in it, which its owner could not use
             raise EmbeddedError(
-                f"{above} belongs to another user (uid {owner}), who could put another redis-server in place "
+                f"{above} belongs to another user (uid {stranger}), who could put another redis-server in place "
                 f"of yours. Use a project folder of your own, or set REDIS_URL to a running Redis."
             )
         self.path.mkdir(mode=0o700, exist_ok=True)

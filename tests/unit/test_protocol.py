@@ -91,7 +91,7 @@ def test_each_exchange_has_a_nonce_and_its_repeat_the_same() -> None:
     assert exchange(made, 1001.0).nonce == first.nonce == b"\0\0\0\0\0\0\0\1"
     made.received(Receipt(Status.OK, applied=True), 1001.1)
     second = exchange(made, 1002.0)
-    made.received(Receipt(Status.FINISHED, applied=False), 1002.1)
+    made.received(Receipt(Status.FINISHED, applied=False, words=Words()), 1002.1)
     assert len({first.nonce, second.nonce, exchange(made, 1003.0).nonce}) == 3
 
 

@@ -13,6 +13,7 @@ from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Admission,
     Block,
+    Census,
     Lease,
     Move,
     Parentless,
@@ -198,17 +199,35 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
     assert (talk.protocol.pending, talk.protocol.ending) == (False, ending)
 
 
-@pytest.mark.parametrize(("seeding", "ending"), [(Seeding.ACTIVE, "run_over"), (Seeding.DONE, "finished")])
-async def test_a_start_that_still_yields_when_the_next_run_has_begun_is_reported(
-    talk: Talk, seeding: Seeding, ending: str
+@pytest.mark.parametrize(
+    ("seeding", "census", "leased", "ending"),
+    [
+        (Seeding.ACTIVE, Census(), False, "run_over"),
+        (Seeding.DONE, Census(waiting=1), False, "run_over"),
+        (Seeding.DONE, Census(in_flight=1), True, "run_over"),
+        (Seeding.DONE, Census(), False, "finished"),
+    ],
+)
+async def test_what_was_left_when_the_next_run_has_begun_is_reported(
+    talk: Talk, seeding: Seeding, census: Census, leased: bool, ending: str
 ) -> None:
-    """An empty exchange learns it: Redis was set back to before its join, or it was declared dead."""
+    """An empty exchange learns it: others have finished the run, or somebody has changed its number."""
     talk.protocol.seeding = seeding
+    leases = (Lease(b"%012d" % 1, 0, b""),) if leased else ()
+    await talk.speak(Receipt(Status.OK, applied=True, census=census, leases=leases))
     await talk.speak(Receipt(Status.FINISHED))
     if talk.protocol.under_way:
         talk.rejoined = Rejoined(Status.FINISHED, last_seq=2**52)
         await talk.speak()
     assert (talk.protocol.pending, talk.protocol.ending) == (False, ending)
+
+
+async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -> None:
+    """Though somebody deletes the note of it from Redis."""
+    talk.protocol.seeding = Seeding.DONE
+    await talk.speak(Receipt(Status.OK, applied=True, census=Census(waiting=1, gone=2)))
+    await talk.speak(Receipt(Status.FINISHED, applied=True, words=Words()))
+    assert (talk.protocol.pending, talk.protocol.ending) == (False, "frontier_damaged")
 
 
 async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:

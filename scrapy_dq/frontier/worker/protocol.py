@@ -210,6 +210,11 @@ class WorkerProtocol:
         return not self.finished or bool(self.outbox) or self.seeding == Seeding.ACTIVE
 
     @property
+    def _unfinished(self) -> bool:
+        """Something was left of this worker's run, as of the last exchange."""
+        return self.seeding == Seeding.ACTIVE or bool(self.leases) or not self.census.empty
+
+    @property
     def ending(self) -> str:
         """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
         if self._left_behind:
@@ -316,9 +321,9 @@ class WorkerProtocol:
         return 0, 0
 
     def _learn_of_the_end(self, sent: Exchange, receipt: Receipt) -> None:
-        # Without words, this worker's run is an older one. None finishes while a start() yields: Redis has
-        # forgotten this worker, or others have declared it dead.
-        if sent.prefix or (receipt.words is None and self.seeding == Seeding.ACTIVE):
+        # Without words, this worker's run is an older one, and how it ended is not known: others may have
+        # declared this worker dead and done the rest, Redis may have forgotten it, or the number is wrong.
+        if sent.prefix or (receipt.words is None and self._unfinished):
             self._begin_rejoin()
         elif not self.outbox:
             # The run ended without this worker: its buffered leases were reclaimed and completed by others.
@@ -352,7 +357,8 @@ class WorkerProtocol:
     def _accept(self, sent: Exchange, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
-        self.census = receipt.census
+        gone = self.census.gone  # somebody else may have deleted it from Redis since
+        self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
         self.next_due_s = receipt.next_due_s
         self.outbox.confirm(sent.prefix)
@@ -475,6 +481,7 @@ class WorkerProtocol:
         if answer.status is Status.LOST:
             self._lose()
             return
+        unfinished = self._unfinished
         self.leases.keep(answer.owned)
         if answer.status is Status.OK:
             self._hear(answer.words)
@@ -488,9 +495,11 @@ class WorkerProtocol:
             if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
                 self._begin_rejoin()  # that put was added during this rejoin
             else:
-                self._close_run(answer.last_seq)
+                self._close_run(answer.last_seq, unfinished)
             return
         logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
+        if answer.run != self.run:
+            self.census = replace(self.census, gone=0)
         self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
         self.outbox.replay(self._log.take(), answer.owned)
 
@@ -519,12 +528,13 @@ class WorkerProtocol:
         self._listener.rolled_back(parentless)
         self._begin_rejoin()
 
-    def _close_run(self, last_seq: int | None) -> None:
+    def _close_run(self, last_seq: int | None, unfinished: bool) -> None:
         # If Redis has a record of this worker, its logged puts need no repeat. Nor has its start() to go on:
         # it was declared dead, and the run has finished because an equal one is complete.
-        # If the next run has begun, nothing shows whether that was so, or whether Redis had forgotten it.
-        starting = self.seeding == Seeding.ACTIVE and (last_seq is None or last_seq >= _NO_RECORDS)
-        unknown = starting or (last_seq is None and self._log.parentless)
+        # If the next run has begun, nothing shows whether that was so, or how its run has ended.
+        unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
+        if last_seq is None:
+            unknown = self.seeding == Seeding.ACTIVE or bool(self._log.parentless)
         forgotten = self._log.forgot(last_seq)[1] or unknown
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
@@ -544,8 +554,8 @@ class WorkerProtocol:
         elif forgotten:
             logger.error(
                 "The run is over: other workers finished it while this worker was absent, and Redis has no "
-                "record of what this worker had stored (rolled back, or the next run has begun?). Requests "
-                "of its start() or engine.crawl() may be missing; %s",
+                "record of what this worker had stored (rolled back, or the next run has begun?). What it "
+                "had in progress, and requests of its start() or engine.crawl(), may be missing; %s",
                 _LEFT_BEHIND,
             )
             self._left_behind = True
