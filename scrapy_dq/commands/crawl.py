@@ -92,7 +92,7 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.output.crawl_summary import Summary
         from scrapy_dq.commands.output.crawl_view import CrawlView, workers
         from scrapy_dq.crew.feeds.joining import Joining
-        from scrapy_dq.crew.feeds.noted import noted
+        from scrapy_dq.crew.feeds.noted import left_feeds, noted
         from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
         from scrapy_dq.crew.launch import command_of, log_paths
         from scrapy_dq.crew.monitor import Monitor
@@ -113,7 +113,7 @@ class Crawl(Subcommand):
             view = CrawlView(config.crawl, named(config.crawl, options))
             feeds = [Joining(feed, config.crawl, view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
-                stack.enter_context(noted(feed, view.say))
+                stack.enter_context(noted(feed))
             client, target = stack.enter_context(opened(config, data_dir()))
             more: dict[str, Any] = {
                 "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
@@ -149,7 +149,7 @@ class Crawl(Subcommand):
                     raise KeyboardInterrupt
                 with view:
                     crew.work(stops)
-            joined, unjoined = _join(feeds, config.crawl, crew, stops, view.say)
+            joined, unjoined = _join([*feeds, *left_feeds(config.crawl, feeds, view.say)], crew, stops)
             stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
@@ -178,17 +178,11 @@ def _owed(feeds: list[Joining], crawl: str, monitor: Monitor, say: Callable[[str
     return None
 
 
-def _join(
-    feeds: list[Joining], crawl: str, crew: Supervisor, stops: StopSignals, say: Callable[[str], None]
-) -> tuple[list[Joined], list[str]]:
-    """Join all feeds, and those that killed crews have left.
-
-    Returns:
-        those that were joined, and why others were not.
-    """
+def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[list[Joined], list[str]]:
+    """Join all feeds; return those that were joined, and why others were not."""
     from scrapy_dq.commands.output.display import ProgressBar
     from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
-    from scrapy_dq.crew.feeds.noted import left_feeds, noted
+    from scrapy_dq.crew.feeds.noted import noted
 
     joined, unjoined = [], []
     asked = stops.count
@@ -197,11 +191,11 @@ def _join(
         if stops.count > asked:
             raise Interrupted
 
-    for feed in [*feeds, *left_feeds(crawl, feeds, say)] if crew.run else ():
+    for feed in feeds if crew.run else ():
         assert crew.run is not None
         with ProgressBar() as bar:
             try:
-                with noted(feed, say) if feed.left else nullcontext():
+                with noted(feed) if feed.left else nullcontext():
                     found = feed.join(crew.run, bar, stopped, took_part=crew.took_part)
                 joined += [found] if found else []
             except FeedInUse:

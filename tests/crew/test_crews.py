@@ -240,7 +240,7 @@ def test_what_a_killed_crew_has_left_is_joined_by_a_crew_with_other_feeds(
 
     assert following.wait() == 0
     old = parts.with_suffix("")
-    assert f"{old}: joined what a killed `scrapy dq crawl` has left" in following.err
+    assert f"{old}: joining what a killed `scrapy dq crawl` has left" in following.err
     assert f"\nout/{old.name}: {len(left)} items\n" in following.out
     assert paths_of(old) == left
     if "-o" in second:
@@ -287,7 +287,7 @@ def test_a_finished_run_whose_feed_of_another_name_was_not_joined_is_joined_firs
         finished = peek(client, here.project.name)
     monkeypatch.chdir(here.project.folder)
     joining = Joining(JoinedFeed("", here.feed, {"format": "jsonlines"}), here.project.name, print)
-    with noted(joining, print):
+    with noted(joining):
         part_path(joining.folder, finished.epoch, finished.run, 1).write_text('{"path": "/p/0"}\n')
         assert here.crew("-w", "1", "-o", "other.jsonl").wait() == 0
         assert set(here.site.hits().values()) == {2}, "the next run"

@@ -529,19 +529,19 @@ def test_what_a_killed_crew_has_left_is_found_by_its_note(
     monkeypatch.chdir(feed.target.parent)
     say = feed.said.append
     other = Joining(JoinedFeed("b.jsonl", Path("b.jsonl"), {"format": "jsonlines"}), "crawl", say)
-    with noted(feed.joining(overwrite=True), say):
+    with noted(feed.joining(overwrite=True)):
         feed.write_part('{"n": 1}\n', LAST)
         assert not left_feeds("crawl", [feed.joining()], say), "its own"
         assert not left_feeds("another crawl", [other], say)
         (left,) = left_feeds("crawl", [other], say)
-        with pytest.raises(FeedInUse), noted(left, say):
+        with pytest.raises(FeedInUse), noted(left):
             pass
     feed.target.write_text('{"n": 0}\n')
     notes = data_dir() / "feeds"
     (notes / "of-0.1.0.json").write_text('{"run": ["epoch", 1]}')
     feed.write_part('{"n": 2}\n')
     (left,) = left_feeds("crawl", [other], say)
-    with noted(left, say):
+    with noted(left):
         assert left.join(THIS, NoBar(), lambda: None, took_part=False) == Joined(feed.target, 2, True)
     assert [json.loads(line)["n"] for line in feed.lines] == [0, 1, 2]
     assert [note.name for note in notes.iterdir()] == ["of-0.1.0.json"]
@@ -553,7 +553,7 @@ def test_a_feed_that_cannot_be_noted_is_reported(feed: Feed, monkeypatch: pytest
     monkeypatch.chdir(feed.target.parent)
     data_dir().mkdir(parents=True)
     data_dir().chmod(0o777)
-    with noted(feed.joining(), feed.said.append):
+    with noted(feed.joining()):
         feed.write_part("{}\n")
     assert "is not noted: " in feed.said[0]
     assert "only a `scrapy dq crawl` with the same feed joins its parts" in feed.said[0]

@@ -104,7 +104,9 @@ def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[s
     crew, stops = crew_with(CENSUS), StopSignals()
     crew.took_part, crew.finished = True, False
     feeds: Any = [
-        SimpleNamespace(feed=SimpleNamespace(target="items.jsonl"), folder="items.jsonl.parts", join=join)
+        SimpleNamespace(
+            feed=SimpleNamespace(target="items.jsonl"), folder="items.jsonl.parts", join=join, left=False
+        )
         for join in (interrupted, broken)
     ]
     joined, unjoined = _join(feeds, crew, stops)

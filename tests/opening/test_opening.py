@@ -147,7 +147,7 @@ def test_a_run_of_the_same_name_that_is_over_is_announced(project: Project, live
     line = opening_line(worker, project.name)
     assert "run 'nightly-7' is finished: nothing to do" in line
     assert "DQ_RUN_NAME" in line
-    assert f"WARNING: {line}" in worker.text
+    assert f"WARNING: Crawl '{project.name}' at {line}" in worker.text
 
 
 def test_other_spider_arguments_are_warned_about(server: RedisServer, make_project: MakeProject) -> None:

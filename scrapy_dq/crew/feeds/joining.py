@@ -53,7 +53,7 @@ class Joining:
         self.feed = feed
         self.crawl = crawl
         self.left = left
-        self._say = say
+        self.say = say
         self._folder = PartsFolder(feed.target)
         self._wait_reported = False
 
@@ -110,7 +110,7 @@ class Joining:
         def waiting() -> None:
             if not self._wait_reported:
                 self._wait_reported = True
-                self._say(f"{folder.target}: workers of an earlier crawl still write; waiting for their end")
+                self.say(f"{folder.target}: workers of an earlier crawl still write; waiting for their end")
             stopped()
 
         parts = folder.finished_parts(waiting)
@@ -118,14 +118,14 @@ class Joining:
         if self.left and parts:
             # All of them, and after what the feed holds, also with -O: that may be of a later run.
             run, took_part = run_of(parts[-1]), True
-            self._say(f"{folder.target}: joined what a killed `scrapy dq crawl` has left")
+            self.say(f"{folder.target}: joining what a killed `scrapy dq crawl` has left")
         elif self.feed.overwrite and others:
-            self._say(f"{folder.target}: discarded the parts of {len(others)} workers of earlier runs")
+            self.say(f"{folder.target}: discarded the parts of {len(others)} workers of earlier runs")
             parts = [part for part in parts if part not in others]
             for part in others:
                 part.unlink(missing_ok=True)
         elif others:
-            self._say(f"{folder.target}: also joined the parts of {len(others)} workers of earlier runs")
+            self.say(f"{folder.target}: also joined the parts of {len(others)} workers of earlier runs")
         if not parts:
             return None
         with folder.record() as record:
@@ -148,7 +148,7 @@ class Joining:
             os.fsync(out.fileno())
         if not (items or took_part) and folder.target.exists():
             folder.drop(parts)
-            self._say(f"{folder.target}: left unchanged: the run was finished before")
+            self.say(f"{folder.target}: left unchanged: the run was finished before")
             return None
         folder.replace(parts, self.crawl, run)
         return Joined(folder.target, items, appended, sum(map(lacks_items, parts)))

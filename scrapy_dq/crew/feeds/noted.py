@@ -21,7 +21,7 @@ from scrapy_dq.environment import data_dir
 
 
 @contextmanager
-def noted(joining: Joining, say: Callable[[str], None]) -> Iterator[None]:
+def noted(joining: Joining) -> Iterator[None]:
     """Hold a feed, and note it; at the end, remove the note if all parts are joined.
 
     CRASH: the note stays. Without parts, nobody acts on it.
@@ -42,7 +42,7 @@ def noted(joining: Joining, say: Callable[[str], None]) -> Iterator[None]:
             options["item_export_kwargs"] = plain
             write_json(note, {"crawl": joining.crawl, "target": str(joining.target), "options": options})
         except (OSError, CrewError) as error:
-            say(
+            joining.say(
                 f"Warning: {joining.target} is not noted: {error}. If this command is killed, only a "
                 f"`scrapy dq crawl` with the same feed joins its parts"
             )
