@@ -56,3 +56,8 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
 def has_login(text: str) -> bool:
     """Tell whether *text* is, or contains, a URL with a user or a password."""
     return _LOGIN.search(text) is not None
+
+
+def count_of(count: int, of_one: str, of_many: str = "") -> str:
+    """Return a count with its noun: `1 dead letter`."""
+    return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"

@@ -13,6 +13,7 @@ from scrapy.utils.misc import load_object
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input.asking import crawl_command
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+from scrapy_dq.text import count_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -127,7 +128,7 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     assert spider is not None
     for reason, count in report.counts.reasons.most_common(MOST_REASONS):
         if count > 0:
-            yield f"{count:,} dead letters: {reason}"
+            yield f"{count_of(count, 'dead letter')}: {reason}"
     if report.nothing:
         yield f"There is nothing to adopt: neither {report.queue.key} nor {report.dupefilter.key} exists."
         if config.embedded:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
+from typing import NoReturn
 
 from scrapy.commands import ScrapyCommand
 from scrapy.settings import SettingsAttribute
@@ -76,6 +81,7 @@ class Command(ScrapyCommand):
         defaults = argparse.ArgumentParser()
         super().add_options(defaults)
         parser.set_defaults(**vars(defaults.parse_args([])))
+        parser.error = partial(_error, parser.error, tuple(commands.choices))  # type: ignore[method-assign]
         self._parser, self._parsers = parser, commands.choices
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -136,6 +142,13 @@ class Command(ScrapyCommand):
         except KeyboardInterrupt:
             self.exitcode = FAILED
             _say(subcommand, "interrupted")
+
+
+def _error(error: Callable[[str], NoReturn], names: Iterable[str], message: str) -> NoReturn:
+    """Report a usage error; of a mistyped command, which one may be meant. Python 3.14 can do that itself."""
+    found = re.search(r"invalid choice: '([^']*)'", message)
+    near = difflib.get_close_matches(found[1], names, 1) if found else ()
+    error(f"{message}. Did you mean {near[0]!r}?" if near else message)
 
 
 def _say(subcommand: Subcommand, text: str) -> None:

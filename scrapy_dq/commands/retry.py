@@ -13,9 +13,8 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.input.asking import count_of
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
-from scrapy_dq.text import printable
+from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview

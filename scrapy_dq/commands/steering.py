@@ -10,6 +10,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.text import count_of
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
@@ -62,7 +63,7 @@ class Steering(Subcommand):
         if not obeyed:
             raise CommandError(
                 f"sent, but after {wait_s:g} s, {found.census.in_flight:,} are still in flight and "
-                f"{len(found.members):,} workers still registered"
+                f"{count_of(len(found.members), 'worker')} still registered"
             )
         return DONE
 

@@ -18,7 +18,7 @@ from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.partitions import delay_of_each
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain, start_queue_setting
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import printable
+from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -238,13 +238,13 @@ class Progress:
     def _log(self) -> None:
         census = self._census()
         logger.info(
-            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %d workers%s",
+            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %s%s",
             (census.done - self._done) / (time.monotonic() - self._since),
             census.done,
             census.waiting,
             _delayed(census),
             census.in_flight,
-            census.workers,
+            count_of(census.workers, "worker"),
             "" if self._start_over() else "; start() still runs here",  # the crawl cannot end before it does
         )
         self._watch()

@@ -81,6 +81,8 @@ def test_a_command_tells_of_its_options(project: Project) -> None:
 
 USAGE: dict[str, list[str]] = {
     "invalid choice: 'adpot'": ["adpot"],
+    "Did you mean 'adopt'?": ["adpot"],
+    "Did you mean 'status'?": ["stats"],
     "the following arguments are required: <spider>": ["adopt"],
     "unrecognized arguments: --no-such": ["adopt", "x", "--no-such"],
     "unrecognized arguments: y": ["adopt", "x", "y"],
@@ -152,7 +154,7 @@ def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> 
     ):  # fmt: skip
         assert row in [" ".join(line.split()) for line in done.stdout.splitlines()]
     for text in (
-        "1 dead letters: it names posix.getcwd",
+        "1 dead letter: it names posix.getcwd",
         "DQ_ORDER is 'fifo'",
         "derive it from scrapy_dq.RedisSpider",
         "Set SCHEDULER and DUPEFILTER_CLASS of scrapy_dq",

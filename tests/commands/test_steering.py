@@ -57,7 +57,7 @@ def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
     for word in ("pause", "drain", "stop"):
         began, clock = time.monotonic(), Stopwatch()
         with pytest.raises(
-            CommandError, match=r"sent, but after 0\.2 s, 1 are still in flight and 1 workers"
+            CommandError, match=r"sent, but after 0\.2 s, 1 are still in flight and 1 worker "
         ):
             dq.text(word, "--wait", "0.2")
         assert time.monotonic() - began >= 0.2

@@ -72,7 +72,7 @@ def test_a_start_that_continues_is_named(
         settings={"DQ_LOG_INTERVAL": 0.2},
     )
     worker = project.start_worker()
-    line = "1 done, 0 waiting, 0 in flight, 1 workers; start() still runs here"
+    line = "1 done, 0 waiting, 0 in flight, 1 worker; start() still runs here"
     wait_until(lambda: line in worker.text, "it is logged", 30)
     (project.folder / "go").touch()
     assert project.wait() == ["finished"]

@@ -91,6 +91,23 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
         assert (found["failed"], found["dead"]) == (census.failed, census.dead)
 
 
+def test_one_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of items nor of requests."""
+    options = argparse.Namespace(
+        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
+    )
+    crew = crew_with(Census(done=1))
+    for slot in crew.slots:
+        slot.counts = Counts()
+    for is_new, line in ((False, "Nothing was left to do: 1 request done before. "), (True, "")):
+        crew.finished = not is_new
+        Summary(crew, "books", "redis", [Joined(Path("a.csv"), 1, is_new)], [], options).print()
+        told = capsys.readouterr().out
+        assert line in told
+        assert "The whole run: 1 request done. " in told or not is_new
+        assert ("a.csv: 1 item appended\n" if is_new else "a.csv: 1 item\n") in told
+
+
 def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[str]) -> None:
     """Why, and how many requests are left, if anybody knows."""
 

@@ -70,8 +70,3 @@ def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
     yield from repeated("-s", getattr(options, "set", None))
     if options.crawl:
         yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
-
-
-def count_of(count: int, of_one: str, of_many: str = "") -> str:
-    """Return a count with its noun: `1 dead letter`."""
-    return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"

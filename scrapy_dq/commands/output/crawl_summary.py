@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.commands.input.again import named, repeated
 from scrapy_dq.commands.output.display import print_json, print_table, short
+from scrapy_dq.text import count_of
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.feeds.joining import Joined
@@ -95,7 +96,7 @@ class Summary:
         self._print_run()
         self._print_lost()
         for feed in self._joined:
-            print(f"{short(feed.path)}: {feed.items:,} items{' appended' if feed.appended else ''}")
+            print(f"{short(feed.path)}: {count_of(feed.items, 'item')}{' appended' if feed.appended else ''}")
         for line in self._unjoined:
             print(line)
         self._print_lacking()
@@ -114,42 +115,48 @@ class Summary:
     def _print_run(self) -> None:
         """Explain why more is done than the table shows: before, elsewhere, or in a process's last second."""
         census = _census(self._crew)
+        done = count_of(census.done, "request") if census else ""
         reported = sum(slot.counts.done for slot in self._crew.slots)
         if census and census.done > reported == 0 and self._crew.finished:
             print(
-                f"Nothing was left to do: all {census.done:,} requests were done before. Another DQ_RUN_NAME "
+                f"Nothing was left to do: {done} done before. Another DQ_RUN_NAME "
                 f"starts a new run; without a DQ_RUN_NAME, a later command does (DQ_RESTART_WINDOW)"
             )
         elif census and census.done > reported:
             print(
-                f"The whole run: {census.done:,} requests done. The table shows what the processes of this "
+                f"The whole run: {done} done. The table shows what the processes of this "
                 f"command reported; a process that is killed does not report its last second"
             )
 
     def _print_lost(self) -> None:
         failed, dead = self._lost()
         if failed:
-            what = "1 request" if failed == 1 else f"{failed:,} requests"
             print(
-                f"{what} failed for good: scrapy dq failed {self._named}, scrapy dq retry {self._named} --all"
+                f"{count_of(failed, 'request')} failed for good: scrapy dq failed {self._named}, "
+                f"scrapy dq retry {self._named} --all"
             )
         if dead:
-            print(f"{dead:,} dead letter{'' if dead == 1 else 's'}: scrapy dq dead {self._named}")
+            print(f"{count_of(dead, 'dead letter')}: scrapy dq dead {self._named}")
 
     def _print_lacking(self) -> None:
         """Say which items are in no feed: their requests are done, so nothing scrapes them again."""
         for feed in self._joined:
             if feed.lacking:
                 print(
-                    f"{short(feed.path)}: items are missing: {feed.lacking:,} worker "
-                    f"process{'' if feed.lacking == 1 else 'es'} could not write all of theirs"
+                    f"{short(feed.path)}: items are missing: "
+                    f"{count_of(feed.lacking, 'worker process', 'worker processes')} "
+                    f"could not write all of theirs"
                 )
         if self._unwritten:
-            what = "1 write" if self._unwritten == 1 else f"{self._unwritten:,} writes"
-            print(f"{what} to feeds failed, each of an item that is missing there: the logs say why")
+            print(
+                f"{count_of(self._unwritten, 'write')} to feeds failed, "
+                f"each of an item that is missing there: the logs say why"
+            )
         if self._unstored:
-            what = "1 feed" if self._unstored == 1 else f"{self._unstored:,} feeds"
-            print(f"{what} could not be stored, with all items in it: the logs say why")
+            print(
+                f"{count_of(self._unstored, 'feed')} could not be stored, "
+                f"with all items in it: the logs say why"
+            )
 
     def _print_workers(self, found: dict[str, Any]) -> None:
         crew = self._crew

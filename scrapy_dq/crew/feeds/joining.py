@@ -15,6 +15,7 @@ from scrapy_dq.crew.feeds.formats import JOINERS
 from scrapy_dq.crew.feeds.parts import PartsFolder, Run, lacks_items, run_of
 from scrapy_dq.crew.feeds.plan import JoinedFeed
 from scrapy_dq.crew.feeds.sources import Sources
+from scrapy_dq.text import count_of
 
 SHOWN_BYTES = 64 << 20
 """From this size on, progress is shown."""
@@ -120,12 +121,16 @@ class Joining:
             run, took_part = run_of(parts[-1]), True
             self.say(f"{folder.target}: joining what a killed `scrapy dq crawl` has left")
         elif self.feed.overwrite and others:
-            self.say(f"{folder.target}: discarded the parts of {len(others)} workers of earlier runs")
+            self.say(
+                f"{folder.target}: discarded the parts of {count_of(len(others), 'worker')} of earlier runs"
+            )
             parts = [part for part in parts if part not in others]
             for part in others:
                 part.unlink(missing_ok=True)
         elif others:
-            self.say(f"{folder.target}: also joined the parts of {len(others)} workers of earlier runs")
+            self.say(
+                f"{folder.target}: also joined the parts of {count_of(len(others), 'worker')} of earlier runs"
+            )
         if not parts:
             return None
         with folder.record() as record:
