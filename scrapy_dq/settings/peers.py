@@ -11,6 +11,7 @@ from typing import Any
 
 from scrapy_dq.frontier.model import Order
 
+STATS_COLLECTOR = "RedisStatsCollector"
 QUEUE_CLASS = "SCHEDULER_QUEUE_CLASS"
 _ORDERS = {
     "PriorityQueue": Order.PRIORITY_LIFO,
@@ -47,6 +48,13 @@ def is_theirs(cls: Any) -> bool:
     """Tell whether *cls*, a dotted path or a class, is of scrapy-redis or derives from one that is."""
     lineage = cls.__mro__ if isinstance(cls, type) else (cls,)
     return any(name_of(ancestor).startswith("scrapy_redis.") for ancestor in lineage)
+
+
+def wrong_stats_class(name: str) -> str:
+    """Return the error for a STATS_CLASS of scrapy-redis that does not exist here."""
+    return (
+        f"STATS_CLASS = {name!r} does not exist here: set STATS_CLASS = 'scrapy_dq.SharedStats', or remove it"
+    )
 
 
 def order_of_queue(settings: Mapping[str, Any]) -> Order | None:

@@ -259,7 +259,10 @@ def serializer(setting: Setting, value: Any) -> Any:
             found = _imported(value)
         except Exception as error:  # a module may raise anything while it is imported
             reason = f"it cannot be imported: {type(error).__name__}: {error}"
-            raise setting.wrong(value, f"{_SERIALIZER} ({reason:.300})") from error
+            hint = ""
+            if value.endswith(".picklecompat"):  # also if scrapy_redis was replaced by scrapy_dq
+                hint = ". It is the default of scrapy-redis: remove the setting"
+            raise setting.wrong(value, f"{_SERIALIZER} ({reason:.300}){hint}") from error
     for name in ("dumps", "loads"):
         if not callable(getattr(found, name, None)):
             raise setting.wrong(value, f"{_SERIALIZER} (it has no {name}())")

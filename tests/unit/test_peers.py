@@ -6,9 +6,12 @@ import logging
 from typing import Any
 
 import pytest
+from scrapy.utils.test import get_crawler
 
+import scrapy_dq.addon
+import scrapy_dq.stats
 from scrapy_dq.frontier.model import Order
-from scrapy_dq.settings import peers
+from scrapy_dq.settings import Config, ConfigError, peers
 
 EVERYTHING = {
     "SCHEDULER_QUEUE_KEY": "%(spider)s:requests",
@@ -79,6 +82,27 @@ def test_stats_that_would_block_the_loop_are_warned_about() -> None:
         [(level, line)] = said(STATS_CLASS=cls)
         assert level == logging.WARNING
         assert "scrapy_dq.SharedStats" in line
+
+
+@pytest.mark.parametrize("package", ["scrapy_dq", "scrapy_redis"])
+def test_stats_that_are_gone_are_an_error_that_names_the_setting(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was, without scrapy-redis, and with the name of the package replaced."""
+    monkeypatch.setattr(scrapy_dq.addon, "find_spec", lambda name: None)
+    given = f"{package}.stats.RedisStatsCollector"
+    settings = {"ADDONS": {"scrapy_dq.Addon": 500}, "STATS_CLASS": given}
+    with pytest.raises(ConfigError, match=rf"^STATS_CLASS = '{given}' .*set STATS_CLASS = 'scrapy_dq\.Sh"):
+        get_crawler(settings_dict=settings)
+    assert not hasattr(scrapy_dq.stats, "Other")
+
+
+@pytest.mark.parametrize("package", ["scrapy_dq", "scrapy_redis_that_is_gone"])
+def test_a_serializer_that_is_gone_is_an_error_that_says_to_remove_it(package: str) -> None:
+    """With the setting's name."""
+    given = f"{package}.picklecompat"
+    with pytest.raises(ConfigError, match=rf"^SCHEDULER_SERIALIZER = '{given}'.*: remove the setting$"):
+        Config.read({"SCHEDULER_SERIALIZER": given, "DQ_CRAWL": "x"}, {})
 
 
 @pytest.mark.parametrize(
