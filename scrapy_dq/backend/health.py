@@ -152,11 +152,18 @@ def scripts(refused: str, cached: bool) -> Finding:
     )
 
 
-def start_keys(names: Sequence[str], refused: Sequence[str]) -> Finding:
-    """Judge the rights on the start keys of a spider; *refused*: those that Redis denies this user."""
+def start_keys(names: Sequence[str], refused: Sequence[str], wrong: str) -> Finding:
+    """Judge the start keys of a spider.
+
+    Args:
+        refused: those that Redis denies this user.
+        wrong: a message about one of another type than the spider reads; empty: none.
+    """
     if refused:
         rules = " ".join(f"~{name}" for name in refused)
         return Finding("start keys", BAD, f"Redis denies this user access to them. Add {rules} to its ACL")
+    if wrong:
+        return Finding("start keys", BAD, wrong)
     return Finding("start keys", OK, f"accessible: {', '.join(names)}")
 
 

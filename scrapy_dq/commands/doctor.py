@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from scrapy_dq.frontier.rights import ROLES, acl_of
 if TYPE_CHECKING:
     from scrapy_dq.backend.health import Finding
     from scrapy_dq.frontier.frontier import Frontier
+    from scrapy_dq.frontier.model import StartKeys
 
 PINGS = 20
 
@@ -66,7 +66,7 @@ class Doctor(Subcommand):
         config, spider = looking.spider_named(settings, options)
         start_keys = start_keys_of(spider, config) if spider else None
         with looking.opened(config) as place:
-            findings = examine(place, start_keys.keys if start_keys else ())
+            findings = examine(place, start_keys)
             scripts_run = all(finding.level == OK for finding in findings if finding.what == "scripts")
             if audits and scripts_run:
                 findings += examine_crawl(place, options)
@@ -145,11 +145,11 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
     return [health.Finding("crawl", level, text)]
 
 
-def examine(place: looking.Place, start_keys: Sequence[str]) -> list[Finding]:
+def examine(place: looking.Place, start_keys: StartKeys | None) -> list[Finding]:
     """Return the findings, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
     from scrapy_dq.backend.exposure import exposure
-    from scrapy_dq.frontier.admin.backlog import info_of, refused_keys, refused_scripts
+    from scrapy_dq.frontier.admin.backlog import info_of, refused_scripts, unusable_keys
 
     info = info_of(place.client)
     if info is None:
@@ -176,5 +176,5 @@ def examine(place: looking.Place, start_keys: Sequence[str]) -> list[Finding]:
         )
     )
     if start_keys and findings[-1].level == health.OK:
-        findings.append(health.start_keys(start_keys, refused_keys(place.client, start_keys)))
+        findings.append(health.start_keys(start_keys.keys, *unusable_keys(place.client, start_keys)))
     return findings

@@ -293,7 +293,11 @@ def refuse(reply: Any) -> None:
 
 
 def _wrong_type(reply: Any) -> str:
-    _, key, actual, expected = (part.decode("utf-8", "replace") for part in reply)
+    return wrong_type(*(part.decode("utf-8", "replace") for part in reply[1:]))
+
+
+def wrong_type(key: str, actual: str, expected: str) -> str:
+    """Return a message about a key of another type, with what to change."""
     if not key.startswith(keys.PREFIX):
         return (
             f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET and "

@@ -91,6 +91,23 @@ def test_a_user_who_may_not_use_a_start_key(
         assert done.returncode == status
 
 
+def test_a_start_key_of_another_type_is_bad(
+    make_project: Callable[..., Project], start_redis: Callable[..., RedisServer]
+) -> None:
+    """Nothing is served from it; with the settings that decide, and an empty one has no type."""
+    server = start_redis(appendonly=True)
+    project = make_project([], redis_url=server.url, spider=FED)
+    with server.client() as client:
+        client.sadd("no", "http://127.0.0.1/")
+    for words, status, text in (
+        ((), 1, "bad start keys the key 'no' is a set, not a list: REDIS_START_URLS_AS_SET"),
+        (("-s", "REDIS_START_URLS_AS_SET=True"), 0, "ok start keys accessible: yes, no"),
+    ):
+        done = run_dq(project, "doctor", project.name, *words)
+        assert text in " ".join(done.stdout.split()), done.stdout + done.stderr
+        assert done.returncode == status
+
+
 HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,9 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import denies, describe
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Order, Seen, StartKeys
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import refused_commands
+from scrapy_dq.frontier.wire import refused_commands, wrong_type
 
 PART = 500
 """Partitions that one call examines: a script blocks Redis while it runs."""
@@ -175,21 +174,26 @@ def refused_scripts(client: Any, crawl: str, order: Order, seen: Seen) -> tuple[
     return refused, bool(cached)
 
 
-def refused_keys(client: Any, names: Iterable[str]) -> list[str]:
-    """Return those keys that no script of this user gets, if its scripts run at all; blocking.
+def unusable_keys(client: Any, start_keys: StartKeys) -> tuple[list[str], str]:
+    """Return those start keys that no script of this user gets, if its scripts run at all; blocking.
 
+    Returns:
+        and a message about one of another type, from which nothing is served; empty: none.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    refused = []
-    for name in names:
+    refused, wrong = [], ""
+    for name in start_keys.keys:
         try:
-            client.eval("return 1", 1, name)
+            reply = client.eval("return redis.call('TYPE', KEYS[1]).ok", 1, name)
         except ResponseError as error:
             if not denies(error):
                 raise
             refused.append(name)
-    return refused
+            continue
+        if reply.decode() not in ("none", start_keys.kind):
+            wrong = wrong or wrong_type(name, reply.decode(), start_keys.kind)
+    return refused, wrong
 
 
 def _text(name: bytes) -> str:
