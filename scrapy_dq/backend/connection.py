@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import inspect
 import logging
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,8 +91,10 @@ class Connection:
 
         Raises:
             FrontierRefused: the embedded Redis cannot be started or joined.
+            ConfigError: redis-py cannot use the settings; then none is started.
         """
         if self._embedded is not None:
+            self.blocking().close()  # only for its errors: it has not connected
             try:
                 self._socket = str(await asyncio.to_thread(self._embedded.acquire))
             except EmbeddedError as error:
@@ -191,7 +196,9 @@ class Connection:
             pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except TypeError as error:
-            raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
+            raise ConfigError(
+                f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {argument_error(error)}"
+            ) from None
         except _BadLogin:
             raise
         except ValueError as error:
@@ -387,6 +394,15 @@ def _hide_password(error: RedisError, connection: Any) -> None:
     if connection.password:
         text = text.replace(str(connection.password), "...")
     error.args = (text,)
+
+
+def argument_error(error: TypeError) -> str:
+    """Return the text of *error*, of redis-py: in words for an argument that it does not have."""
+    if not (found := re.search(r"unexpected keyword argument '(.+)'", str(error))):
+        return str(error)
+    near = difflib.get_close_matches(found[1], inspect.signature(redis.Redis).parameters, 1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"redis-py's `Redis` has no argument {found[1]!r}{hint}"
 
 
 def arguments_error(url: str, error: Exception) -> ConfigError:

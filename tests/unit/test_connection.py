@@ -198,6 +198,18 @@ def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, 
     assert refusal.value.__suppress_context__
 
 
+def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) -> None:
+    """And a typing error is told from the argument that was meant."""
+    connection = Connection(Config("crawl", redis_params={"passwort": "s3cr3t"}), tmp_path)
+    with pytest.raises(ConfigError) as refusal:
+        open_and_close(connection)
+    assert str(refusal.value) == (
+        "REDIS_PARAMS or the query of REDIS_URL cannot be used: redis-py's `Redis` has no argument "
+        "'passwort' (did you mean 'password'?)"
+    )
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("make", [connect_url, lambda url: get_redis(url=url)], ids=["connect", "get"])
 @pytest.mark.parametrize(
     "url",
