@@ -142,11 +142,14 @@ def log_hold(crawl: str, hold: Hold) -> None:
     logger.info("Crawl %r: %s", crawl, _HOLDS[hold])
 
 
-def log_end(crawl: str, reason: str, census: Census, starts: Sequence[str] = ()) -> None:
+def log_end(
+    crawl: str, reason: str, census: Census, starts: Sequence[str] = (), *, on_hold: bool = False
+) -> None:
     """Log what a run that has ended lacks, which requests failed for good, and what the user can do.
 
     Args:
         starts: the arguments of each start() that is interrupted, as far as they are known.
+        on_hold: the crawl is paused or draining.
     """
     if reason == "start_incomplete" and not census.incomplete:
         logger.warning(
@@ -177,9 +180,13 @@ def log_end(crawl: str, reason: str, census: Census, starts: Sequence[str] = ())
             crawl, census.gone,
         )  # fmt: skip
     if reason not in _EXPLAINED and not census.empty:
+        way = "The same command continues"
+        if on_hold:
+            resume = f"`scrapy dq resume --crawl {shlex.quote(crawl)}`"
+            way = f"The crawl is on hold: {resume}, and then the same command, continues"
         logger.info(
-            "Crawl %r: this worker stops (%s) before the run has finished: %s. The same command continues",
-            crawl, printable(reason, 100), counts_of(census),
+            "Crawl %r: this worker stops (%s) before the run has finished: %s. %s",
+            crawl, printable(reason, 100), counts_of(census), way,
         )  # fmt: skip
     if reason != "finished":
         return

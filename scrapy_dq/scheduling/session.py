@@ -226,7 +226,8 @@ class Session(Listener):
                 leaving = self.worker.stop(self._time_left())
                 await (self._side_tasks.leave(leaving) if self._side_tasks else leaving)
                 starts = await self._interrupted() if reason == "start_incomplete" else []
-                log_end(self.config.crawl, reason, self.worker.census, starts)
+                hold = self.worker.on_hold
+                log_end(self.config.crawl, reason, self.worker.census, starts, on_hold=hold)
                 log_nothing_new(self.config, reason, self.worker, self._stats)
                 self.dupefilter.close(reason)
         finally:

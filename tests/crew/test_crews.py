@@ -562,6 +562,10 @@ def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: Redi
         crew.interrupt()
         assert crew.wait(10) == 1
         assert crew.err.count(says) == 1
+        assert f"The crawl is paused: first run scrapy dq resume {name}\n" in crew.out
+        (log,) = here.project.folder.glob(".scrapy/dq/logs/*/worker-1.log")
+        way = f"`scrapy dq resume --crawl {name}`, and then the same command, continues"
+        assert f". The crawl is on hold: {way}" in log.read_text()
         following = here.crew("-w", "1")
         following.wait_for(says)
         steer(client, name, Word.RESUME)

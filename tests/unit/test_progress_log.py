@@ -101,6 +101,11 @@ def test_who_stops_before_the_end_says_what_is_left(caplog: pytest.LogCaptureFix
     caplog.set_level("INFO")
     log_end("books", "shutdown", Census(waiting=7))
     assert "stops (shutdown) before the run has finished: 7 waiting, 0 in flight" in caplog.text
+    assert ". The same command continues" in caplog.text
+    caplog.clear()
+    log_end("a b", "stopped", Census(waiting=7), on_hold=True)
+    way = ". The crawl is on hold: `scrapy dq resume --crawl 'a b'`, and then the same command, continues"
+    assert way in caplog.text
     caplog.clear()
     log_end("books", "shutdown", Census())
     for reason in ("finished", "run_over", "frontier_lost", "frontier_rolled_back", "outbox_lost"):

@@ -101,6 +101,9 @@ class Summary:
             print(line)
         self._print_lacking()
         if crew.run and not crew.finished:
+            seen = crew.monitor.overview
+            if seen and seen.hold:
+                print(f"The crawl is {seen.hold.value}: first run scrapy dq resume {self._named}")
             print(f"{_left(crew)}Continue with: {self._again}")
             if any(slot.state in ("start_error", "start_incomplete") for slot in crew.slots):
                 print(
