@@ -19,15 +19,15 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     Args:
         may_be_link: it is the data directory, which somebody may have moved to another disk.
     Raises:
-        CrewError: the folder is a link, belongs to another user, or others can write to it; or the folder above
-            the data directory belongs to another user.
+        CrewError: the folder is a link, belongs to another user, or others can write to it; or the folder
+            above the data directory belongs to another user.
         OSError: it cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     if may_be_link and (stranger := stranger_above(folder)) is not None:
         raise CrewError(
-            f"{folder.parent} belongs to another user (uid {stranger}), who could replace what is in it. Use a "
-            f"project folder of your own; or choose another folder for the logs with --log-dir"
+            f"{folder.parent} belongs to another user (uid {stranger}), who could replace what is in it. Use "
+            f"a project folder of your own; or choose another folder for the logs with --log-dir"
         )
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.stat() if may_be_link else folder.lstat()

@@ -38,9 +38,9 @@ LOG_LINES = 12
 def stranger_above(path: Path) -> int | None:
     """Return the uid of another user who owns the folder above *path*; None: it is this user's, or root's.
 
-    They can put something else in place of *path* at any time, also if that folder has a sticky bit. None also
-    if the folder above that one is theirs, too: of a project, they have the code then. In a container, root
-    works in a project of a host's user.
+    They can put something else in place of *path* at any time, also if that folder has a sticky bit. None
+    also if the folder above that one is theirs, too: of a project, they have the code then. In a container,
+    root works in a project of a host's user.
     """
     owner = path.parent.stat().st_uid
     return None if owner in (0, os.getuid(), path.parent.parent.stat().st_uid) else owner
@@ -68,8 +68,8 @@ class RedisDirectory:
         stranger = stranger_above(self.path)
         if stranger is not None:  # before anything of ours is in it, which its owner could not use
             raise EmbeddedError(
-                f"{above} belongs to another user (uid {stranger}), who could put another redis-server in place "
-                f"of yours. Use a project folder of your own, or set REDIS_URL to a running Redis."
+                f"{above} belongs to another user (uid {stranger}), who could put another redis-server in "
+                f"place of yours. Use a project folder of your own, or set REDIS_URL to a running Redis."
             )
         self.path.mkdir(mode=0o700, exist_ok=True)
         found = self.path.stat()

@@ -308,7 +308,7 @@ def test_the_end_of_a_terminal_is_not_a_second_signal() -> None:
 def test_logs_below_a_folder_of_another_user_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its owner could replace the data directory, with links to files of ours in it; --log-dir is the way out."""
+    """Its owner could put links to files of ours in place of it; --log-dir is the way out."""
     monkeypatch.setattr("scrapy_dq.crew.private_folder.stranger_above", lambda path: 65534)
     home = tmp_path / ".scrapy" / "dq"
     with pytest.raises(CrewError, match=r"\.scrapy belongs to another user \(uid 65534\).*--log-dir"):
