@@ -22,6 +22,8 @@ BETWEEN_SIGNALS_S = 0.5
 """Two pending signals of the same kind are delivered as one: they are sent this far apart."""
 MOST_REPEATS = 3
 """How often the same error is shown."""
+MOST_ERRORS = 10_000
+"""How many different ones are counted: most have a URL, and a crawl may last for weeks."""
 
 
 class View(Protocol):
@@ -137,6 +139,8 @@ class Supervisor:
         # In this order: after its end, all its reports can be read.
         status = process.status
         for error in process.read():
+            if len(self._errors) >= MOST_ERRORS:
+                self._errors.clear()
             self._errors[error] += 1
             if self._errors[error] < MOST_REPEATS:
                 self._say(f"{slot.name}: {error}")

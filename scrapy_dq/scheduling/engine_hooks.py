@@ -173,6 +173,10 @@ class Settlement:
         """
         return self._parents.get(request)
 
+    def forget_parent(self, request: Request) -> None:
+        """Forget the parent of a request that is served: else a chain of local ones would stay in memory."""
+        self._parents.pop(request, None)
+
     def followed(self, request: Request) -> bool:
         """Return whether *request* is a redirect or a retry, which a downloader middleware returned."""
         return request in self._followed

@@ -166,7 +166,7 @@ class Intake:
         """
         if request.meta.get("dq_local"):
             return None
-        bare = self._logins.without(as_stored(request), parent)
+        bare = self._logins.without(as_stored(request))
         if "redirect_urls" in bare.meta and not self._settlement.followed(request):
             bare = without_redirects_of(bare, parent)
         return self._codec.encode(with_short_link_text(with_short_referer(bare)))

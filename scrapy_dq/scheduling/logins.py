@@ -40,14 +40,10 @@ class Logins:
             cookies is not None and type(cookies).process_request is CookiesMiddleware.process_request
         )
 
-    def without(self, request: Request, parent: Request | None = None) -> Request:
-        """Return *request* without what the middlewares will write into it again; never modifies it.
-
-        Args:
-            parent: the request that *request* may be a copy of, which has been through the middlewares.
-        """
+    def without(self, request: Request) -> Request:
+        """Return *request* without what the middlewares will write into it again; never modifies it."""
         proxied = _FROM_ENVIRONMENT in request.meta
-        has_cookies = parent is not None and self._has_cookies_of(request, parent)
+        has_cookies = self._has_cookies(request)
         if not (proxied or has_cookies or self._is_ours(request)):
             return request
         bare = request.copy()
@@ -68,17 +64,15 @@ class Logins:
             and (not self._domain or url_is_from_any_domain(request.url, [self._domain]))
         )
 
-    def _has_cookies_of(self, request: Request, parent: Request) -> bool:
-        """Return whether *request* has the Cookie header that CookiesMiddleware wrote into *parent*.
+    def _has_cookies(self, request: Request) -> bool:
+        """Return whether *request* has a Cookie header that CookiesMiddleware will replace.
 
-        Each site chooses its length, up to hundreds of kB. The middleware removes it before it writes that of
-        the worker that sends the request.
+        Mostly it is a copy of one that it wrote into another request: each site chooses its length, up to
+        hundreds of kB.
         """
-        header = dict.get(request.headers, b"Cookie")
+        # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
         return (
-            bool(header)
-            and self._writes_cookies
-            and header == dict.get(parent.headers, b"Cookie")
-            # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
-            and not (request.meta.get("dont_merge_cookies") or parent.meta.get("dont_merge_cookies"))
+            self._writes_cookies
+            and bool(dict.get(request.headers, b"Cookie"))
+            and not request.meta.get("dont_merge_cookies")
         )

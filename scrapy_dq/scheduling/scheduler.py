@@ -186,6 +186,7 @@ class Scheduler(BaseScheduler):
         if taken is None:
             return None
         request, partition = taken
+        self._session.settlement.forget_parent(request)
         if self._session.downloads.begin_local(request, partition):
             self._outgoing.watch(request)
         return request
