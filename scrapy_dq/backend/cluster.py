@@ -13,8 +13,9 @@ import threading
 from typing import Any
 
 import redis.asyncio.connection
-from redis.exceptions import ClusterDownError, ConnectionError, MovedError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
+from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.settings.redis_url import split_cluster_url
 
 Address = tuple[str, int]
@@ -85,8 +86,8 @@ def find_node(client: Any, key: str) -> None:
         try:
             client.exists(key)
             return
-        except MovedError:
-            if last:
+        except ResponseError as error:
+            if last or moved_to(error) is None:
                 raise
 
 
@@ -96,8 +97,8 @@ async def find_node_on_the_loop(client: Any, key: str) -> None:
         try:
             await client.exists(key)
             return
-        except MovedError:
-            if last:
+        except ResponseError as error:
+            if last or moved_to(error) is None:
                 raise
 
 
@@ -132,16 +133,21 @@ class _Routed:
     def _take_address(self) -> None:
         self.host, self.port = self._route.address
 
-    def _note(self, error: Exception) -> None:
-        """Note what an error says about the node; it is not asked again if it does not serve."""
-        if isinstance(error, MovedError):
-            self._route.named((error.host or self.host, error.port))
-        else:
+    def _leads_away(self, error: Exception) -> bool:
+        """Note what an error says about the node; return whether it is not to be asked again."""
+        if (moved := moved_to(error)) is not None:
+            self._route.named((moved[0] or self.host, moved[1]))
+        elif (
+            isinstance(error, ResponseError)
+            and "CLUSTERDOWN" not in f"{type(error).__name__} {error}".upper()
+        ):
+            return False
+        else:  # also one that is cut off from the others, which says CLUSTERDOWN
             self._route.failed((self.host, self.port))
+        return True
 
 
-# Of a node that does not serve. A node that is cut off from the others says CLUSTERDOWN.
-_FAILED = (MovedError, ClusterDownError, ConnectionError, TimeoutError, OSError)
+_ERRORS = (ResponseError, ConnectionError, TimeoutError, OSError)
 
 
 class _Follows(_Routed):
@@ -149,16 +155,16 @@ class _Follows(_Routed):
         self._take_address()
         try:
             return super()._connect()  # type: ignore[misc]
-        except _FAILED as error:
-            self._note(error)
+        except _ERRORS as error:
+            self._leads_away(error)
             raise
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]
-        except _FAILED as error:
-            self._note(error)
-            self.disconnect()  # type: ignore[attr-defined]
+        except _ERRORS as error:
+            if self._leads_away(error):
+                self.disconnect()  # type: ignore[attr-defined]
             raise
 
 
@@ -167,14 +173,14 @@ class _FollowsOnTheLoop(_Routed):
         self._take_address()
         try:
             return await super()._connect()  # type: ignore[misc]
-        except _FAILED as error:
-            self._note(error)
+        except _ERRORS as error:
+            self._leads_away(error)
             raise
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().read_response(*args, **options)  # type: ignore[misc]
-        except _FAILED as error:
-            self._note(error)
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+        except _ERRORS as error:
+            if self._leads_away(error):
+                await self.disconnect(nowait=True)  # type: ignore[attr-defined]
             raise

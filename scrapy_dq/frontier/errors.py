@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    MovedError,
     NoPermissionError,
     RedisError,
     ResponseError,
@@ -28,8 +30,9 @@ _CAUSES = (
     (("LOADING", "BusyLoading"), "Redis is loading its data"),
     (("MASTERDOWN", "MasterDown"), "this Redis is a replica that has lost its master"),
     (("CLUSTERDOWN", "ClusterDown"), "the Redis Cluster is down"),
-    (("MovedError",), "the Redis Cluster has moved this crawl's keys to another node"),
-    (("TRYAGAIN", "TryAgain", "AskError", "non local key"), "the Redis Cluster is moving this crawl's keys"),
+    (("MovedError", "MOVED "), "the Redis Cluster has moved this crawl's keys to another node"),
+    (("TRYAGAIN", "TryAgain", "AskError", "ASK ", "non local key"),
+     "the Redis Cluster is moving this crawl's keys"),
     (("BUSY ", "Busy running a script"), "Redis is busy running a script"),
     (("max number of clients",), "Redis accepts no more clients: raise its maxclients"),
     (("Too many connections",),
@@ -60,6 +63,17 @@ def explain(error: BaseException) -> str:
 def unavailable(error: BaseException) -> FrontierUnavailable:
     """Return what a worker waits for, with an explanation; each type of it is logged for itself."""
     return (FrontierUntrusted if _UNTRUSTED in str(error) else FrontierUnavailable)(explain(error))
+
+
+def moved_to(error: BaseException) -> tuple[str, int] | None:
+    """Return host and port of the node that has the keys, as MOVED of a Redis Cluster names it.
+
+    None: it is another error. An empty host is that of the node that has answered. (redis-py before 6 has
+    an exception for it in clients of clusters only.)
+    """
+    named = isinstance(error, MovedError) or str(error).startswith("MOVED ")
+    found = re.fullmatch(r"(?:MOVED )?[0-9]+ (.*):([0-9]{1,5})", str(error)) if named else None
+    return (found[1], int(found[2])) if found and isinstance(error, ResponseError) else None
 
 
 def passes(error: BaseException) -> bool:

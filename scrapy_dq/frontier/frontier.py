@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain, unavailable
@@ -458,6 +458,9 @@ class Frontier:
         except (RedisError, OSError, TimeoutError) as error:
             if denies(error):
                 self._denied = True
+                if isinstance(error, AuthenticationError):
+                    login = "Check the user and password in REDIS_URL or REDIS_PARAMS"
+                    raise FrontierRefused(f"Redis denies access: {describe(error)}. {login}") from error
                 raise FrontierRefused(denied(describe(error), self._start_keys)) from error
             raise unavailable(error) from error
         refuse(reply)

@@ -11,8 +11,9 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import MovedError, NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
+from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.frontier.model import Order, Seen
 
 _BASE = (
@@ -129,10 +130,10 @@ class Script:
                 reply = await client.evalsha(self.sha, len(keys), *keys, *args)
             except NoScriptError:
                 reply = await client.eval(self.source, len(keys), *keys, *args)
-            except MovedError:
-                if not hasattr(client.connection_pool, "route"):
-                    raise
-                continue  # the route now leads to the node that the error names (backend/cluster.py)
+            except ResponseError as error:
+                if moved_to(error) and hasattr(client.connection_pool, "route"):
+                    continue  # the route now leads to the node that the error names (backend/cluster.py)
+                raise
             if not _is_torn(reply):
                 return reply
             mended = await Script("mend", self._order).call(client, keys[:1])
@@ -147,10 +148,10 @@ class Script:
                 reply = client.evalsha(self.sha, 1, key, *args)
             except NoScriptError:
                 reply = client.eval(self.source, 1, key, *args)
-            except MovedError:
-                if not hasattr(client.connection_pool, "route"):
-                    raise
-                continue  # the route now leads to the node that the error names (backend/cluster.py)
+            except ResponseError as error:
+                if moved_to(error) and hasattr(client.connection_pool, "route"):
+                    continue  # the route now leads to the node that the error names (backend/cluster.py)
+                raise
             if not _is_torn(reply):
                 return reply
             mended = Script("mend", self._order).call_blocking(client, key)

@@ -49,13 +49,15 @@ class RetryAfter:
         if not asked_s:
             return
         partition = self._served_from(request)
-        if partition is None:
-            # A page of robots.txt, a media pipeline or `engine.download()`. A redirect of one has the slot of
-            # the first host in its meta: that site would be blocked for what another one answers.
-            try:
-                partition = self._slots.partition_of(Request(request.url))
-            except BadPartition:
-                return
+        try:
+            own = self._slots.partition_of(Request(request.url))
+        except BadPartition:
+            return
+        # None: a page of robots.txt, a media pipeline or `engine.download()`. A redirect of one has the slot
+        # of another host in its meta, and so has what a spider makes with the `meta` of another page: that
+        # site would be blocked for what this one answers.
+        if partition is None or _is_another_host(partition, own):
+            partition = own
         wait_s, now = min(asked_s, self._max_s), time.monotonic()
         self._stats.inc_value(stats.RETRY_AFTER)
         self._block(partition, wait_s)
@@ -71,6 +73,11 @@ class RetryAfter:
                 wait_s,
                 capped,
             )
+
+
+def _is_another_host(slot: bytes, host: bytes) -> bool:
+    """Tell whether *slot* is named like a host, and is neither *host* nor a domain above it."""
+    return (b"." in slot or b":" in slot) and slot != host and not host.endswith(b"." + slot)
 
 
 def retry_after_s(response: Response) -> float | None:

@@ -46,6 +46,7 @@ def test_a_password_that_is_rotated_in_mid_crawl(
     assert (second.close_reason, third.close_reason) == ("finished", "finished")
     assert verdict.leases_left == 0
     assert second.text.count("denies access") == 1
+    assert "Check the user and password in REDIS_URL" in second.text
     outages.assert_quiet(second)
 
 

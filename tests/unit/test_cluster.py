@@ -15,6 +15,7 @@ from scrapy_dq.backend.clients import get_redis_from_settings
 from scrapy_dq.backend.cluster import Route, tag_of
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
 from scrapy_dq.frontier import keys, peek
+from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.items.writer import ItemNotStored, ItemWriter
@@ -60,6 +61,21 @@ def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ConfigError, match=r"expected redis://.*redis\+cluster://") as refusal:
         connect_url(url)
     assert "s3" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "node"),
+    [
+        (redis.ResponseError("MOVED 1 a.com:7"), ("a.com", 7)),
+        (redis.exceptions.MovedError("1 ::1:7"), ("::1", 7)),
+        (redis.exceptions.MovedError("1 :7"), ("", 7)),
+        (redis.exceptions.AskError("1 a.com:7"), None),
+        (redis.ResponseError("1 a.com:7"), None),
+        (redis.ConnectionError("MOVED 1 a.com:7"), None),
+    ],
+)
+def test_the_node_that_moved_names(error: Exception, node: tuple[str, int] | None) -> None:
+    assert moved_to(error) == node
 
 
 def test_a_route_leads_to_the_node_that_was_named_as_long_as_it_answers() -> None:
@@ -126,8 +142,8 @@ def test_items_are_written_to_one_slot(cluster: Cluster) -> None:
             try:
                 assert client.lrange("books:items", 0, -1) == [b"1", b"2"]
                 break
-            except redis.exceptions.MovedError:
-                continue
+            except redis.ResponseError:
+                continue  # MOVED
         else:
             pytest.fail("not found")
 

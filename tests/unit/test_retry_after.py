@@ -118,6 +118,18 @@ def test_a_request_beside_the_scheduler_blocks_its_own_host() -> None:
     assert blocked(request, None, partition_without_downloader) == [b"a.com"]
 
 
+@pytest.mark.parametrize(
+    ("slot", "expected"),
+    [
+        (b"victim.example", b"www.a.com"), (b"10.0.0.1", b"www.a.com"), (b"::1", b"www.a.com"),
+        (b"a.com", b"a.com"), (b"www.a.com", b"www.a.com"), (b"mine", b"mine"), (b"w.a.com", b"www.a.com"),
+    ],
+)  # fmt: skip
+def test_a_request_that_has_the_slot_of_another_host_blocks_its_own(slot: bytes, expected: bytes) -> None:
+    """Its spider has made it with `response.meta` of a page there. Slots of the project's own are theirs."""
+    assert blocked(Request("http://www.a.com/"), slot, partition_without_downloader) == [expected]
+
+
 def test_a_request_without_a_valid_slot_blocks_nothing() -> None:
     """It is one that is not stored, and that no other worker sends."""
 
