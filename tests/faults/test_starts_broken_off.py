@@ -144,8 +144,8 @@ def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(
     """Its worker is not idle before the end of the crawl; when it dies before, the others finish the run."""
     crawl = fault_crawl(
         fault_redis,
-        site={"pages": 50, "fan_out": 0, "latency_s": 1.0},
-        settings={"PAGES": 50, "CONCURRENT_REQUESTS": 4},
+        site={"pages": 100, "fan_out": 0, "latency_s": 10.0},  # minutes: the crawl is not over by then
+        settings={"PAGES": 100, "CONCURRENT_REQUESTS": 4},
         spider=PARTS,
     )
     (crawl.project.folder / GO).touch()
@@ -161,6 +161,7 @@ def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(
 
     wait_until(lambda: levels() == [b"0", b"0"], "both start() are over", 30)
     assert crawl.overview().census.waiting > 10
+    crawl.site.set_latency(0.0)
     crawl.kill(seeding)
     verdict = crawl.end(120)
     assert other.close_reason == "finished"
