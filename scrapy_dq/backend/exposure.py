@@ -28,7 +28,7 @@ def exposure(client: Any, info: Mapping[str, Any], *, signed: bool) -> Iterator[
         signed: DQ_SIGNING_KEYS is set.
     """
     pools = pools_of(client)
-    if all(is_here(str(pool.connection_kwargs.get("host", ""))) for pool in pools):
+    if all(is_here(host) for pool in pools for host in _hosts_of(pool)):
         return
     options = pools[0].connection_kwargs
     if not speaks_tls(pools[0]):
@@ -54,6 +54,13 @@ def exposure(client: Any, info: Mapping[str, Any], *, signed: bool) -> Iterator[
             "what is crawled, and with which callback. Set DQ_SIGNING_KEYS",
         )  # fmt: skip
     yield from patches(info)
+
+
+def _hosts_of(pool: Any) -> list[str]:
+    """Return the hosts that *pool* may connect to: of a Redis Cluster, all nodes that its URL names."""
+    if hasattr(pool, "route"):
+        return [host for host, _ in pool.route.nodes]
+    return [str(pool.connection_kwargs.get("host", ""))]
 
 
 def is_here(host: str) -> bool:

@@ -197,7 +197,12 @@ def test_nothing_is_exposed_on_this_machine(url: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["redis://:p@10.0.0.1", "redis://:p@localhost.example.com", "redis+sentinel://:p@localhost,a.com/main"],
+    [
+        "redis://:p@10.0.0.1",
+        "redis://:p@localhost.example.com",
+        "redis+sentinel://:p@localhost,a.com/main",
+        "redis+cluster://:p@localhost,a.com",
+    ],
 )
 def test_what_is_recommended_elsewhere(host: str) -> None:
     """By the scheme, the login and the settings."""

@@ -12,7 +12,7 @@ import redis
 from redis.crc import key_slot
 
 from scrapy_dq.backend.clients import get_redis_from_settings
-from scrapy_dq.backend.cluster import Route, tag_of
+from scrapy_dq.backend.cluster import Route, _Routed, tag_of
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
 from scrapy_dq.frontier import keys, peek
 from scrapy_dq.frontier.errors import moved_to
@@ -92,6 +92,27 @@ def test_a_route_leads_to_the_node_that_was_named_as_long_as_it_answers() -> Non
     assert route.address == ("b", 2)
     route.failed(("b", 2))
     assert route.address == ("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "leads_to"),
+    [
+        (redis.ResponseError("MOVED 1 c:3"), ("c", 3)),
+        (redis.ResponseError("MOVED 1 :3"), ("a", 3)),
+        (redis.ResponseError("CLUSTERDOWN Hash slot not served"), ("b", 2)),
+        (redis.exceptions.ClusterDownError("The cluster is down"), ("b", 2)),
+        (redis.TimeoutError("Timeout reading from a:1"), ("b", 2)),
+        (redis.ResponseError("OOM command not allowed"), ("a", 1)),
+        (redis.exceptions.AskError("1 c:3"), ("a", 1)),
+    ],
+)
+def test_an_error_leads_to_another_node_or_not(error: Exception, leads_to: tuple[str, int]) -> None:
+    """Of a node that does not serve the connection is closed; what a node refuses, another one would, too."""
+    connection = _Routed()
+    connection._route = Route((("a", 1), ("b", 2)))
+    connection._take_address()
+    assert connection._leads_away(error) == (leads_to != ("a", 1))
+    assert connection._route.address == leads_to
 
 
 @pytest.mark.parametrize("key", ["books:items", "a{b}c{d}", "{a", b"\xff{\xfe}"])
