@@ -170,6 +170,9 @@ class RedisProxy:
         await asyncio.sleep(0)  # the aborted transports close their sockets in the loop's next turn
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._listener is None or writer.get_extra_info("sslcontext") is not self._tls:
+            writer.transport.abort()  # its handshake began before the connections were cut
+            return
         link = Link((reader, writer), self._behaviour)
         self._links.add(link)
         try:
