@@ -1,16 +1,27 @@
-"""A fed crawl with items in Redis, and the commands on it, behind Redis Sentinel and in a Redis Cluster."""
+"""A crawl and all that works on it at each kind of address: TCP, a unix socket, TLS, Sentinel, a cluster."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import ExitStack
+from typing import NamedTuple
 
 import pytest
+import redis
+from scrapy import Request
+from scrapy_redis.dupefilter import RFPDupeFilter
+from scrapy_redis.queue import PriorityQueue
 
+from scrapy_dq import Queue
+from scrapy_dq.commands.group import SUBCOMMANDS
 from scrapy_dq.frontier import keys
+from support.certificates import Authority
 from support.clusters import Cluster
+from support.crew_process import CrewProcess, paths_of
 from support.project import Project
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq_each
 from support.sentinels import Sentinels
 from support.tree_site import TreeSite
@@ -25,56 +36,136 @@ class ProjectSpider(RedisSpider, TreeSpider):
     redis_key = "{%(name)s}:start_urls"
 """
 SETTINGS = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3, "ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 1}}
-Run = Callable[..., Any]
 
 
-@pytest.fixture(scope="module", params=["sentinel", "cluster"])
-def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, Run]]:
-    """Yield a URL, and what runs a command on the server that has its first argument, a key."""
-    if request.param == "sentinel":
-        with Sentinels(password="pass") as sentinels, sentinels.master.client() as client:
-            yield sentinels.url, client.execute_command
-    else:
-        with Cluster(password="pass") as cluster:
-            yield cluster.url, lambda *command: cluster.run(cluster.owner(command[1]), *command)
+class Place(NamedTuple):
+    """A Redis: the URL for REDIS_URL, and a plain client for the node that has a key."""
+
+    url: str
+    client: Callable[[str], redis.Redis]
 
 
-def test_a_fed_crawl_and_its_commands(
-    place: tuple[str, Run], make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
+@pytest.fixture(scope="module", params=["tcp", "unix", "tls", "sentinel", "cluster"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with ExitStack() as stack:
+        if request.param == "cluster":
+            cluster = stack.enter_context(Cluster(password="pass"))
+            yield Place(cluster.url, lambda key: cluster.owner(key).client())
+        elif request.param == "sentinel":
+            sentinels = stack.enter_context(Sentinels(password="pass"))
+            yield Place(sentinels.url, lambda _: sentinels.master.client())
+        else:
+            server = stack.enter_context(RedisServer(unix=request.param == "unix", password="pass"))
+            url = server.url
+            if request.param == "tls":
+                authority = Authority(tmp_path_factory.mktemp("authority"))
+                proxy = stack.enter_context(RedisProxy(url, authority.context()))
+                url = f"{proxy.url}?ssl_ca_certs={authority.path}"
+            yield Place(url, lambda _: server.client())
+
+
+def test_a_fed_crawl_and_its_items(
+    place: Place, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
 ) -> None:
-    """Two workers crawl it; each command finds it, and clear leaves nothing."""
-    (url, run), site = place, start_site(pages=60)
-    project = make_project([], redis_url=url, spider=FED, settings=SETTINGS)
+    """Two workers crawl what is fed, and store their items."""
+    site = start_site(pages=60)
+    project = make_project([], redis_url=place.url, spider=FED, settings=SETTINGS)
     name = project.name
-    assert run("RPUSH", f"{{{name}}}:start_urls", site.start_url) == 1
+    with place.client(f"{{{name}}}") as client:
+        client.rpush(f"{{{name}}}:start_urls", site.start_url)
     project.start_workers(2)
     assert project.wait(120) == ["finished"] * 2
     assert project.count() == dict.fromkeys(site.paths, 1)
-    assert run("LLEN", f"{name}:items") == 60
-    pushed, status, doctor = run_dq_each(
-        project,
-        [
-            ("push", name, f"{site.start_url}?more"), ("status", name, "--no-rate", "--json"),
-            ("doctor", name, "--audit", "--json"),
-        ],
-    )  # fmt: skip
-    assert pushed.returncode == 0, pushed.stderr
-    assert status.returncode == doctor.returncode == 0, status.stderr + doctor.stderr
-    assert json.loads(status.stdout)["waiting"] == 1
-    assert "pass" not in json.loads(doctor.stdout)["redis"]
-    assert {each["what"]: each["level"] for each in json.loads(doctor.stdout)["findings"]}["crawl"] == "ok"
-    (cleared,) = run_dq_each(project, [("clear", name, "--yes")])
-    assert cleared.returncode == 0, cleared.stderr
-    assert run("EXISTS", keys.meta(name)) == 0
+    with place.client(f"{name}:items") as client:
+        assert client.llen(f"{name}:items") == 60
+
+
+def test_a_crew(
+    place: Place, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
+) -> None:
+    site = start_site(pages=60)
+    project = make_project([site.start_url], redis_url=place.url)
+    crew = CrewProcess(project, "--workers", "2", "-o", "pages.jsonl")
+    try:
+        assert crew.wait(120) == 0, crew.err
+    finally:
+        crew.close()
+    assert paths_of(project.folder / "pages.jsonl") == dict.fromkeys(site.paths, 1)
+
+
+def test_every_command(place: Place, make_project: Callable[..., Project]) -> None:
+    """Each finds the crawl, and can change it; clear leaves nothing."""
+    project = make_project([], redis_url=place.url)
+    name = project.name
+    commands: list[list[str]] = [
+        ["push", name, "http://example.com/1", "http://example.com/2"],
+        ["status", name, "--no-rate", "--json"],
+        ["workers", name, "--json"],
+        ["peek", name, "--json"],
+        ["failed", name, "--json"],
+        ["dead", name, "--json"],
+        ["doctor", name, "--audit", "--json"],
+        ["pause", name],
+        ["drain", name],
+        ["resume", name],
+        ["limit", name, "example.com", "--delay", "2"],
+        ["retry", name, "--all"],
+        ["forget", name, "http://example.com/1"],
+        ["seen", "convert", name, "-s", "DQ_SEEN=compact"],
+        ["complete", name],
+        ["stop", name],
+        ["clear", name, "--yes"],
+    ]
+    assert {words[0] for words in commands} | {"crawl", "adopt"} == {each.name for each in SUBCOMMANDS}
+    ended = dict(zip([words[0] for words in commands], run_dq_each(project, commands), strict=True))
+    assert {command: done for command, done in ended.items() if done.returncode} == {}
+    assert not [command for command, done in ended.items() if ":pass" in done.stdout + done.stderr]
+    assert json.loads(ended["status"].stdout)["waiting"] == len(json.loads(ended["peek"].stdout)) == 2
+    doctor = json.loads(ended["doctor"].stdout)
+    assert {each["what"]: each["level"] for each in doctor["findings"]}["crawl"] == "ok"
+    with place.client(keys.meta(name)) as client:
+        assert client.exists(keys.meta(name)) == 0
+
+
+def test_a_queue(place: Place, crawl_name: str) -> None:
+    """Two programs share it."""
+    with Queue(crawl_name, url=place.url) as first, Queue(crawl_name, url=place.url) as second:
+        first.put_all(range(4))
+        assert [queue.get(timeout=60) for queue in (first, second, first, second)] == [0, 1, 2, 3]
+        for queue in (first, second, first, second):
+            queue.task_done()
+        first.join()
+        assert second.qsize() == 0
+
+
+class Named:
+    """What scrapy-redis's queue wants to know of a spider."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: Callable[..., Project]) -> None:
+    """Its queue and its dupefilter may be in other slots than the crawl, and in different ones."""
+    project = make_project([], redis_url=place.url)
+    name, queue, seen = project.name, f"{project.name}:requests", f"{project.name}:dupefilter"
+    with place.client(queue) as of_queue, place.client(seen) as of_seen:
+        theirs, filter_ = PriorityQueue(of_queue, Named(name), queue), RFPDupeFilter(of_seen, seen)
+        for number in range(5):
+            request = Request(f"http://example.com/{number}")
+            filter_.request_seen(request)
+            theirs.push(request)
+    adopted, status = run_dq_each(
+        project, [["adopt", name, "--trust-pickle"], ["status", name, "--no-rate", "--json"]]
+    )
+    assert adopted.returncode == 0, adopted.stdout + adopted.stderr
+    assert json.loads(status.stdout)["waiting"] == 5
 
 
 @pytest.mark.parametrize("place", ["cluster"], indirect=True)
-def test_a_start_key_in_another_slot_is_refused(
-    place: tuple[str, Run], make_project: Callable[..., Project]
-) -> None:
+def test_a_start_key_in_another_slot_is_refused(place: Place, make_project: Callable[..., Project]) -> None:
     """No script could take from it; the error has a name that is in the right slot."""
-    url, _ = place
     source = FED.replace("{%(name)s}:start_urls", "%(name)s:start_urls:elsewhere")
-    worker = make_project([], redis_url=url, spider=source, settings=SETTINGS).run_worker()
+    worker = make_project([], redis_url=place.url, spider=source, settings=SETTINGS).run_worker()
     assert worker.close_reason != "finished"
     assert "they cannot be changed in one step. Give the key the crawl's hash tag" in worker.text
