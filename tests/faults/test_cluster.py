@@ -68,3 +68,22 @@ def test_the_crawl_pauses_while_its_slot_is_moved(
     assert verdict.reasons == ("finished", "finished")
     assert (verdict.repeats, verdict.leases_left) == (0, 0)
     assert all("dq/rejoins" not in worker.stats for worker in workers)
+
+
+def test_the_crawl_goes_on_while_all_slots_are_moved(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Each master gives all of its slots to the next one."""
+    crawl = fault_crawl(cluster, site=SITE)
+    workers = crawl.start(2)
+    meta = keys.meta(crawl.project.name)
+    crawl.wait_for_part(0.1)
+    before, done = cluster.owner(meta), len(crawl.done)
+    cluster.reshard()
+    during = len(crawl.done) - done
+    assert cluster.owner(meta) is not before
+    verdict = crawl.end(120)
+    figures(verdict, during=during, rejoins=sum(worker.stats.get("dq/rejoins", 0) for worker in workers))
+    assert not verdict.lost
+    assert verdict.reasons == ("finished", "finished")
+    assert (verdict.repeats, verdict.leases_left) == (0, 0)

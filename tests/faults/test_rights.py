@@ -34,8 +34,7 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
         crawl = fault_crawl(
             server,
             through=server.url.replace("redis://", "redis://crawler:password@"),
-            site={"pages": 300, "latency_s": 0.04},
-            settings={"CONCURRENT_REQUESTS": 4},
+            site={"pages": 2_000, "latency_s": 0.03},
             spider=GATHERED,
         )
         workers = start_together(crawl)

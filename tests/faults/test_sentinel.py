@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
 from support import outages
 from support.fault_crawl import FaultCrawl
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
 from support.sentinels import Sentinels
 from support.waiting import wait_until
+from support.worker import Worker
 
 SITE = {"pages": 2_000, "latency_s": 0.03}
+SLOW_SITE = {"pages": 2_000, "latency_s": 0.2}  # connections ask for the master every five seconds
 
 
 @pytest.fixture
@@ -38,3 +43,74 @@ def test_the_crawl_goes_on_when_its_master_is_killed(
     assert not verdict.lost
     assert verdict.reasons == ("finished", "finished")
     assert verdict.leases_left == 0
+
+
+def test_the_crawl_follows_when_its_master_is_separated(
+    sentinels: Sentinels, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """Workers write to it for a while, which nobody else has; it comes back, and its writes are dropped."""
+    crawl = fault_crawl(sentinels, site=SLOW_SITE)
+    workers = crawl.start(2)
+    crawl.wait_for_part(0.1)
+    old, before = sentinels.master, _leases(crawl) - crawl.done.total()
+    sentinels.separate(old)
+    new = sentinels.wait_for_another_master(old)
+    done = len(crawl.done)
+    wait_until(lambda: len(crawl.done) > done, "pages that only the old master knows of")
+    may_repeat = _wait_for_rejoins(crawl, workers) + before
+    old.restart()  # with its data, and as a master, as it takes itself for one
+    with old.client() as client:
+        wait_until(lambda: client.role()[0] == b"slave", "it is a replica", 60)
+    verdict = crawl.end(120)
+    figures(verdict, may_repeat=may_repeat)
+    assert sentinels.master is new
+    assert not verdict.lost
+    assert verdict.repeats <= may_repeat
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+
+
+def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
+    start_redis: Callable[..., RedisServer],
+    start_proxy: Callable[[str], RedisProxy],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """By hand, without Sentinel, though the replica is behind; the address leads to it from then on."""
+    old, new = (start_redis(appendonly=True, args=["--repl-diskless-sync-delay", "0"]) for _ in range(2))
+    address, replication = start_proxy(old.url), start_proxy(old.url)
+    with old.client() as of_old, new.client() as of_new:
+        of_new.replicaof(*_place(replication))
+        wait_until(lambda: of_new.info("replication")["master_link_status"] == "up", "the replica is there")
+        crawl = fault_crawl(new, through=address.url, site=SITE)
+        workers = crawl.start(2)
+        crawl.wait_for_part(0.1)
+        done = crawl.done.total()
+        replication.black_hole()
+        before = _leases(crawl) - done
+        wait_until(lambda: crawl.done.total() > done + 100, "pages that the replica does not know of")
+        of_new.replicaof("NO", "ONE")
+        address.lead_to(new.url)
+        of_old.replicaof(*_place(address))
+        may_repeat = _wait_for_rejoins(crawl, workers) + before
+        verdict = crawl.end(120)
+    figures(verdict, may_repeat=may_repeat)
+    assert not verdict.lost
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
+    assert 0 < verdict.repeats <= may_repeat
+
+
+def _leases(crawl: FaultCrawl) -> int:
+    return sum(member.in_flight for member in crawl.overview().members)
+
+
+def _wait_for_rejoins(crawl: FaultCrawl, workers: list[Worker]) -> int:
+    """Wait until all have taken up the new master; return the leases held, and how many pages were done."""
+    wait_until(lambda: all("continues as" in worker.text for worker in workers), "both have followed", 30)
+    return _leases(crawl) + crawl.done.total()
+
+
+def _place(proxy: RedisProxy) -> tuple[str, str]:
+    port = urlsplit(proxy.url).port
+    return "127.0.0.1", str(port)

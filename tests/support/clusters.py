@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
@@ -100,18 +101,46 @@ class Cluster:
         most = max(named, key=named.count)
         return next(server for server in self.servers if server.port == most)
 
-    def migrate(self, key: str, target: RedisServer, *, pause: Any = lambda: None) -> None:
+    def migrate(self, key: str, target: RedisServer, *, pause: Callable[[], object] = lambda: None) -> None:
         """Move the slot of *key* to another master, as `redis-cli --cluster reshard` does: key by key."""
         source, slot = self.owner(key), key_slot(key.encode())
         self.run(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
         self.run(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+        self._move_keys(slot, source, target, pause)
+        for server in (target, source, *self.servers):
+            if "slave" not in self.nodes(server)[f"127.0.0.1:{server.port}"]["flags"]:
+                self.run(server, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
+
+    def reshard(self, *, steps: int = 16) -> None:
+        """Move every slot from its master to the next one; each master keeps some slots all the time."""
+        masters = [each for each in self.servers if self.run(each, "ROLE")[0] == b"master"]
+        owned: dict[int, list[int]] = {}
+        for begin, end, (_, port, *_), *_ in self.run(masters[0], "CLUSTER", "SLOTS"):
+            owned.setdefault(port, []).extend(range(begin, end + 1))
+        for step in range(steps):
+            for source, target in zip(masters, masters[1:] + masters[:1], strict=True):
+                self._move(owned[source.port][step::steps], source, target, masters)
+
+    def _move(
+        self, slots: Sequence[int], source: RedisServer, target: RedisServer, masters: Sequence[RedisServer]
+    ) -> None:
+        here, there = self._clients[source.port], self._clients[target.port]
+        _each(there, [("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source)) for slot in slots])
+        _each(here, [("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target)) for slot in slots])
+        counts = _each(here, [("CLUSTER", "COUNTKEYSINSLOT", slot) for slot in slots])
+        for slot in (slot for slot, count in zip(slots, counts, strict=True) if count):
+            self._move_keys(slot, source, target)
+        for server in (target, source, *masters):
+            owner = self.id_of(target)
+            _each(self._clients[server.port], [("CLUSTER", "SETSLOT", slot, "NODE", owner) for slot in slots])
+
+    def _move_keys(
+        self, slot: int, source: RedisServer, target: RedisServer, pause: Callable[[], object] = lambda: None
+    ) -> None:
         login = [] if self._password is None else ["AUTH", self._password]
         while keys := self.run(source, "CLUSTER", "GETKEYSINSLOT", slot, 10):
             pause()
             self.run(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, *login, "KEYS", *keys)
-        for server in (target, source, *self.servers):
-            if "slave" not in self.nodes(server)[f"127.0.0.1:{server.port}"]["flags"]:
-                self.run(server, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
 
     def close(self) -> None:
         """End all processes and remove their folders."""
@@ -122,3 +151,11 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _each(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Run commands on a node in one round trip."""
+    with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        return pipeline.execute()

@@ -105,6 +105,10 @@ class RedisProxy:
         self._tls = tls
         self.pass_through()
 
+    def lead_to(self, upstream_url: str) -> None:
+        """Connect new clients to another Redis, as a changed DNS name does; others stay where they are."""
+        self._call(lambda: setattr(self, "_upstream", urlsplit(upstream_url)))
+
     def drop_connections(self) -> None:
         """Cut every connection now; accept new ones. A held command stays held."""
         self._call(self._drop)
