@@ -141,6 +141,13 @@ def clock(offset_s: float) -> Finding:
 
 def scripts(refused: str, cached: bool) -> Finding:
     """Judge whether scripts run; *refused* is what Redis says if they do not."""
+    if "undeclared" in refused:
+        return Finding(
+            "scripts", BAD,
+            f"this service runs no script that touches a key which it does not declare: {refused}. The names of a "
+            f"crawl's lists are made from its data, so that no crawl can be here: docs/deploying.md says which "
+            f"services are suitable",
+        )  # fmt: skip
     if refused:
         return Finding(
             "scripts", BAD,

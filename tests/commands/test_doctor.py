@@ -15,6 +15,7 @@ from scrapy_dq.backend.exposure import exposure, patches
 from scrapy_dq.commands.subcommand import WrongUsage
 from support.live_frontier import HandWorker, LiveFrontier, puts
 from support.project import Project
+from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
 from support.waiting import wait_until
@@ -74,6 +75,31 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: Callable[..., Re
     assert levels(found)["INFO"] == "warn"
     assert dq.status == 1
     client.close()
+
+
+# Dragonfly without --default_lua_flags=allow-undeclared-keys; a proxy answers in its words.
+UNDECLARED = "script tried accessing undeclared key"
+
+
+def test_a_service_that_needs_declared_keys(
+    dq_at: Dq,
+    redis_server: RedisServer,
+    start_proxy: Callable[[str], RedisProxy],
+    make_project: Callable[..., Project],
+) -> None:
+    """No crawl can be there: doctor and a worker say so, and the worker closes."""
+    proxy = start_proxy(redis_server.url)
+    proxy.refuse_scripts(UNDECLARED)
+    dq = dq_at(proxy.url)
+    (finding,) = (each for each in dq.found("doctor")["findings"] if each["what"] == "scripts")
+    assert finding["level"] == "bad"
+    assert UNDECLARED in finding["text"]
+    assert "docs/deploying.md" in finding["text"]
+    assert dq.status == 1
+    project = make_project(["http://127.0.0.1:9/"], redis_url=proxy.url)
+    worker = project.run_worker()
+    assert f"cannot open the crawl '{project.name}'" in worker.text
+    assert UNDECLARED in worker.text
 
 
 def test_a_user_who_may_not_use_a_start_key(

@@ -66,6 +66,7 @@ class Behaviour:
     random: random.Random = field(default_factory=lambda: random.Random(0))
     faults: list[Fault] = field(default_factory=list)
     commands: Counter[str] = field(default_factory=Counter)
+    script_error: str = ""
 
     def fate_of(self, message: bytes) -> Fault | None:
         """Count a command and choose its fault, if any."""
@@ -78,6 +79,13 @@ class Behaviour:
         if name not in self.spared and self.random.random() < self.loss:
             return Fault("cut", None, b"")
         return None
+
+    def served(self, message: bytes) -> bytes:
+        """Return the command that Redis gets: one that answers `script_error` in place of any script."""
+        if not self.script_error or command_name(message) not in ("EVAL", "EVALSHA"):
+            return message
+        words = (b"EVAL", b"return redis.error_reply(ARGV[1])", b"0", self.script_error.encode())
+        return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
 class Link:
@@ -117,7 +125,7 @@ class Link:
                     self._hold(fate, message, to_redis)
                     return
                 self._fates.append(fate)
-                passed.append(message)
+                passed.append(self._behaviour.served(message))
             to_redis.send(b"".join(passed))
         to_redis.close()
 

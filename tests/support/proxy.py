@@ -87,6 +87,10 @@ class RedisProxy:
         """Close the connection on the next such command, which reaches Redis at `Fault.release` only."""
         return self._add(Fault("hold", command, containing))
 
+    def refuse_scripts(self, error: str) -> None:
+        """Answer every script with this error, as a service does that restricts them; "" ends it."""
+        self._call(lambda: setattr(self._behaviour, "script_error", error))
+
     def black_hole(self) -> None:
         """Accept connections and bytes, and answer nothing; whatever is under way is lost."""
         self._call(lambda: setattr(self._behaviour, "silent", True))

@@ -167,6 +167,10 @@ def refused_scripts(client: Any, crawl: str, order: Order, seen: Seen) -> tuple[
         redis.exceptions.RedisError: no reply.
     """
     try:
+        # Not by a script of ours: they take an error of a command that they try for one of its arguments.
+        client.eval(
+            "return redis.call('EXISTS', ARGV[1])", 1, keys.meta(crawl), f"{keys.prefix(crawl)}undeclared"
+        )
         refused = refused_commands(Script("probe", order).call_blocking(client, keys.meta(crawl)))
         (cached,) = client.script_exists(Script("exchange", order, seen).sha)
     except ResponseError as error:
