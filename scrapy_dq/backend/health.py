@@ -144,9 +144,9 @@ def scripts(refused: str, cached: bool) -> Finding:
     if "undeclared" in refused:
         return Finding(
             "scripts", BAD,
-            f"this service runs no script that touches a key which it does not declare: {refused}. The names of a "
-            f"crawl's lists are made from its data, so that no crawl can be here: docs/deploying.md says which "
-            f"services are suitable",
+            f"this service runs no script that touches a key which it does not declare: {refused}. The names "
+            f"of a crawl's lists are made from its data, so that no crawl can be here: docs/deploying.md "
+            f"says which services are suitable",
         )  # fmt: skip
     if refused:
         return Finding(
