@@ -65,7 +65,7 @@ def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None
     """Return the frontier of the crawl that *config* names."""
     return Frontier(
         client, config.crawl, config.order, config.keep_failed, config.seen_kind, start_keys,
-        config.signing_keys,
+        config.signing_keys, config.wait_replicas, config.redis_timeout_s / 2,
     )  # fmt: skip
 
 

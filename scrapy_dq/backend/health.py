@@ -69,14 +69,21 @@ def _eviction(policy: str, target: str) -> Finding:
     return Finding("eviction", OK, policy)
 
 
-def check_operation(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield findings on how Redis is working now, from its INFO."""
+def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator[Finding]:
+    """Yield findings on how Redis is working now, from its INFO, for a crawl with this DQ_WAIT_REPLICAS."""
+    replicas = _replicas(info)
+    online = sum(each.get("state") == "online" for each in replicas)
     if info.get("role") == "slave":
         yield Finding(
             "role", BAD,
             "this Redis is a replica and accepts no writes. Put the address of its master into REDIS_URL",
         )  # fmt: skip
-    elif replicas := _replicas(info):
+    elif online < wait_replicas:
+        yield Finding(
+            "replicas", BAD,
+            f"DQ_WAIT_REPLICAS is {wait_replicas}, and {online} replicas are online: the crawl would wait",
+        )  # fmt: skip
+    elif replicas:
         yield _replication(info, replicas)
     for status, file in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
         if info.get(status, "ok") != "ok":

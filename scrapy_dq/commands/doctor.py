@@ -158,7 +158,7 @@ def examine(place: looking.Place, start_keys: StartKeys | None) -> list[Finding]
     else:
         findings = [
             *health.check_requirements(info, place.target, embedded=place.config.embedded),
-            *health.check_operation(info),
+            *health.check_operation(info, place.config.wait_replicas),
         ]
     findings += exposure(place.client, info or {}, signed=bool(place.config.signing_keys))
     trips = []

@@ -111,8 +111,11 @@ class Frontier:
         seen: Seen = Seen.EXACT,
         start_keys: StartKeys | None = None,
         signing_keys: Sequence[str] = (),
+        wait_replicas: int = 0,
+        wait_s: float = 1.0,
     ) -> None:
         self.crawl = crawl
+        self._wait_replicas, self._wait_s = wait_replicas, wait_s
         self.start_keys = start_keys
         # Start payloads are not signed.
         self.signer = Signer(crawl, signing_keys, start_keys.mark if start_keys else b"")
@@ -235,6 +238,8 @@ class Frontier:
                 self._keep_failed, terms, moves, nonce,
             )  # fmt: skip
             if reply[0] != b"KIND":
+                if self._wait_replicas:
+                    await self._replicated(worker_id, epoch)
                 try:
                     return parse_receipt(reply, self.signer, time.monotonic())
                 except (ValueError, IndexError):
@@ -242,6 +247,22 @@ class Frontier:
                     return Receipt(Status.RESYNC, unreadable=True)
             # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
             self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
+
+    async def _replicated(self, worker_id: str, epoch: str) -> None:
+        """Wait until enough replicas have all that was applied so far.
+
+        Raises:
+            FrontierUnavailable: fewer have it: the exchange, which the master has applied, does not count.
+        """
+        async with self.on_one_connection() as (alone, client):
+            # WAIT is about the last write of its own connection, and a repeated exchange writes nothing.
+            await alone.beats(worker_id, epoch)
+            with as_unavailable():
+                reached = await client.execute_command("WAIT", self._wait_replicas, ms(self._wait_s))
+        if reached < self._wait_replicas:
+            raise FrontierUnavailable(
+                f"{reached} of {self._wait_replicas} replicas (DQ_WAIT_REPLICAS) have what was stored last"
+            )
 
     async def adopt(
         self, epoch: str, run: int, worker_id: str, number: int, fingerprints: Sequence[bytes]

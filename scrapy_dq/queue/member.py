@@ -142,7 +142,10 @@ class Member(Listener):
         crawl = self._config.crawl
         order = self._order or await self._stored_order(client) or Order.FIFO
         config = self._config
-        self._frontier = Frontier(client, crawl, order, config.keep_failed, signing_keys=config.signing_keys)
+        self._frontier = Frontier(
+            client, crawl, order, config.keep_failed, signing_keys=config.signing_keys,
+            wait_replicas=config.wait_replicas, wait_s=config.redis_timeout_s / 2,
+        )  # fmt: skip
         await self._join()
 
     async def _stored_order(self, client: Any) -> Order | None:

@@ -140,6 +140,9 @@ class Config:
     rollback_horizon_s: float = setting_field(
         "DQ_ROLLBACK_HORIZON", 10.0, number, "How much new data Redis may lose safely", "s", 1, 600
     )
+    wait_replicas: int = setting_field(
+        "DQ_WAIT_REPLICAS", 0, integer, "How many replicas have to have what a worker stores", "", 0, 16
+    )
     max_entry_bytes: int = setting_field(
         "DQ_MAX_ENTRY_BYTES", 1_048_576, integer, "The largest stored request", "bytes", 1024, 4_194_304
     )

@@ -286,6 +286,13 @@ def test_replicas_are_looked_at(dq_at: Dq, start_redis: Callable[..., RedisServe
             each for each in dq_at(master.url).found("doctor")["findings"] if each["what"] == "replicas"
         )
         assert "min-replicas" not in finding["text"]
+        (finding,) = (
+            each
+            for each in dq_at(master.url).found("doctor", DQ_WAIT_REPLICAS=2)["findings"]
+            if each["what"] == "replicas"
+        )
+        assert finding["level"] == "bad"
+        assert "DQ_WAIT_REPLICAS is 2, and 1 replicas are online" in finding["text"]
 
 
 @pytest.mark.parametrize(

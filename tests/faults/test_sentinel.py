@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -98,6 +99,44 @@ def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
     assert verdict.reasons == ("finished", "finished")
     assert verdict.leases_left == 0
     assert 0 < verdict.repeats <= may_repeat
+
+
+def test_nothing_counts_that_no_replica_has(
+    start_redis: Callable[..., RedisServer],
+    start_proxy: Callable[[str], RedisProxy],
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:
+    """DQ_WAIT_REPLICAS: though the promoted replica was cut off for longer than a worker's log lasts."""
+    old, new = start_redis(appendonly=True), start_redis(appendonly=True)
+    address = start_proxy(old.url)
+    with old.client() as of_old, new.client() as of_new:
+        of_new.replicaof("127.0.0.1", str(old.port))
+        wait_until(
+            lambda: of_old.info("replication").get("slave0", {}).get("state") == "online", "it is there"
+        )
+        crawl = fault_crawl(
+            new, through=address.url, site=SITE, settings={"DQ_WAIT_REPLICAS": 1, "DQ_ROLLBACK_HORIZON": 1}
+        )
+        workers = crawl.start(2)
+        crawl.wait_for_part(0.1)
+        of_new.replicaof("127.0.0.1", str(free_port()))  # the link is cut
+        leases = _leases(crawl)
+        for worker in workers:
+            wait_until(lambda w=worker: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in w.text, "they wait for it")
+        time.sleep(2.0)  # twice the horizon: what is stored now is in no log any more
+        of_new.replicaof("NO", "ONE")
+        of_old.replicaof("127.0.0.1", str(new.port))
+        address.lead_to(new.url)
+        third = start_redis(appendonly=True)
+        with third.client() as of_third:
+            of_third.replicaof("127.0.0.1", str(new.port))
+            verdict = crawl.end(120)
+    figures(verdict, may_repeat=leases)
+    assert not verdict.lost
+    assert verdict.repeats <= leases
+    assert verdict.reasons == ("finished", "finished")
+    assert verdict.leases_left == 0
 
 
 def _leases(crawl: FaultCrawl) -> int:
