@@ -117,7 +117,10 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["clear", name, "--yes"],
     ]
     assert {words[0] for words in commands} | {"crawl", "adopt"} == {each.name for each in SUBCOMMANDS}
-    ended = dict(zip([words[0] for words in commands], run_dq_each(project, commands), strict=True))
+    crawls, clear = ["status", "--json"], commands[-1]
+    *others, listed, cleared = run_dq_each(project, [*commands[:-1], crawls, clear])
+    ended = dict(zip([words[0] for words in commands], [*others, cleared], strict=True))
+    assert [found["crawl"] for found in json.loads(listed.stdout)] == [name]
     assert {command: done for command, done in ended.items() if done.returncode} == {}
     assert not [command for command, done in ended.items() if ":pass" in done.stdout + done.stderr]
     assert json.loads(ended["status"].stdout)["waiting"] == len(json.loads(ended["peek"].stdout)) == 2
