@@ -125,3 +125,17 @@ def test_all_workers_stay_away_while_a_site_asks_for_it(
     assert len({asked.target for asked in hosts[asking] if asked.status == 200}) == 500
     assert any(0.2 < asked.at_s - refused.at_s < 4 for asked in hosts[other]), "the other goes on"
     assert sum(worker.stats.get("dq/retry_after", 0) for worker in project.workers) == 1
+
+
+def test_a_site_that_was_fast_and_is_silent_delays_no_other(
+    redis_server: RedisServer, make_project: MakeProject, start_domains: StartDomains
+) -> None:
+    """What it has left in the buffer, leased while it was fast, does not keep those of other sites out."""
+    site = start_domains(
+        count=1, pages=2_000, latency_s=0.2, slow_count=1, slow_pages=2_000, slow_s=600, slow_after=500
+    )
+    (fast,), (other,) = site.domains.slow_hosts, site.domains.quick_hosts
+    settings = {"CONCURRENT_REQUESTS": 2, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+    make_project(site.start_urls, redis_url=redis_server.url, settings=settings).start_worker()
+    site.wait_for(501, fast, timeout_s=60)  # the last one does not come
+    site.wait_for(site.counts()[other] + 20, other, timeout_s=60)

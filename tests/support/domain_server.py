@@ -40,7 +40,7 @@ class DomainPages:
         self._counts[host] += 1
         self._asked[host, target] += 1
         self._at_once[host] += 1
-        answer = self._refusal(host, target, wishes) or self._page(host, path)
+        answer = self._refusal(host, target, wishes) or self._page(host, path, self._counts[host])
         self._log.append(Asked(at_s, host, target, self._at_once[host], answer.status))
         return answer._replace(ended=partial(self._at_once.subtract, [host]))
 
@@ -51,14 +51,16 @@ class DomainPages:
             return refusal(wishes["retry_after"], wishes)
         return None
 
-    def _page(self, host: str, path: str) -> Answer:
+    def _page(self, host: str, path: str, count: int) -> Answer:
         of_slow = host in self._slow
         pages = self._domains.slow_pages if of_slow else self._domains.pages if host in self._quick else 0
         number = path.removeprefix("/p/")
         if not number.isdigit() or int(number) >= pages:
             return Answer(path.encode(), 404)
         if int(number):
-            delay_s = self._domains.slow_s if of_slow else self._domains.latency_s
+            delay_s = self._domains.latency_s
+            if of_slow:
+                delay_s = self._domains.slow_s if count > self._domains.slow_after else 0.0
             return Answer(f"<html><title>{number}</title></html>".encode(), delay_s=delay_s)
         links = "".join(f'<a href="/p/{child}">{child}</a>\n' for child in range(1, pages))
         root = f"<html><title>0</title><body>\n{links}</body></html>"

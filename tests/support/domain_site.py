@@ -35,6 +35,7 @@ class Domains:
         slow_count: how many slow domains there are.
         slow_pages: how many pages each of them has, the root included.
         slow_s: how long each of these takes, but for the root.
+        slow_after: so many pages of a slow domain take no time: then it becomes slow.
     """
 
     count: int = 200
@@ -43,6 +44,7 @@ class Domains:
     slow_count: int = 0
     slow_pages: int = 500
     slow_s: float = 5.0
+    slow_after: int = 0
 
     @property
     def quick_hosts(self) -> Sequence[str]:

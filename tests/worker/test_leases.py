@@ -312,3 +312,14 @@ def test_a_lease_that_waits_already_is_not_added_again(held: Held) -> None:
     held.keep({lease.entry_id})
     held.grant(lease)
     assert held.ids(2) == [lease.entry_id, None]
+
+
+def test_what_is_stuck_is_named_once_it_fills_half_of_the_buffer(held: Held) -> None:
+    """Others may have room for it, and it must not keep all else out."""
+    held.slots = {A: 0, B: 1}
+    held.fill(*[A] * (MAX_LEASES // 2), *[B] * 9)
+    assert held.stuck == []
+    held.fill(A)
+    assert held.stuck == [A]
+    held.withdraw(A)
+    assert held.stuck == []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from math import ceil
 from operator import attrgetter
 
-from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Release
+from scrapy_dq.frontier.model import MAX_LEASES, Ack, Bury, Fail, Lease, Move, Release
 
 RECENT = 256
 """Number of recent leases over which a partition's share of the work is computed."""
@@ -66,6 +66,12 @@ class Leases:
     def usable(self) -> int:
         """How many buffered leases could run now, within their partitions' limits."""
         return sum(min(len(queue), max(0, self._room(p))) for p, queue in self._buffer.items())
+
+    @property
+    def stuck(self) -> list[bytes]:
+        """The partitions without room, if what they have in the buffer fills half of it; else none."""
+        full = [partition for partition in self._buffer if self._room(partition) <= 0]
+        return full if sum(len(self._buffer[p]) for p in full) > MAX_LEASES // 2 else []
 
     @property
     def running(self) -> int:

@@ -113,14 +113,14 @@ class Pace:
         """Return how many leases to request: free slots, and what two round trips consume.
 
         Args:
-            usable: how many buffered leases could run now; up to a bound, others do not reduce the number.
+            usable: how many buffered leases could run now. The others do not reduce the number: what a site
+                that was fast and is silent has left in the buffer must not keep those of others out.
             appended: see `Outbox.appended`.
         """
         if capacity <= 0:
             return 0
         free = min(max(0, capacity - running) + self.ahead, MAX_LEASES)
-        most = min(2 * (capacity + self.ahead), MAX_LEASES)
-        return max(0, min(free - usable, most - buffered))
+        return max(0, min(free - usable, MAX_LEASES - buffered))
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
         """Return when the next exchange is due, by the clock; 0 for at once."""

@@ -389,7 +389,7 @@ class WorkerProtocol:
             self.leases.grant(lease)
         # Some leases were granted before these blocks were sent.
         unsent = (note.partition for note in self.notes if isinstance(note, Block))
-        for partition in (*receipt.blocked, *unsent):
+        for partition in (*receipt.blocked, *unsent, *self.leases.stuck):
             self.withdraw(partition)
         if receipt.wrong_key and receipt.wrong_key != self._wrong_key:
             logger.error("A key cannot be used: %s", receipt.wrong_key)
@@ -422,7 +422,7 @@ class WorkerProtocol:
                 put.entry_id = self._random_bytes(ENTRY_ID_BYTES)
 
     def withdraw(self, partition: bytes) -> None:
-        """Release the buffered leases of a blocked partition."""
+        """Release the buffered leases of a partition."""
         self._give_back(self.leases.withdraw(partition))
 
     def empty_buffer(self) -> None:
