@@ -95,7 +95,8 @@ def _overview(place: looking.Place, options: argparse.Namespace) -> Overview | N
     from scrapy_dq.frontier.model import FrontierRefused
 
     try:
-        return place.overview()
+        # Forced, it does not even read what somebody may have made costly to read.
+        return place.overview(anyhow=options.force)
     except FrontierRefused as refusal:
         found = place.overview(anyhow=True)
         asking.say(f"Not everything can be counted, but all of it can be deleted: {refusal}.", options)

@@ -25,7 +25,7 @@ for _, types in ipairs({ { meta = 'hash' }, key_types, rare_types, polite_types 
 end
 load_state()
 -- A script that was stopped midway may have left the record of a worker that is not a member.
-local torn = stored_torn() or {}
+local torn = stored_torn(4096) or {}
 for _, id in ipairs({ torn.registering or torn.removing }) do
   if type(id) == 'string' then redis.call('UNLINK', worker_key(id), in_flight_key(id)) end
 end

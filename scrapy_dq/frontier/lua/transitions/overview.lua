@@ -1,5 +1,6 @@
 -- overview: phase, census and members, read atomically. Changes nothing.
--- ARGS     anyhow (1: what can be read, also if a key has another type, or there are too many members: for a flush)
+-- ARGS     anyhow (1: what can be read, also if a key has another type, or there are too many members, and without
+--          what takes long to read if somebody else wrote it: for a flush)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
 --          since, done), words (steer.lua)
 --          or WRONG_TYPE, key, actual, expected | TOO_MANY, key, members
@@ -30,7 +31,7 @@ for _, id in ipairs(readable and redis.call('SMEMBERS', key.members) or {}) do
   members[#members + 1] = w[5] or ''
 end
 local counts = wrong and { state.waiting, state.in_flight, state.done, 0, 0, there.members, seeding, state.failed, 0,
-  state.gone, 0 } or census(seeding, incomplete_starts())
+  state.gone, 0 } or census(seeding, ARGV[1] == '1' and 0 or incomplete_starts())
 -- Somebody else may have written any phase, or none.
 local phase = redis.call('EXISTS', key.meta) == 0 and 'absent' or state.phase == 'finished' and 'finished' or 'open'
 return { phase, state.epoch or '', state.run or 0, counts, members, words() }
