@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 1000
 RESTARTS = 10
+LOSSES = ("frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost")
+"""Close reasons of workers that know of a loss, whatever is stored about the run by now."""
 
 
 class Crawl(Subcommand):
@@ -154,6 +156,7 @@ class Crawl(Subcommand):
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
         damaged = monitor.overview is not None and monitor.overview.census.gone > 0
+        damaged = damaged or any(slot.state in LOSSES for slot in crew.slots)
         return DONE if crew.finished and not (unjoined or damaged or summary.lacks_items) else FAILED
 
 

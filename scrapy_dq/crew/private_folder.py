@@ -26,8 +26,9 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     if may_be_link and (stranger := stranger_above(folder)) is not None:
         raise CrewError(
-            f"{folder.parent} belongs to another user (uid {stranger}), who could replace what is in it. Use "
-            f"a project folder of your own; or choose another folder for the logs with --log-dir"
+            f"{folder.parent}, or a link to it, belongs to another user (uid {stranger}), who could replace "
+            f"what is in it. Use a project folder of your own; or choose another folder for the logs with "
+            f"--log-dir"
         )
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.stat() if may_be_link else folder.lstat()

@@ -36,12 +36,16 @@ LOG_LINES = 12
 
 
 def stranger_above(path: Path) -> int | None:
-    """Return the uid of another user who owns the folder above *path*; None: it is this user's, or root's.
+    """Return the uid of another user who owns the folder above *path*, or a link on the way to it; else None.
 
     They can put something else in place of *path* at any time, also if that folder has a sticky bit. None
     also if the folder above that one is theirs, too: of a project, they have the code then. In a container,
     root works in a project of a host's user.
     """
+    for each in (path, *path.parents):
+        with suppress(OSError):  # it does not exist yet
+            if each.is_symlink() and each.lstat().st_uid not in (0, os.getuid(), each.parent.stat().st_uid):
+                return each.lstat().st_uid
     owner = path.parent.stat().st_uid
     return None if owner in (0, os.getuid(), path.parent.parent.stat().st_uid) else owner
 
@@ -68,8 +72,9 @@ class RedisDirectory:
         stranger = stranger_above(self.path)
         if stranger is not None:  # before anything of ours is in it, which its owner could not use
             raise EmbeddedError(
-                f"{above} belongs to another user (uid {stranger}), who could put another redis-server in "
-                f"place of yours. Use a project folder of your own, or set REDIS_URL to a running Redis."
+                f"{above}, or a link to it, belongs to another user (uid {stranger}), who could put another "
+                f"redis-server in place of yours. Use a project folder of your own, or set REDIS_URL to a "
+                f"running Redis."
             )
         self.path.mkdir(mode=0o700, exist_ok=True)
         found = self.path.stat()

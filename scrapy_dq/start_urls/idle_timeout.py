@@ -50,6 +50,7 @@ class IdleTimeout:
     def exchanged(self) -> bool:
         """Tell whether, since the last exchange, there is nothing to do but listen."""
         self._heard = time.monotonic()
+        self._note_movements()
         was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
         return self._was_idle and not was_idle
 
@@ -61,7 +62,16 @@ class IdleTimeout:
 
     def _watch(self) -> None:
         self._since, self._moved = time.monotonic(), self._movements()
-        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._look)
+        self._look_after(self._patience_s)
+
+    def _look_after(self, pause_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
+
+    def _note_movements(self) -> None:
+        """Measure from now on, if there was something to do meanwhile, here or on another worker."""
+        moved = self._movements()
+        if moved != self._moved:
+            self._since, self._moved = time.monotonic(), moved
 
     def _look(self) -> None:
         self._timer = None
@@ -69,9 +79,13 @@ class IdleTimeout:
             return
         if not self._worker.idle:
             return  # idle() starts the next measurement
-        silent = time.monotonic() - self._heard > SILENT_S
-        if silent or self._paused() or self._movements() != self._moved:
-            self._watch()  # there was something to do meanwhile, here or on another worker, or may have been
+        if time.monotonic() - self._heard > SILENT_S or self._paused():
+            self._watch()  # there may have been something to do
+            return
+        self._note_movements()
+        left_s = self._since + self._patience_s - time.monotonic()
+        if left_s > 0:
+            self._look_after(left_s)
             return
         logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",
                     time.monotonic() - self._since)  # fmt: skip

@@ -274,6 +274,25 @@ def test_parts_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "parts").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+def test_a_folder_that_another_user_has_put_in_place_of_the_parts_is_refused(tmp_path: Path) -> None:
+    """Whoever may write to the feed's folder can rename it; their `joined` could be a link to a file of ours."""
+    ours = tmp_path / "ours"
+    ours.write_text("precious\n")
+    folder = PartsFolder(tmp_path / "items.jsonl")
+    with folder.held():
+        folder.path.rename(tmp_path / "away")
+        folder.path.mkdir(mode=0o700)
+        folder.joined.symlink_to(ours)
+        with pytest.raises(OSError, match="symbolic links"):
+            folder.open_joined()
+        os.chown(folder.path, 65534, 65534)
+        for call in (folder.open_joined, lambda: folder.finished_parts(lambda: None)):
+            with pytest.raises(CrewError, match="is not a folder that only you can write to"):
+                call()
+    assert ours.read_text() == "precious\n"
+
+
 def test_a_worker_that_still_writes_is_waited_for(feed: Feed) -> None:
     """Workers outlive a killed parent for a moment: their part is not removed under them."""
     part = feed.write_part("1\n")

@@ -523,9 +523,24 @@ def test_a_directory_below_one_of_another_user_is_refused(
     if owner != "another":
         RedisDirectory(directory).prepare()
         return
-    with pytest.raises(EmbeddedError, match=r"\.scrapy belongs to another user .*own, or set REDIS_URL"):
+    with pytest.raises(
+        EmbeddedError, match=r"\.scrapy, or a link to it, belongs to another user .*own, or set REDIS_URL"
+    ):
         RedisDirectory(directory).prepare()
     assert not directory.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file of another user")
+def test_a_link_of_another_user_on_the_way_is_refused(tmp_path: Path) -> None:
+    """They could let it lead to a folder of ours first, and to theirs once the server starts."""
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    mine.mkdir()
+    shared.mkdir(mode=0o777)
+    (shared / "data").symlink_to(mine)
+    RedisDirectory(shared / "data" / "dq").prepare()
+    os.chown(shared / "data", 65534, 65534, follow_symlinks=False)
+    with pytest.raises(EmbeddedError, match="or a link to it, belongs to another user"):
+        RedisDirectory(shared / "data" / "dq").prepare()
 
 
 @every_kind

@@ -89,15 +89,16 @@ def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience
 
 
 def test_what_others_did_meanwhile_is_counted(run: Any) -> None:
-    """Between two looks a page came and went, on another worker: the wait starts again."""
+    """Between two looks a page came and went, on another worker: the wait starts again, then."""
 
     async def scenario() -> None:
         worker: Any = Worker()
         listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
         listening.idle()
+        assert await after(listening, worker, 0.6 * PATIENCE_S)
         worker.census = Census(done=1)
-        assert await after(listening, worker, 1.5 * PATIENCE_S)
-        assert not await after(listening, worker, 3 * PATIENCE_S)
+        assert await after(listening, worker, 0.8 * PATIENCE_S)
+        assert not await after(listening, worker, 0.6 * PATIENCE_S)
 
     run(scenario)
 

@@ -6,7 +6,6 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -37,11 +36,17 @@ def join_csv(out: IO[bytes], sources: Sources) -> int:
                 out.write(record)
                 count += path is not sources.before
         return count
-    headers = [header for path in paths for header in _headers(sources, path)]
-    columns = list(dict.fromkeys(chain.from_iterable(header.columns for header in headers)))
+    found: dict[tuple[str, int], None] = {}
+    whole = b""  # a header that has all columns in their order is copied byte for byte
+    for header in (header for path in paths for header in _headers(sources, path)):
+        known = len(found)
+        found |= dict.fromkeys(header.columns)
+        if header.columns == list(found) and (len(found) > known or not whole):
+            whole = header.raw
+        elif len(found) > known:
+            whole = b""
+    columns = list(found)
     if columns:
-        # A header that has all columns in their order is copied byte for byte.
-        whole = next((h.raw for h in headers if h.columns == columns), None)
         out.write(whole or _row(sources, [name for name, _ in columns], sources.encoding))
     return sum(_join_rows(out, sources, path, columns) for path in paths)
 

@@ -147,7 +147,7 @@ class Joining:
             if shown:
                 bar.advance(count)
 
-        with folder.joined.open("wb") as out:
+        with folder.open_joined() as out:
             items = JOINERS[self.feed.format](out, Sources(before, parts, self.feed.options, read))
             out.flush()
             os.fsync(out.fileno())

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse
 from scrapy_dq.crew.private_folder import make_private
@@ -188,6 +188,9 @@ class PartsFolder:
         After a kill of their `scrapy dq crawl`, workers continue for a moment. Removing a part that a worker
         still writes would lose items.
         """
+        make_private(
+            self.path
+        )  # whoever can write to the folder above it may have put their own in its place
         lock = _open(self.path / "workers.lock")
         try:
             while not _flock(lock):
@@ -197,6 +200,17 @@ class PartsFolder:
             return sorted(self.path.glob("*.part"))
         finally:
             os.close(lock)
+
+    def open_joined(self) -> IO[bytes]:
+        """Return `joined`, empty, for writing.
+
+        Raises:
+            CrewError: another user has put something in place of the folder.
+            OSError: it is a link, or cannot be opened.
+        """
+        make_private(self.path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        return os.fdopen(os.open(self.joined, flags, 0o666), "wb")
 
     def replace(self, parts: list[Path], crawl: str, run: Run) -> None:
         """Replace the feed with `joined`, record its *run*, and remove the *parts* that it holds.
