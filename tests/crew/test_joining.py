@@ -276,7 +276,7 @@ def test_parts_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
 def test_a_folder_that_another_user_has_put_in_place_of_the_parts_is_refused(tmp_path: Path) -> None:
-    """Whoever may write to the feed's folder can rename it; their `joined` could be a link to a file of ours."""
+    """Whoever may write to the folder above it can rename it; `joined` could then lead to a file of ours."""
     ours = tmp_path / "ours"
     ours.write_text("precious\n")
     folder = PartsFolder(tmp_path / "items.jsonl")
