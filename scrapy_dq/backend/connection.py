@@ -273,9 +273,15 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
         return FrontierRefused(f"Redis at {target} refuses commands: {error}{hint}")
     if isinstance(error, InvalidResponse):
         return FrontierRefused(f"what answers at {target} is no Redis ({describe(error)}). Correct REDIS_URL")
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return FrontierRefused(
+            f"the certificate of Redis at {target} is not accepted ({describe(error)}). Name the file of the "
+            f"authority that has signed it: ssl_ca_certs, in the query of REDIS_URL or in REDIS_PARAMS"
+        )
+    tls = ". If it expects TLS, write rediss://" if "closed by server" in str(error) else ""
     return FrontierRefused(
-        f"Redis at {target} cannot be reached ({describe(error)}). Start it, correct REDIS_URL, or remove "
-        f"REDIS_URL and REDIS_HOST to use the embedded Redis"
+        f"Redis at {target} cannot be reached ({describe(error)}){tls}. Start it, correct REDIS_URL, or "
+        f"remove REDIS_URL and REDIS_HOST to use the embedded Redis"
     )
 
 

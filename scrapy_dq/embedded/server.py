@@ -46,7 +46,9 @@ _CREDENTIALS = struct.Struct("3i")
 
 @contextmanager
 def _quiet_redis() -> Iterator[None]:
-    """Suppress what redis-py logs when SHUTDOWN ends the connection, as intended: a failed operation."""
+    """Suppress what redis-py logs of a failed operation that is expected: before the server listens, and when
+    SHUTDOWN ends the connection.
+    """
     redis_logger = logging.getLogger("redis.client")
     before = redis_logger.level
     redis_logger.setLevel(logging.INFO)
@@ -290,7 +292,7 @@ class EmbeddedRedis:
 
     def _state(self) -> Literal["ready", "loading"] | None:
         """Send one PING; None if nothing answers."""
-        with self._client() as client:
+        with self._client() as client, _quiet_redis():
             try:
                 client.ping()
             except BusyLoadingError:  # a ConnectionError in redis-py, so it comes first

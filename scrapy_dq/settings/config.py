@@ -333,9 +333,11 @@ def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:
         return template % names
     except KeyError as error:
         allowed = ", ".join(f"%({name})s" for name in sorted(names) if name[0] != "_")
+        ours = setting.field in ("crawl", "run_name")
+        argument = f", or pass the spider's argument: -a {error.args[0]}=..." if ours else ""
         raise ConfigError(
             f"{setting.name} = {prose_without_logins(template)!r}: there is no {error.args[0]!r} here; use "
-            f"{allowed}"
+            f"{allowed}{argument}"
         ) from None
     except (TypeError, ValueError) as error:
         raise setting.wrong(template, f"placeholders such as %(spider)s ({error})") from None

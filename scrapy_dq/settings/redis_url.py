@@ -115,6 +115,8 @@ def check_url(name: str, url: str) -> None:
             # The path of a socket may have an @, if no login may have ended in it.
             if "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix"):
                 raise ValueError
+        elif url:
+            raise ValueError
     except ValueError:
         raise wrong_url(name) from None
     if parts.scheme in ("redis", "rediss") and not _DATABASE.fullmatch(unquote(parts.path)):

@@ -178,3 +178,9 @@ def test_items_are_signed(make: Callable[..., Queue]) -> None:
     assert make(settings=SIGNED).get() == {"a": 1}
     with pytest.raises(FrontierRefused, match="DQ_SIGNING_KEYS"):
         make().put(2)
+
+
+@pytest.mark.parametrize("given", [{"url": "redi://here"}, {"settings": {"REDIS_URL": "redi://here"}}])
+def test_a_url_of_another_kind_is_refused_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"REDIS_URL \(not shown here\): expected redis://"):
+        Queue("any", **given)

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
-from scrapy_dq.backend.connection import Connection, check_info, connect_url
+from scrapy_dq.backend.connection import Connection, check_info, connect_url, refusal
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 from support.proxy import RedisProxy
@@ -191,19 +191,19 @@ def test_params_are_honoured() -> None:
 )
 def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, Any]) -> None:
     """The error names the setting, and nothing of the password, which may stand anywhere in a bad URL."""
-    with pytest.raises(ConfigError, match=r"REDIS_URL|REDIS_PARAMS") as refusal:
+    with pytest.raises(ConfigError, match=r"REDIS_URL|REDIS_PARAMS") as refused:
         open_and_close(Connection(Config("crawl", **config), Path()))
-    assert "s3cr3t" not in str(refusal.value)
-    assert refusal.value.__cause__ is None
-    assert refusal.value.__suppress_context__
+    assert "s3cr3t" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
 
 
 def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) -> None:
     """And a typing error is told from the argument that was meant."""
     connection = Connection(Config("crawl", redis_params={"passwort": "s3cr3t"}), tmp_path)
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(ConfigError) as refused:
         open_and_close(connection)
-    assert str(refusal.value) == (
+    assert str(refused.value) == (
         "REDIS_PARAMS or the query of REDIS_URL cannot be used: redis-py's `Redis` has no argument "
         "'passwort' (did you mean 'password'?)"
     )
@@ -217,9 +217,9 @@ def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) 
 )
 def test_a_url_that_a_program_cannot_use_is_not_shown(make: Callable[[str], redis.Redis], url: str) -> None:
     """Neither by the error nor by what it was raised from."""
-    with pytest.raises(ConfigError, match=r"url \(not shown here\): expected redis://") as refusal:
+    with pytest.raises(ConfigError, match=r"url \(not shown here\): expected redis://") as refused:
         make(url)
-    assert "s3cr3t" not in "".join(traceback.format_exception(refusal.value, limit=0))
+    assert "s3cr3t" not in "".join(traceback.format_exception(refused.value, limit=0))
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_a_password_is_in_no_target_log_or_error(
     if right:
         open_and_close(connection)
     else:
-        with pytest.raises(FrontierRefused, match="denies access") as refusal:
+        with pytest.raises(FrontierRefused, match="denies access") as refused:
             open_and_close(connection)
-        assert "REDIS_URL" in str(refusal.value)
-        assert "s3cr3t" not in str(refusal.value)
+        assert "REDIS_URL" in str(refused.value)
+        assert "s3cr3t" not in str(refused.value)
     assert connection.target == f"127.0.0.1:{server.port}/0"
     assert "s3cr3t" not in caplog.text
     assert "s3cr3t" not in repr(connection._config)
@@ -273,9 +273,9 @@ def test_a_server_that_repeats_what_it_does_not_know_shows_no_password(
     server = start_redis(args=["--rename-command", "AUTH", "", "--rename-command", "HELLO", ""])
     url = f"redis://:s3cr3t@127.0.0.1:{server.port}/0"
     command = "HELLO" if protocol == 3 else "AUTH"
-    with pytest.raises(FrontierRefused, match=f"refuses commands: unknown command .{command}.$") as refusal:
+    with pytest.raises(FrontierRefused, match=f"refuses commands: unknown command .{command}.$") as refused:
         open_and_close(connection_to(url, redis_params={"protocol": protocol}))
-    assert "s3cr3t" not in "".join(traceback.format_exception(refusal.value))
+    assert "s3cr3t" not in "".join(traceback.format_exception(refused.value))
     settings = {"REDIS_URL": url, "REDIS_PARAMS": {"protocol": protocol}}
     for client in (
         connect_url(f"{url}?protocol={protocol}"),
@@ -291,9 +291,9 @@ def test_a_password_of_a_provider_that_cannot_be_encoded_is_not_shown(start_redi
     """It is known only when a connection is opened."""
     provider = redis.UsernamePasswordCredentialProvider(password="s3cr3t\ud800")
     connection = connection_to(start_redis().url, redis_params={"credential_provider": provider})
-    with pytest.raises(FrontierRefused, match="denies access") as refusal:
+    with pytest.raises(FrontierRefused, match="denies access") as refused:
         open_and_close(connection)
-    assert "s3cr3t" not in "".join(traceback.format_exception(refusal.value))
+    assert "s3cr3t" not in "".join(traceback.format_exception(refused.value))
     with connection.blocking() as client, pytest.raises(redis.AuthenticationError) as error:
         client.ping()
     assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
@@ -301,10 +301,22 @@ def test_a_password_of_a_provider_that_cannot_be_encoded_is_not_shown(start_redi
 
 def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
     """What, where, what to do."""
-    with pytest.raises(FrontierRefused, match=r"127\.0\.0\.1:9/0 cannot be reached") as refusal:
+    with pytest.raises(FrontierRefused, match=r"127\.0\.0\.1:9/0 cannot be reached") as refused:
         open_and_close(connection_to("redis://127.0.0.1:9"))
     for way in ("REDIS_URL", "REDIS_HOST", "embedded"):
-        assert way in str(refusal.value)
+        assert way in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("Error 1 ... [SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", "ssl_ca_certs"),
+        ("Connection closed by server.", "write rediss://"),
+    ],
+)
+def test_what_tls_needs_is_named(error: str, hint: str) -> None:
+    """A certificate that nobody knows; a plain connection to a port of TLS."""
+    assert hint in str(refusal(redis.ConnectionError(error), "here"))
 
 
 def test_a_server_that_is_no_redis_is_refused_as_such() -> None:
@@ -364,9 +376,9 @@ def test_6_2_and_newer_are_accepted_silently(version: str, caplog: pytest.LogCap
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
 def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: str) -> None:
     """A part of a crawl that vanished would count as done."""
-    with pytest.raises(FrontierRefused, match=policy) as refusal:
+    with pytest.raises(FrontierRefused, match=policy) as refused:
         check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
-    assert "CONFIG SET maxmemory-policy noeviction" in str(refusal.value)
+    assert "CONFIG SET maxmemory-policy noeviction" in str(refused.value)
 
 
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])

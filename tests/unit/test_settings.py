@@ -535,7 +535,7 @@ def test_an_invalid_template_is_refused(name: str, template: str) -> None:
 
 def test_an_unknown_placeholder_is_refused_and_the_allowed_ones_listed() -> None:
     """`%(job)s` outside Scrapyd, or an argument that was not given."""
-    with pytest.raises(ConfigError, match=r"there is no 'jobs' here.*%\(category\)s, %\(job\)s"):
+    with pytest.raises(ConfigError, match=r"there is no 'jobs' here.*%\(category\)s, %\(job\)s.*-a jobs="):
         read(DQ_CRAWL="%(jobs)s")
 
 
