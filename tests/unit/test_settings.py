@@ -811,5 +811,5 @@ def test_the_docs_list_the_meta_keys() -> None:
 def test_a_name_that_a_spider_keeps_for_itself_is_not_proposed() -> None:
     """Only those that a user may have meant."""
     names = {"spider": "books", "_follow_links": "True"}
-    with pytest.raises(ConfigError, match=r"there is no 'foo' here; use %\(spider\)s$"):
+    with pytest.raises(ConfigError, match=r"there is no 'foo' here; use %\(spider\)s, or pass"):
         Config.read(Settings({"DQ_CRAWL": "%(foo)s"}), names)
