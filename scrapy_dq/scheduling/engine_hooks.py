@@ -16,9 +16,10 @@ from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from scrapy import Request, __version__
+from scrapy import Request, __version__, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.http import Response
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.python.reflect import safe_str
@@ -36,7 +37,7 @@ class Outcome(Enum):
     DONE = "done"
     """Its callback or errback, and the pipelines, have finished."""
     FAILED = "failed"
-    """It could not be downloaded and no errback handled that, or its callback or errback raised."""
+    """It could not be downloaded and no errback handled that, or its callback, errback or pipeline raised."""
     INTERRUPTED = "interrupted"
     """CloseSpider was raised in the middle of its callback: the rest of its output was dropped."""
 
@@ -142,6 +143,7 @@ class Settlement:
         self._start = engine._start = _Start(engine._start)
         slot.inprogress = _InProgress(slot.inprogress, self._left)
         self._wrap_errors(scraper)
+        crawler.signals.connect(self._item_failed, signals.item_error)
         self._wrap_output(scraper)
         self._wrap_download()
         self._wrap_removal()
@@ -249,6 +251,12 @@ class Settlement:
             urls = [request.url, *(str(request.meta.get(name, "")) for name in ("proxy", "_auth_proxy"))]
             text = prose_without_logins(f"{what}: {type(error).__name__}: {safe_str(error)}", *urls)
             self._failed.setdefault(request, printable(text))
+
+    def _item_failed(self, response: Response | None, failure: Failure) -> None:
+        """Scrapy's signal: an item pipeline has raised; DropItem has a signal of its own."""
+        # There is no response of an item that start() has yielded.
+        if response is not None and response.request is not None and failure.value is not None:
+            self._note_failure(response.request, "item pipeline", failure.value)
 
     def _wrap_errors(self, scraper: Any) -> None:
         original = scraper.handle_spider_error

@@ -21,7 +21,7 @@ Look = Callable[[Project], Overview]
 
 SPIDER = """\
 import scrapy
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import DropItem, IgnoreRequest
 from support.tree_spider import TreeSpider
 from tree_project.settings import DOWN, SITE, SPIDER_NAME
 
@@ -40,6 +40,15 @@ class Rescue:
     def process_spider_exception(self, response, exception, spider=None):
         if "rescued" in response.url:
             return []
+
+
+class Pipeline:
+    def process_item(self, item, spider=None):
+        if "item-fails" in item.get("of", ""):
+            raise ConnectionError("the database is away")
+        if "item-is-dropped" in item.get("of", ""):
+            raise DropItem("not wanted")
+        return item
 
 
 class Odd(Exception):
@@ -64,6 +73,8 @@ class ProjectSpider(TreeSpider):
         yield page("/refused?s=0", self.parse)
         yield page("/ignored?status=404", self.parse)
         yield page("/dropped?s=0", self.parse)
+        yield page("/item-fails?s=0", self.parse_item)
+        yield page("/item-is-dropped?s=0", self.parse_item)
         yield page("/with-local-child?s=0", self.parse_with_local_child)
         yield scrapy.Request(DOWN + "/down", self.parse)
         yield scrapy.Request(DOWN + "/down-handled", self.parse, errback=self.handle)
@@ -84,6 +95,9 @@ class ProjectSpider(TreeSpider):
         yield {"path": "/an-item"}
         raise RuntimeError("async")
 
+    def parse_item(self, response):
+        yield {"path": "/an-item", "of": response.url}
+
     def parse_with_local_child(self, response):
         yield scrapy.Request(SITE + "/local-child?s=0", lambda response: 1 / 0)
 
@@ -101,6 +115,7 @@ FAILED = {
     "/raises-oddly": "callback: Odd: ",
     "/raises-late": "KeyError: 'price'",
     "/raises-async": "RuntimeError: async",
+    "/item-fails": "item pipeline: ConnectionError: the database is away",
     "/refused": "ValueError: this page is not for us",
     "/down": "download: ",
     "/down-raised-again": "download: ",
@@ -109,6 +124,7 @@ FAILED = {
 MIDDLEWARES = {
     "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Drop": 500},
     "SPIDER_MIDDLEWARES": {"tree_project.spiders.spider.Rescue": 500},
+    "ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1, "support.tree_spider.ItemRecord": 500},
 }
 
 
@@ -124,8 +140,8 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     """With URL, reason, time, worker and the request itself; what was handled or dropped is not among it."""
     worker = project.run_to_end()
     census = look(project).census
-    # Those of the 15 that did not fail, and a child.
-    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 15 - len(FAILED) + 1)
+    # Those of the 17 that did not fail, and a child.
+    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 17 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         kept = failed(client, project.name)
     reasons = {urlsplit(one.label).path: one.reason for one in kept}

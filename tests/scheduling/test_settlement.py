@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import scrapy
 from scrapy.crawler import Crawler
+from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
 
@@ -416,7 +417,7 @@ def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
             holder = getattr(holder, step)
         delattr(holder, name) if value is ... else setattr(holder, name, value)
     with pytest.raises(UnsupportedScrapy) as refused:
-        Settlement(SimpleNamespace(engine=engine), lambda *_: None, lambda _: None)
+        Settlement(SimpleNamespace(engine=engine, signals=SignalManager()), lambda *_: None, lambda _: None)
     message = str(refused.value)
     assert part in message
     assert f"Scrapy {scrapy.__version__}" in message
@@ -428,7 +429,7 @@ def test_a_complete_engine_is_accepted_and_reports_what_leaves() -> None:
     engine = make_engine()
     left: list[tuple[str, Outcome | None]] = []
     Settlement(
-        SimpleNamespace(engine=engine),
+        SimpleNamespace(engine=engine, signals=SignalManager()),
         lambda r, outcome, reason: left.append((r.url, outcome)),
         lambda r: left.append((r.url, None)),
     )
@@ -449,7 +450,7 @@ def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped(
     engine._handle_downloader_output = lambda result, request: output.append(result)
     engine.downloader = SimpleNamespace()
     settlement = Settlement(
-        SimpleNamespace(engine=engine),
+        SimpleNamespace(engine=engine, signals=SignalManager()),
         lambda request, outcome, _: left.append((request.url, outcome)),
         lambda request: left.append((request.url, None)),
     )
@@ -469,7 +470,9 @@ def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped(
 def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
     """What a downloader middleware answers with has a parent, also while other requests are under way."""
     engine = make_engine()
-    settlement = Settlement(SimpleNamespace(engine=engine), lambda *_: None, lambda _: None)
+    settlement = Settlement(
+        SimpleNamespace(engine=engine, signals=SignalManager()), lambda *_: None, lambda _: None
+    )
     old, new = scrapy.Request("http://example.com/old"), scrapy.Request("http://example.com/new")
     engine._handle_downloader_output(new, old)
     assert settlement.parent_of(new) is old
