@@ -278,7 +278,7 @@ def refuse(reply: Any) -> None:
             f"<spider> --to {to}` completes the conversion"
         )
     if reply[0] == b"DIFFERS":
-        _, field, stored, ours = (part.decode("utf-8", "replace") for part in reply)
+        _, field, stored, ours = (part[:1000].decode("utf-8", "replace") for part in reply)
         way = "Run it as it was started, "
         if field == "signing":
             way = "Give all its workers the same DQ_SIGNING_KEYS, "
@@ -293,7 +293,7 @@ def refuse(reply: Any) -> None:
 
 
 def _wrong_type(reply: Any) -> str:
-    return wrong_type(*(part.decode("utf-8", "replace") for part in reply[1:]))
+    return wrong_type(*(part[:1000].decode("utf-8", "replace") for part in reply[1:]))
 
 
 def wrong_type(key: str, actual: str, expected: str) -> str:

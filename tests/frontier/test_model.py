@@ -520,6 +520,11 @@ class FrontierMachine(RuleBasedStateMachine):
             self.resync(actor)
             if actor not in self.actors:
                 return
+            # If the crawl was rolled back to an earlier run, this has dropped its tokens, and
+            # a worker gives new ids to what it puts again (WorkerProtocol._renew_ids).
+            moves = [
+                each for each in moves if not (isinstance(each, Put) and self.reference.would_be_twice(each))
+            ]
         sent = actor.unanswered or self.exchange_of(actor, moves, want, seeding, terms)
         receipt: Receipt = self.both("exchange", *sent)
         actor.unanswered = sent if lost else None

@@ -17,6 +17,8 @@ from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
 """Most leases that one step moves: bounds how long it blocks Redis."""
+MOST_SHOWN = 200
+"""Characters of a worker's id."""
 MOST_LINES = 100
 """About as many dead workers that had no requests: somebody else may have written ten thousands."""
 BELIEVED_S = 2 * LONGEST_INTERVAL_S
@@ -82,7 +84,7 @@ class Reclaimer:
             )
             moved += step_moved
             buried += step_buried
-        shown = ascii(worker_id)[1:-1]  # it may be untrusted data
+        shown = ascii(worker_id[:MOST_SHOWN])[1:-1]  # it may be untrusted data
         self._reclaims += 1
         level = logging.INFO if self._reclaims <= MOST_LINES or moved or buried else logging.DEBUG
         logger.log(
