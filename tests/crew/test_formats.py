@@ -99,6 +99,13 @@ def test_a_carriage_return_ends_no_row_of_another_terminator(join: JoinText) -> 
     assert found == "a,b,c\n1,2,\n,y\rhttp://forged/,x,z\n"
 
 
+def test_a_text_with_all_characters_for_private_use_comes_back(join: JoinText) -> None:
+    """One of them stands for its CR meanwhile, if the text has not got it."""
+    text = "\r" + "".join(map(chr, range(0xE000, 0xF900)))
+    found = join("csv", "a,b\n1,2\n", f"c,b\nx,{text}\n", item_export_kwargs={"lineterminator": "\n"})
+    assert found == f"a,b,c\n1,2,\n,{text},x\n"
+
+
 def test_csv_has_one_header_and_no_torn_row(join: JoinText) -> None:
     """Line ends and quotes within a field end no row."""
     one = 'id,text\r\n1,"two\r\nlines, ""quoted"""\r\n2,"to'

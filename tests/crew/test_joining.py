@@ -9,7 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -291,6 +291,26 @@ def test_a_folder_that_another_user_has_put_in_place_of_the_parts_is_refused(tmp
             with pytest.raises(CrewError, match="is not a folder that only you can write to"):
                 call()
     assert ours.read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "file"])
+def test_what_another_user_has_put_in_place_of_a_feed_is_not_read(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """In a folder as /tmp anybody can, while the crew works: a FIFO that nobody writes to, or items of theirs."""
+    feed.write_part("1\n")
+    joining = feed.joining()
+    if kind == "fifo":
+        os.mkfifo(feed.target)
+    elif kind == "link":
+        (tmp_path / "secret").write_text("0\n")
+        feed.target.symlink_to(tmp_path / "secret")
+    else:
+        feed.target.write_text("0\n")
+    theirs = as_another_user(monkeypatch, feed.target) if kind == "file" else nullcontext()
+    with theirs, joining.held(), pytest.raises(CrewError, match="nor one of yours: remove it"):
+        joining.join(THIS, NoBar(), lambda: None)
+    assert list(feed.parts.glob("*.part"))
 
 
 def test_a_worker_that_still_writes_is_waited_for(feed: Feed) -> None:

@@ -13,6 +13,8 @@ from scrapy_dq.crew.feeds.sources import Sources, lines_of
 
 FIELD_BYTES = (1 << 31) - 1
 """A page's text may be longer than 128 KiB, the default limit of the csv module."""
+_RARE = range(0xE000, 0x110000)
+"""From the first character for private use on."""
 _DIALECT = ("delimiter", "quotechar", "quoting", "skipinitialspace", "lineterminator", "strict")
 
 
@@ -133,7 +135,10 @@ def _parse(sources: Sources, record: bytes, *, strict: bool = False) -> Iterator
     if "\r" in sources.export_kwargs.get("lineterminator", "\r") or "\r" not in text:
         return csv.reader(io.StringIO(text, newline=""), **dialect)
     # With another terminator the writer does not quote a CR, and the reader would end the row there.
-    stand_in = next(char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
+    used = set(text)
+    stand_in = next((char for char in map(chr, _RARE) if char not in used), None)
+    if stand_in is None:
+        raise csv.Error("a value has every rare character, and a CR")
     rows = csv.reader(io.StringIO(text.replace("\r", stand_in), newline=""), **dialect)
     return ([value.replace(stand_in, "\r") for value in row] for row in rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.errors import CrewError, Interrupted
 from scrapy_dq.crew.feeds.formats import JOINERS
 from scrapy_dq.crew.feeds.parts import PartsFolder, Run, lacks_items, run_of
 from scrapy_dq.crew.feeds.plan import JoinedFeed
@@ -99,10 +98,13 @@ class Joining:
         """
         try:
             return self._join(run, bar, stopped, took_part)
-        except (OSError, UnicodeError, csv.Error, CrewError) as error:
+        except Interrupted:
+            raise
+        except Exception as error:  # whatever is in a part must not keep the next crawl from starting
             raise CrewError(
                 f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
-                f"next `scrapy dq crawl` of this crawl joins them"
+                f"next `scrapy dq crawl` of this crawl joins them, or goes on without them if you remove that "
+                f"folder"
             ) from error
 
     def _join(self, run: Run, bar: Bar, stopped: Callable[[], None], took_part: bool) -> Joined | None:
@@ -135,7 +137,8 @@ class Joining:
             return None
         with folder.record() as record:
             resumed = record.holds(run)
-        appended = folder.target.exists() and (not self.feed.overwrite or resumed)
+        there = folder.has_feed()
+        appended = there and (not self.feed.overwrite or resumed)
         before = folder.target if appended else None
         sizes = [path.stat().st_size for path in ([before] if before else []) + parts]
         shown = sum(sizes) >= SHOWN_BYTES
@@ -151,7 +154,7 @@ class Joining:
             items = JOINERS[self.feed.format](out, Sources(before, parts, self.feed.options, read))
             out.flush()
             os.fsync(out.fileno())
-        if not (items or took_part) and folder.target.exists():
+        if not (items or took_part) and there:
             folder.drop(parts)
             self.say(f"{folder.target}: left unchanged: the run was finished before")
             return None

@@ -117,6 +117,7 @@ class PartsFolder:
         CrewError: *target* is a link of another user.
         """
         self.target = resolved(target)
+        self._before = _found(self.target)
         self.path = self.target.with_name(self.target.name + SUFFIX)
         self.joined = self.path / "joined"
         self._marker = self.path / "joined.json"
@@ -201,6 +202,20 @@ class PartsFolder:
         finally:
             os.close(lock)
 
+    def has_feed(self) -> bool:
+        """Tell whether there is a feed to be joined to.
+
+        Raises:
+            CrewError: it is no file, or another user has put it there since the crawl has begun.
+        """
+        found = _found(self.target)
+        if found is None:
+            return False
+        known = self._before is not None and os.path.samestat(found, self._before)
+        if not stat.S_ISREG(found.st_mode) or not (known or found.st_uid == os.geteuid()):
+            raise CrewError(f"{self.target} is not the file that it was, nor one of yours: remove it")
+        return True
+
     def open_joined(self) -> IO[bytes]:
         """Return `joined`, empty, for writing.
 
@@ -220,7 +235,7 @@ class PartsFolder:
         run and removes the parts; they are not joined again.
         """
         with suppress(OSError):
-            before = self.target.stat()
+            before = self.target.lstat()
             # Never a program of another user that runs as this one.
             if before.st_uid == os.geteuid():
                 self.joined.chmod(before.st_mode & 0o666)
@@ -307,6 +322,13 @@ def _need_own(found: os.stat_result, record: Path) -> None:
     owned = not hasattr(os, "getuid") or found.st_uid == os.getuid()  # not on Windows
     if not (owned and stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
         raise OSError(f"{record} is not a file of your own, or has a second name")
+
+
+def _found(target: Path) -> os.stat_result | None:
+    try:
+        return target.lstat()
+    except OSError:
+        return None  # there is none yet, or opening it will say why not
 
 
 def resolved(target: Path) -> Path:
