@@ -297,7 +297,7 @@ def test_a_folder_that_another_user_has_put_in_place_of_the_parts_is_refused(tmp
 def test_what_another_user_has_put_in_place_of_a_feed_is_not_read(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
-    """In a folder as /tmp anybody can, while the crew works: a FIFO that nobody writes to, or items of theirs."""
+    """In a folder as /tmp anybody can, while the crew works: a FIFO, a link, or items of theirs."""
     feed.write_part("1\n")
     joining = feed.joining()
     if kind == "fifo":

@@ -103,8 +103,8 @@ class Joining:
         except Exception as error:  # whatever is in a part must not keep the next crawl from starting
             raise CrewError(
                 f"{self.feed.target} cannot be joined: {error}. Its parts stay in {self._folder.path}; the "
-                f"next `scrapy dq crawl` of this crawl joins them, or goes on without them if you remove that "
-                f"folder"
+                f"next `scrapy dq crawl` of this crawl joins them, or, if you remove that folder, goes on "
+                f"without them"
             ) from error
 
     def _join(self, run: Run, bar: Bar, stopped: Callable[[], None], took_part: bool) -> Joined | None:
