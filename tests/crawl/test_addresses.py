@@ -1,4 +1,7 @@
-"""A crawl and all that works on it at each kind of address: TCP, a unix socket, TLS, Sentinel, a cluster."""
+"""A crawl and all that works on it at each kind of address: TCP, a unix socket, TLS, Sentinel, a cluster.
+
+With TLS, clients present a certificate, too.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             url = server.url
             if request.param == "tls":
                 authority = Authority(tmp_path_factory.mktemp("authority"))
-                proxy = stack.enter_context(RedisProxy(url, authority.context()))
-                url = f"{proxy.url}?ssl_ca_certs={authority.path}"
+                proxy = stack.enter_context(RedisProxy(url, authority.context(of_clients=True)))
+                own = authority.certificate()
+                url = f"{proxy.url}?ssl_ca_certs={authority.path}&ssl_certfile={own}&ssl_keyfile={own}"
             yield Place(url, lambda _: server.client())
 
 

@@ -46,6 +46,7 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
         verdict = crawl.end()
 
     assert not verdict.lost
+    assert verdict.repeats == 0
     assert set(verdict.reasons) == {"finished"}
     assert verdict.leases_left == 0
     outages.assert_told(workers, 1, "denies access")

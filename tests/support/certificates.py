@@ -29,8 +29,22 @@ class Authority:
         self.path = folder / "authority.pem"
         self.path.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def context(self, valid: timedelta = DAY) -> ssl.SSLContext:
-        """Return what presents a new certificate for 127.0.0.1; *valid* from now on, negative: expired."""
+    def context(self, valid: timedelta = DAY, *, of_clients: bool = False) -> ssl.SSLContext:
+        """Return what presents a new certificate for 127.0.0.1.
+
+        Args:
+            valid: from now on; negative: expired.
+            of_clients: clients have to present one of this authority, too.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate(valid))
+        if of_clients:
+            context.load_verify_locations(self.path)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def certificate(self, valid: timedelta = DAY) -> Path:
+        """Return the file of a new certificate for 127.0.0.1, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._signed(_name("redis"), key, valid)
         builder = builder.add_extension(x509.SubjectAlternativeName([HOST]), critical=False)
@@ -40,9 +54,7 @@ class Authority:
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             + builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
         )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(path)
-        return context
+        return path
 
     def _signed(
         self, name: x509.Name, key: ec.EllipticCurvePrivateKey, valid: timedelta

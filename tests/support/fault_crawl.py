@@ -95,6 +95,10 @@ class FaultCrawl:
         """Return how many leases the workers of these processes hold."""
         return sum(m.in_flight for m in self.overview().members if m.identity.get("pid") in pids)
 
+    def leases(self) -> int:
+        """Return how many leases all workers hold."""
+        return sum(member.in_flight for member in self.overview().members)
+
     def kill(self, worker: Worker) -> None:
         """Kill *worker* with SIGKILL, and add what it held to `leases_at_kills`."""
         if self.contender == "scrapy_dq":
@@ -120,7 +124,7 @@ class FaultCrawl:
         done = self.done
         leases = 0
         if self.contender == "scrapy_dq" and self.redis_url:
-            leases = sum(member.in_flight for member in self.overview().members)
+            leases = self.leases()
         return Verdict(
             pages=self.pages,
             lost=frozenset(self.site.paths - set(done)),
