@@ -15,7 +15,8 @@ LATEST_S = 100_000_000_000
 DUE_KEYS = ("dq_delay", "dq_not_before")
 # Copied from the parent's meta, and different after each of its downloads, so it must not be stored.
 _OF_ONE_DOWNLOAD = ("download_latency",)
-_is_stored_as_it_is = frozenset(DUE_KEYS + _OF_ONE_DOWNLOAD).isdisjoint
+NOT_STORED = frozenset(DUE_KEYS + _OF_ONE_DOWNLOAD)
+"""Keys of meta that `as_stored` leaves out."""
 
 
 class BadDue(ValueError):
@@ -59,7 +60,7 @@ def as_stored(request: Request) -> Request:
 
     Retries, redirects and many callbacks copy `meta`: with these parts, they would be delayed again.
     """
-    if _is_stored_as_it_is(request.meta.keys()):
+    if NOT_STORED.isdisjoint(request.meta):
         return request
     stored = request.copy()
     for key in DUE_KEYS + _OF_ONE_DOWNLOAD:

@@ -21,12 +21,12 @@ from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import Admissions, is_from_start
-from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, as_stored, due_of
+from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, NOT_STORED, BadDue, Due, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.in_progress import InProgress
 from scrapy_dq.scheduling.link_texts import with_short_link_text
-from scrapy_dq.scheduling.logins import Logins
+from scrapy_dq.scheduling.logins import HEADERS, META_KEYS, Logins
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
 from scrapy_dq.scheduling.redirects import without_redirects_of
 from scrapy_dq.scheduling.referers import with_short_referer
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MOST_REASONS = 10
 """Most different reasons for which a warning is logged."""
+_ALTERED = NOT_STORED | META_KEYS | {"dq_local", "redirect_urls", "link_text"}
+"""Keys of meta of which a request is not stored as it is; for its headers see `HEADERS`."""
 
 
 class _Classified(NamedTuple):
@@ -164,6 +166,9 @@ class Intake:
         Raises:
             CannotEncode: it has to.
         """
+        # Most requests have nothing of all this, and each test for itself takes its time.
+        if _ALTERED.isdisjoint(request.meta) and HEADERS.isdisjoint(request.headers):
+            return self._codec.encode(with_short_referer(request))
         if request.meta.get("dq_local"):
             return None
         bare = self._logins.without(as_stored(request))

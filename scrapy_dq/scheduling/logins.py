@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 _FROM_ENVIRONMENT = "_scheme_proxy"
+META_KEYS, HEADERS = frozenset({_FROM_ENVIRONMENT}), frozenset({b"Cookie", b"Authorization"})
+"""A request without any of these has nothing that `Logins.without` leaves out."""
 # Source: scrapy/downloadermiddlewares/httpproxy.py::HttpProxyMiddleware._set_proxy_and_creds
 _OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
 
