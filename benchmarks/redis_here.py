@@ -11,8 +11,11 @@ NO_REWRITES = ["--auto-aof-rewrite-percentage", "0"]
 
 
 def found_kinds() -> list[Kind]:
-    """Return the kinds that are there, the system's first: that is what a shared crawl runs on."""
-    return [kind for kind in reversed(KINDS) if find_binary(kind)]
+    """Return the kinds that are there, the system's first: that is what a shared crawl runs on.
+
+    The others in their order, so that a package more does not change what is measured on.
+    """
+    return [kind for kind in (KINDS[-1], *KINDS[:-1]) if find_binary(kind)]
 
 
 def start_redis(kind: Kind | None = None, *, aof: bool = False) -> RedisServer:

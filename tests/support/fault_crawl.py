@@ -46,6 +46,14 @@ class Verdict:
     """Leases that are still held; 0 for a scheduler without leases."""
 
 
+def assert_whole(verdict: Verdict, may_repeat: int = 0, *, workers: int = 2) -> None:
+    """Assert that no page is lost, that so many workers have finished, and how much was repeated at most."""
+    assert not verdict.lost
+    assert verdict.repeats <= may_repeat
+    assert verdict.reasons == ("finished",) * workers
+    assert verdict.leases_left == 0
+
+
 class FaultCrawl:
     """A project, its site and its Redis, and the workers that were started for it."""
 
