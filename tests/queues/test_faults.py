@@ -577,3 +577,18 @@ def test_a_flush_waits_for_all_that_is_stored_again(
     assert other.exchange().census.waiting == 60
     q.close()
     live.close()
+
+
+def test_a_put_returns_when_a_replica_has_the_item(
+    start_redis: Callable[..., RedisServer], crawl_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DQ_WAIT_REPLICAS: with no replica it waits, and says so; and goes on with the first one."""
+    master, replica = start_redis(appendonly=True), start_redis()
+    with Queue(crawl_name, url=master.url, settings={"DQ_WAIT_REPLICAS": 1}) as q, replica.client() as client:
+        putting = Background(lambda: q.put("item"))
+        wait_until(lambda: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in caplog.text, "it says what it waits for")
+        assert putting.blocked
+        client.replicaof("127.0.0.1", str(master.port))
+        putting.wait(30)
+        assert q.get(timeout=30) == "item"
+        q.task_done()
