@@ -186,6 +186,8 @@ def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
 def dead_letters(schedule: Schedule) -> None:
     """Check that only a page that kills its workers is given up."""
     kills = sum(schedule.report.faults[name] for name in ("kill", "sigterm_kill", "freeze", "block", "stall"))
+    # A Redis that was rolled back has ids of workers that have left, or got new ones: they look dead.
+    kills += schedule.report.faults["fail_over"] + schedule.report.faults["roll_back"]
     # The first time that an entry kills its worker, it is not the suspect; another one may be.
     kills += len({each.killer for each in schedule.crawlers if each.killer})
     innocent = {page for page, _ in schedule.dead if not schedule.plan.pages[page].kills}

@@ -34,8 +34,8 @@ PUT = 0
 """The kind of a packed put (moves.lua)."""
 MOST_MOVES = 10_000
 """No schedule has as many: an outbox that holds them in memory needs no disk."""
-MOST_STARTS = 40
-"""More processes than this, and the crawl never ends."""
+MOST_STARTS = 100
+"""More processes than this, and the crawl never ends. A page that kills its workers may take 20 a run."""
 
 
 @dataclass

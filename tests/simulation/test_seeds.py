@@ -44,6 +44,8 @@ FOUND = {
     "the run is finished without a start() that Redis has forgotten": 1052264,
     "the same, and the next run has begun": 2169818,
     "a worker whose join is answered late is declared dead as it begins": 2344029,
+    "a page takes 40 workers with it, in two runs": 9439490,
+    "ids of workers that have left look dead after a failover": 9449828,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 
