@@ -107,8 +107,8 @@ class QueueUser:
         self.name = name
         self.ids: set[str] = set()
         self.ending = ""
-        self.gave_up = False
-        """It has not left in time."""
+        self.gave_up = True
+        """It has not left in time, or not yet: after an error it may be frozen as it closes."""
         self.stored: set[tuple[int, str]] = set()
         """The pages of which Redis has confirmed the put, and their origins."""
         self.visits: list[Visit] = []

@@ -46,6 +46,7 @@ FOUND = {
     "a worker whose join is answered late is declared dead as it begins": 2344029,
     "a page takes 40 workers with it, in two runs": 9439490,
     "ids of workers that have left look dead after a failover": 9449828,
+    "a program that closes its Queue is frozen until the run has ended": 9900578,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 
