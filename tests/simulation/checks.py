@@ -63,8 +63,9 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
         here = {visit.identity for visit in done if visit.run == run}
     # docs/reliability.md, "A process that Redis has forgotten, and that was away for long".
     outrun = crawler.outrun and crawler.forgotten(schedule.losses)
-    of_start = set() if outrun else schedule.from_start(crawler)
-    missing = of_start - here | schedule.from_feed() - {each.identity for each in done}
+    # What others take meanwhile belongs to the next run, which they finish.
+    missing = set() if outrun else schedule.from_start(crawler) - here
+    missing |= set() if outrun else schedule.from_feed() - {each.identity for each in done}
     # A dead letter yields nothing.
     dead = schedule.dead | expected(schedule.plan.pages, tuple({page for page, _ in schedule.dead}), "")
     missing -= dead

@@ -47,6 +47,7 @@ FOUND = {
     "a page takes 40 workers with it, in two runs": 9439490,
     "ids of workers that have left look dead after a failover": 9449828,
     "a program that closes its Queue is frozen until the run has ended": 9900578,
+    "a start payload is taken in the next run, of which a forgotten listener hears": 9976634,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 
