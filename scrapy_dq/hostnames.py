@@ -4,14 +4,41 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from encodings import punycode
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 _is_numeric = re.compile(r"(?:(?:0x[0-9a-f]+|[0-9]+)(?:\.(?!$)|$)){1,4}", re.IGNORECASE).fullmatch
 _MAPPED = bytes(10) + b"\xff\xff"
 """Before an IPv4 address that is written as one of IPv6."""
+
+LONGEST_LABEL = 63
+"""Characters between two dots of a host name."""
+
+
+def bound_punycode() -> None:
+    """Have Python's `punycode` codec raise UnicodeError for a text longer than a label, in this process.
+
+    Its time grows with the square of a text: a minute for a link to a host of 20,000 letters beyond ASCII,
+    hours for a page that claims to be written in it. `idna` refuses a longer label, too, but encodes it
+    first. Not each link is checked instead: Scrapy also encodes those of pages, before this package sees them.
+    """
+    for name in ("punycode_encode", "punycode_decode"):
+        convert = getattr(punycode, name)
+        if not getattr(convert, "is_bounded", False):
+            setattr(punycode, name, _bounded(convert))
+
+
+def _bounded(convert: Callable[..., Any]) -> Callable[..., Any]:
+    def bounded(text: Any, *args: Any) -> Any:
+        if len(text) > LONGEST_LABEL:
+            raise UnicodeError(f"a label of a host name has at most {LONGEST_LABEL} characters")
+        return convert(text, *args)
+
+    bounded.is_bounded = True  # type: ignore[attr-defined]
+    return bounded
 
 
 def one_spelling(host: str) -> str:

@@ -94,6 +94,7 @@ _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
 _IGNORED_AT_START = "".join(map(chr, range(33)))
+_before_query = re.compile(r"[^?#]*").match
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
@@ -106,8 +107,10 @@ def check_host(url: str) -> None:
     """
     if len(url) <= MAX_NETLOC:
         return
+    # w3lib takes a backslash for a slash, as browsers do: http:\\\\example.com
+    start = _before_query(url).group().replace("\\", "/")  # type: ignore[union-attr]
     try:
-        netloc = urlsplit(url.lstrip(_IGNORED_AT_START)).netloc
+        netloc = urlsplit(start.lstrip(_IGNORED_AT_START)).netloc
     except ValueError:  # Scrapy cannot find a host in it either
         return
     # A password in ASCII may be long and costs nothing.

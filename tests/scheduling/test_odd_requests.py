@@ -101,6 +101,30 @@ def test_a_host_that_is_longer_than_any_is_dropped(
     assert worker.stats.get("dq/failed", 0) == 0
 
 
+TIMELESS = (
+    HEAD
+    + """\
+    def parse(self, response):
+        letters = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
+        yield scrapy.Request(f"http://{letters}/", self.leaf)
+        for query in ("far=5000", "charset=punycode", "charset=idna", "s=0"):
+            yield scrapy.Request(response.urljoin(f"/odd?{query}"), self.leaf)
+"""
+)
+
+
+def test_what_python_would_encode_for_hours_costs_a_worker_nothing(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Hosts of 20,000 letters in links and redirects, pages that claim to be written as host names are."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=TIMELESS)
+    worker = project.run_to_end(timeout_s=60)
+    assert project.count() == {"/odd?s=0": 1}
+    assert worker.text.count("is dropped: its host has more than 1,000 characters") == 1
+    assert worker.text.count("a label of a host name has at most 63 characters") >= 1
+    assert worker.stats["dq/failed"] == 2
+
+
 def test_a_priority_of_another_type_loses_nothing(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:

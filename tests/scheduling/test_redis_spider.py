@@ -161,6 +161,8 @@ BAD = {
     b"[" * 100_000: "it begins like JSON but is invalid",
     b'{"url": "http://localhost/", "a": [' + b"1," * 10_000 + b"1]}": "has more than 10,000 form fields",
     f"http://{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
+    rb"http:\\\\" + f"{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
+    rb"http:/\\" + f"{HUGE_HOST}/?/".encode(): "its host has more than 1,000 characters",
     f'{{"url": "http://{HUGE_HOST}/"}}'.encode(): "its host has more than 1,000 characters",
     b"http://" + b"a." * 25_000 + b"com/": "its host has more than 1,000 characters",
     b"http://localhost/" + b"x" * 2**20: "1,048,594 bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576",

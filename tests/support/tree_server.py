@@ -38,11 +38,16 @@ class TreePages:
         delay_s = float(wishes.get("s", 0))
         if "to" in wishes:
             return Answer(b"", 302, delay_s, [("Location", wishes["to"])])
+        if "far" in wishes:
+            letters = "".join(map(chr, range(0x4E00, 0x4E00 + int(wishes["far"]))))
+            return Answer(b"", 302, delay_s, [("Location", f"http://{letters}/")])
         kind, _, number = path[1:].partition("/")
         if kind in ("p", "r") and number.isdigit() and int(number) < self.tree.pages:
             page = self._page(kind, int(number), self._hits[target])
         else:
             page = Answer(path.encode(), 200 if {"s", "flaky"} & wishes.keys() else 404)
+        if "charset" in wishes:
+            page = page._replace(content_type=f"text/html; charset={wishes['charset']}", body=page.body * 1_000)
         return page._replace(status=int(wishes.get("status", page.status)), delay_s=page.delay_s + delay_s)
 
     def _page(self, kind: str, number: int, times: int) -> Answer:

@@ -1038,7 +1038,7 @@ def test_many_members_whose_hashes_can_be_chosen_are_refused(codec: Codec) -> No
     assert codec.decode(codec.encode(request)).meta == request.meta
 
 
-@pytest.mark.parametrize("before", ["http://", "\x01 http://u:p@", "HTTP:\t//"])
+@pytest.mark.parametrize("before", ["http://", "\x01 http://u:p@", "HTTP:\t//", "http:\\\\", "http:/\\u:p@"])
 def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, before: str) -> None:
     """Python encodes letters beyond ASCII in the square of their count, before it says: too long."""
     url = f"{before}{''.join(map(chr, range(0x4E00, 0x4E00 + 20_000)))}/"
