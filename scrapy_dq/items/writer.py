@@ -22,6 +22,9 @@ T = TypeVar("T")
 LINGER_S = 0.01
 MAX_ITEMS, MAX_BYTES = 500, 1_048_576
 """Limits of a batch, which bound how long it blocks Redis. A single item may be larger."""
+MOST_TRIES = 5
+"""Of an item larger than a batch. Redis closes the connection at one of 512 MB, and a slow line needs longer
+for it than DQ_REDIS_TIMEOUT: all later items would wait for it for ever."""
 LOOK_S = 0.2
 CHECK_S = 1.0
 """Seconds between two checks whether Redis was rolled back, while there are no new items."""
@@ -78,6 +81,8 @@ class ItemWriter:
         self._given_up = given_up
         self._counted = counted
         self._client: Any = None
+        self._tries = 0
+        """How often the batch at hand was sent in vain while Redis answered otherwise."""
         self._waiting: deque[_Waiting] = deque()
         self._in_hand: list[_Waiting] = []
         """The batch that is being written; no page waits for those items that Redis had before."""
@@ -166,6 +171,7 @@ class ItemWriter:
 
     async def _store(self, batch: list[_Waiting]) -> None:
         began, kept = time.monotonic(), 0
+        self._tries = 0
         while True:
             try:
                 batch, error = await self._unless_late(self._send(batch), began)
@@ -191,9 +197,13 @@ class ItemWriter:
         by_key: dict[str | bytes, list[_Waiting]] = {}
         for waiting in batch:
             by_key.setdefault(waiting.key, []).append(waiting)
+        sending = False
         try:
             if self._client is None:
                 self._client = await self._connection.connect()
+            if sum(len(waiting.item) for waiting in batch) > MAX_BYTES:
+                await self._ping()
+                sending = True
             pipe = self._client.pipeline(transaction=False)
             for key, parts in by_key.items():
                 self._add(pipe, key, [waiting.item for waiting in parts])
@@ -202,7 +212,11 @@ class ItemWriter:
             replies = await pipe.execute(raise_on_error=False)
         except Exception as error:
             if passes(error):
-                return batch, error
+                self._tries += sending
+                if self._tries < MOST_TRIES:
+                    return batch, error
+                self._refuse_large(batch, error)
+                return [], None
             replies = [error] * len(by_key)
         left: list[_Waiting] = []
         outage = None
@@ -216,6 +230,13 @@ class ItemWriter:
         if len(replies) > len(by_key):
             outage = self._marked(replies[-1]) or outage
         return left, outage
+
+    async def _ping(self) -> None:
+        try:
+            await self._client.ping()
+        except Exception as error:  # a user without the right to it gets an answer, too
+            if passes(error):
+                raise
 
     def _marked(self, reply: Any) -> Exception | None:
         """Process the mark that a trip has found; return the error if the trip has to be repeated."""
@@ -300,6 +321,16 @@ class ItemWriter:
                 self._kind,
             )
         self._fail(parts, why)
+
+    def _refuse_large(self, batch: list[_Waiting], error: Exception) -> None:
+        size = sum(len(waiting.item) for waiting in batch)
+        why = f"an item of {size:,} bytes was sent {MOST_TRIES} times in vain ({describe(error)})"
+        logger.error(
+            "%s: it is not stored. Redis takes none of 512 MB, or the line is too slow for it within "
+            "DQ_REDIS_TIMEOUT",
+            why,
+        )
+        self._fail(batch, why)
 
     def _confirm(self, parts: Iterable[_Waiting]) -> None:
         done = [waiting for waiting in parts if not waiting.stored.done()]

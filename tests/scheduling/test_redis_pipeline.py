@@ -235,6 +235,43 @@ def test_a_pipeline_of_ones_own_chooses_the_key_and_a_bad_item_fails_alone(
     client.delete(*keys)
 
 
+HUGE_ITEM = """\
+import json
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+def padded(item):
+    return json.dumps(item) + " " * (2**21 if item["path"] == "/p/3" else 0)
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+"""
+
+
+def test_an_item_that_redis_never_takes_fails_alone(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
+) -> None:
+    """Redis closes the connection at an item that is too large for it; no other waits for ever behind it."""
+    site = start_site(pages=30)
+    project = make_project(
+        [site.start_url],
+        redis_url=redis_url,
+        spider=HUGE_ITEM,
+        settings={
+            "ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300},
+            "REDIS_ITEMS_SERIALIZER": "tree_project.spiders.spider.padded",
+        },
+    )
+    before = client.config_get("proto-max-bulk-len")
+    client.config_set("proto-max-bulk-len", 2**20)
+    try:
+        worker = project.run_to_end(timeout_s=60)
+    finally:
+        client.config_set("proto-max-bulk-len", before["proto-max-bulk-len"])
+    assert stored(client, project.name + ":items").keys() == {*site.paths} - {"/p/3"}
+    assert (worker.stats["dq/items/failed"], worker.stats["dq/failed"]) == (1, 1)
+
+
 @pytest.mark.parametrize(("name", "fails"), [("tagged", 0), ("number", 5)])
 def test_a_serializer_of_ones_own_makes_text_or_bytes(
     redis_url: str,
