@@ -22,8 +22,8 @@ def bound_punycode() -> None:
     """Have Python's `punycode` codec raise UnicodeError for a text longer than a label, in this process.
 
     Its time grows with the square of a text: a minute for a link to a host of 20,000 letters beyond ASCII,
-    hours for a page that claims to be written in it. `idna` refuses a longer label, too, but encodes it
-    first. Not each link is checked instead: Scrapy also encodes those of pages, before this package sees them.
+    hours for a page that claims to be written in it. `idna` refuses a longer label, too, but encodes
+    it first. Not each link is checked instead: Scrapy encodes those of pages before this package sees them.
     """
     for name in ("punycode_encode", "punycode_decode"):
         convert = getattr(punycode, name)

@@ -145,6 +145,7 @@ class Settlement:
         self._wrap_errors(scraper)
         crawler.signals.connect(self._item_failed, signals.item_error)
         self._wrap_output(scraper)
+        _wrap_pipelines(getattr(scraper, "itemproc", None))
         self._wrap_download()
         self._wrap_removal()
 
@@ -277,6 +278,8 @@ class Settlement:
         async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
             try:
                 return await original_call(result, request, *args, **kwargs)
+            except asyncio.CancelledError as error:
+                raise _as_failure(error) from error
             except Exception as error:
                 if error is self._not_downloaded.get(request):
                     self._note_failure(request, "download", error)
@@ -344,7 +347,40 @@ class _AsyncMarked(_Marked):
         return self
 
     async def __anext__(self) -> Any:
-        return self._mark(await anext(self._async_output))
+        try:
+            return self._mark(await anext(self._async_output))
+        except asyncio.CancelledError as error:
+            raise _as_failure(error) from error
+
+
+class AwaitedCancelled(RuntimeError):
+    """What a callback or an item pipeline has awaited was cancelled by something else."""
+
+
+def _as_failure(error: asyncio.CancelledError) -> BaseException:
+    """Return what Scrapy handles as a failure of a callback or pipeline.
+
+    A CancelledError ends the task that processes the response instead, without a word: its request would
+    stay in flight for ever, or count as done without its items. Only if that task itself is cancelled, as at
+    the end of the process, it is passed on; before Python 3.11 a task does not tell.
+    """
+    if getattr(asyncio.current_task(), "cancelling", int)():
+        return error
+    return AwaitedCancelled("what it awaited was cancelled")
+
+
+def _wrap_pipelines(manager: Any) -> None:
+    original = getattr(manager, "process_item_async", None)
+    if original is None:  # Scrapy 2.13: its Deferreds handle a cancellation as any error
+        return
+
+    async def process_item_async(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await original(*args, **kwargs)
+        except asyncio.CancelledError as error:
+            raise _as_failure(error) from error
+
+    manager.process_item_async = process_item_async
 
 
 def is_one_off(crawler: Crawler) -> bool:

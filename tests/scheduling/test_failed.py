@@ -160,6 +160,64 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     assert project.count() == {"/fine?s=0": 1, "/child?s=0": 1, "/handled": 1}
 
 
+CANCELLED = """\
+import asyncio
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SITE, SPIDER_NAME
+
+
+async def cancelled():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+class Pipeline:
+    async def process_item(self, item, spider=None):
+        await cancelled()
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        yield scrapy.Request(SITE + "/item?s=0", self.parse_item)
+        yield scrapy.Request(SITE + "/coroutine?s=0", self.parse_coroutine)
+        yield scrapy.Request(SITE + "/generator?s=0", self.parse_generator)
+
+    def parse_item(self, response):
+        yield {"path": "/an-item"}
+
+    async def parse_coroutine(self, response):
+        await cancelled()
+
+    async def parse_generator(self, response):
+        await cancelled()
+        yield {"path": "/no-item"}
+"""
+
+
+def test_what_awaits_something_cancelled_has_failed(
+    redis_url: str, start_site: StartSite, make_project: MakeProject
+) -> None:
+    """A database driver may cancel: Scrapy says nothing then, and the item or the request would be lost."""
+    settings = {
+        "SITE": start_site(pages=1).url(""),
+        "ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1},
+    }
+    project = make_project([], redis_url=redis_url, spider=CANCELLED, settings=settings)
+    assert project.run_to_end().close_reason == "finished"
+    with connect_url(redis_url) as client:
+        kept = failed(client, project.name)
+    assert {urlsplit(one.label).path: one.reason.partition(":")[0] for one in kept} == {
+        "/item": "item pipeline",
+        "/coroutine": "callback",
+        "/generator": "callback",
+    }
+    assert all("AwaitedCancelled: what it awaited was cancelled" in one.reason for one in kept)
+
+
 LOGINS = """\
 import scrapy
 from support.tree_spider import TreeSpider

@@ -47,7 +47,8 @@ class TreePages:
         else:
             page = Answer(path.encode(), 200 if {"s", "flaky"} & wishes.keys() else 404)
         if "charset" in wishes:
-            page = page._replace(content_type=f"text/html; charset={wishes['charset']}", body=page.body * 1_000)
+            kind = f"text/html; charset={wishes['charset']}"
+            page = page._replace(content_type=kind, body=page.body * 1_000)
         return page._replace(status=int(wishes.get("status", page.status)), delay_s=page.delay_s + delay_s)
 
     def _page(self, kind: str, number: int, times: int) -> Answer:

@@ -10,7 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 from scrapy import Spider
+from scrapy.exceptions import CloseSpider
 
+from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds import parts, storage
 from scrapy_dq.crew.feeds.parts import Run
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
@@ -115,6 +117,42 @@ def test_a_storage_that_scrapy_creates_as_a_test_empties_nothing(feed: Feed) -> 
     """It does so before the run is known."""
     UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options={"overwrite": True})
     assert feed.text == "0"
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_link_of_another_user_is_not_followed(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, overwrite: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused as Scrapy tests the storage, as the spider begins it, and if it is made after that."""
+    ours = feed.path.with_name("ours")
+    ours.write_text("precious")
+    options = {"overwrite": overwrite, "format": "jsonlines"}
+    begun = feed.worker(1, new=True, overwrite=overwrite)
+    feed.path.unlink()
+    feed.path.symlink_to(ours)
+    real = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        found = real(path)
+        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:])) if path == feed.path else found
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    with pytest.raises(CrewError, match="is a link of another user"):
+        UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options=options)
+    with pytest.raises(CloseSpider):
+        feed.worker(1, new=True, overwrite=overwrite)
+    assert "is a link of another user" in caplog.text
+    with pytest.raises(CrewError):
+        feed.write(begun, "a")
+    assert ours.read_text() == "precious"
+
+
+def test_a_link_of_ones_own_is_followed(feed: Feed) -> None:
+    """And what it leads to is emptied."""
+    theirs = feed.path.rename(feed.path.with_name("real"))
+    feed.path.symlink_to(theirs)
+    feed.write(feed.worker(1, new=True), "a")
+    assert (theirs.read_text(), feed.path.is_symlink()) == ("a", True)
 
 
 def test_a_mark_that_is_a_link_is_not_followed(feed: Feed, tmp_path: Path) -> None:

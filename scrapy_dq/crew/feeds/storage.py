@@ -17,11 +17,12 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Spider
+from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.feeds.parts import PartsFolder, Run, mark_lost, part_path, write_lock
+from scrapy_dq.crew.feeds.parts import PartsFolder, Run, mark_lost, part_path, resolved, write_lock
 from scrapy_dq.signals import crawl_joined
 from scrapy_dq.stats import names as stats
 
@@ -117,7 +118,12 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
-        """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler"""
+        """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler
+
+        Raises:
+            CrewError: Scrapy tests it, and the file is a link of another user: the crawl does not start.
+            CloseSpider: the same, of a feed that the spider begins.
+        """
         storage = cls(uri, feed_options=feed_options)
         storage._crawler = crawler
         storage._form = str((feed_options or {}).get("format", ""))
@@ -127,7 +133,15 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and its part is not removed before.
             write_lock(part.parent)
-        elif crawler in _runs and (
+            return storage
+        try:
+            resolved(Path(storage.path))
+        except CrewError as error:
+            if crawler not in _runs:
+                raise
+            logger.error("%s", error)
+            raise CloseSpider("feed_refused") from error
+        if crawler in _runs and (
             storage.write_mode == "wb" or _is_of_all(storage.path, crawler, feed_options)
         ):
             storage._begin(_runs[crawler])
@@ -164,8 +178,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             if not overwrite:
                 return
             if not held and (known or run.new):
-                with suppress(FileNotFoundError):
-                    os.truncate(path, 0)
+                with suppress(FileNotFoundError), open(path, "r+b", opener=_open_no_link) as file:
+                    file.truncate()
             elif path.exists() and path.stat().st_size:
                 logger.warning(
                     "%s is appended to: it may hold what this run has scraped before%s",
@@ -182,10 +196,11 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
     def open(self, spider: Spider) -> IO[bytes]:
         """Open for appending, without a buffer; each write is complete or has no effect."""
-        buffered = super().open(spider)
         path, mode = Path(self.path), self.write_mode
-        buffered.close()
-        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode == "wb":
+            open(path, "wb", opener=_open_no_link).close()
+        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode, opener=_open_no_link)
         unbuffered.is_part, unbuffered.failed = self._is_part, self._write_failed
         known = self._is_part or self._is_warned or self._form not in _WITH_BEGINNING
         if not known and path.is_file() and path.stat().st_size:
@@ -198,6 +213,20 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             self._crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
         if self._is_part:
             mark_lost(Path(self.path))
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file through no link of another user, who may exchange it at any time; as an *opener*.
+
+    Raises:
+        CrewError: there is such a link.
+        OSError: it cannot be opened; or its last component became a link just now.
+    """
+    place = Path(path)
+    if not place.exists() or place.is_file():  # a pipe or a terminal is behind links of the system
+        place = resolved(place)
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    return os.open(place, flags, 0o666)
 
 
 class _Whole(io.FileIO):
