@@ -3,11 +3,23 @@
 --          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK, grants.grant,
 --          grants.grant_member, keys.key, keys.worker_key, midway.popped, midway.popped_head, midway.popped_taken,
 --          order.order_newest_first, politeness.count_busy, put.wrong_list, state, state.is_there
+-- Redis 6.2 goes through a list from its head to its end for an RPOP with a count: milliseconds if it is long.
+local function pop(list, newest, count)
+  if not newest then return redis.pcall('LPOP', list, count) end
+  if redis.REDIS_VERSION_NUM then return redis.pcall('RPOP', list, count) end
+  local elements = {}
+  for i = 1, count do
+    local element = redis.pcall('RPOP', list)
+    if not element or element.err then return i > 1 and elements or element end
+    elements[i] = element
+  end
+  return elements
+end
 -- A key that is not a list has no entry of ours: it is treated as a list that was deleted, and reported.
 -- Returns how many were granted, and whether there are more; nothing if there is no list.
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)
-  local elements = redis.pcall(newest and 'RPOP' or 'LPOP', list, math.min(count, CHUNK))
+  local elements = pop(list, newest, math.min(count, CHUNK))
   if not elements or elements.err then
     if elements and not wrong_list(rank, partition) then error(elements.err, 0) end
     damaged('backlog') -- the list was deleted, evicted or replaced
