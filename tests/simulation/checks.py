@@ -187,13 +187,14 @@ def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
 def dead_letters(schedule: Schedule) -> None:
     """Check that only a page that kills its workers is given up."""
     kills = sum(schedule.report.faults[name] for name in ("kill", "sigterm_kill", "freeze", "block", "stall"))
-    # A Redis that was rolled back has ids of workers that have left, or got new ones: they look dead.
-    kills += schedule.report.faults["fail_over"] + schedule.report.faults["roll_back"]
     # The first time that an entry kills its worker, it is not the suspect; another one may be.
     kills += len({each.killer for each in schedule.crawlers if each.killer})
-    innocent = {page for page, _ in schedule.dead if not schedule.plan.pages[page].kills}
-    if innocent and kills < schedule.plan.setup.max_attempts:
-        raise Violation(f"these became dead letters, and did nothing: {innocent}")
+    # A Redis that was rolled back has ids of workers that have left, or got new ones: they look dead.
+    rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
+    for entry_id, page in schedule.buried.items():
+        charges = kills + schedule.taken_for_dead[entry_id] * rolled_back
+        if not schedule.plan.pages[page].kills and charges < schedule.plan.setup.max_attempts:
+            raise Violation(f"page {page} became a dead letter, and did nothing")
 
 
 def repeats(schedule: Schedule) -> None:

@@ -73,8 +73,13 @@ class Schedule:
             self.network.trace = self._note
         self._fed: list[tuple[float, int]] = []
         self.dead: set[Identity] = set()
+        self.buried: dict[bytes, int] = {}
+        """The pages of the entries that became dead letters, by the entries' ids."""
         self.fenced: set[str] = set()
         """Ids of workers that were declared dead."""
+        self.taken_for_dead: Counter[bytes] = Counter()
+        """By entry: how many of them were ids of processes that had been granted it, and lived, had left, or
+        had died under another id."""
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
         self._epochs: list[tuple[float, bytes | None]] = []
@@ -312,7 +317,7 @@ class Schedule:
             return
         elif transition == "fence":
             worker_id = args[2 + args[1]].decode()
-            self.fenced.add(worker_id)
+            self._note_fenced(worker_id)
             checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[1])
             self._seeding[worker_id] = "0"
         elif transition == "leave":
@@ -377,11 +382,21 @@ class Schedule:
                     self.late_members.add(worker_id)
                 each.ids.add(worker_id)
 
+    def _note_fenced(self, worker_id: str) -> None:
+        if worker_id not in self.fenced:
+            for each in self.crawlers:
+                if worker_id in each.ids and (each.process.alive or each.ids & self.fenced):
+                    name = each.process.name
+                    self.taken_for_dead.update(entry_id for by, entry_id in self.granted if by == name)
+            self.fenced.add(worker_id)
+
     def _note_dead_letters(self) -> None:
         # The next run deletes them.
-        for record in self.store.run("HVALS", keys.prefix(CRAWL) + "dead"):
+        records = self.store.run("HGETALL", keys.prefix(CRAWL) + "dead")
+        for entry_id, record in zip(records[::2], records[1::2], strict=True):
             page, _, origin = parts(dead_letter(record)[2])
             self.dead.add((page, origin))
+            self.buried[entry_id] = page
 
     def _feed(self, page: int) -> None:
         self.store.run("RPUSH", FEED, b"%d.0." % page)
