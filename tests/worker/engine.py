@@ -19,6 +19,7 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
 from scrapy_dq.settings import Config
 from support.waiting import patience
@@ -101,6 +102,7 @@ class Engine(Listener):
         join: whether `async with` joins; else the test calls `join`.
         limit: how many of a partition may download at once; default: all. If given, a download ends when
             the test calls `downloaded`.
+        pace: of the worker; None: that of a crawl.
         options: for WorkerOptions.
     """
 
@@ -115,6 +117,7 @@ class Engine(Listener):
         identity: Identity = IDENTITY,
         timeout_s: float = 2.0,
         limit: Callable[[bytes], int] | None = None,
+        pace: Pace | None = None,
         **options: Any,
     ) -> None:
         self.crawl = crawl
@@ -133,6 +136,7 @@ class Engine(Listener):
         self._join = join
         self._identity = identity
         self._limit = limit
+        self._pace = pace
         self.downloading: set[bytes] = set()
         self._options = WorkerOptions(**options)
         self._wake = asyncio.Event()
@@ -146,7 +150,7 @@ class Engine(Listener):
         self.worker = Worker(
             self.frontier, self._identity, self._options, self,
             connect=self._connection.blocking, capacity=lambda: self.capacity,
-            limit=self._limit or (lambda partition: MAX_LEASES),
+            limit=self._limit or (lambda partition: MAX_LEASES), pace=self._pace,
         )  # fmt: skip
         if self._join:
             await self.join()

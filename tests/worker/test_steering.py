@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import redis
 
 from scrapy_dq.frontier.admin.control import Word, limit, steer
-from scrapy_dq.frontier.model import Hold
+from scrapy_dq.frontier.model import Hold, Lease
+from scrapy_dq.frontier.worker.pace import OneByOne
 from support.waiting import Stopwatch
 from worker.engine import Crawl, Engine, until
 
@@ -94,3 +96,29 @@ async def test_other_limits_hold_for_what_is_buffered(crawl: Crawl, client: redi
         await asyncio.sleep(0.2)
         assert len(crawl.sent) <= sent + 1
         running.cancel()
+
+
+@pytest.mark.parametrize("how", [Word.DRAIN, Word.PAUSE, None], ids=["drain", "pause", "close"])
+async def test_in_strict_order_no_ack_waits_for_a_lease_that_does_not_come(
+    crawl: Crawl, client: redis.Redis, how: Word | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The engine asks after each page: on hold, or while it closes, nothing answers that."""
+    async with Engine(crawl, pace=OneByOne()) as engine:
+        engine.seed(range(3))
+        leases: list[Lease] = []
+
+        def take() -> int:
+            leases.extend(filter(None, [engine.worker.take()]))
+            return len(leases)
+
+        await until(lambda: take() == 3, "all leased")
+        if how is not None:
+            steer(client, crawl.name, how)
+            await until(lambda: engine.worker.on_hold, "the word")
+        for lease in leases:
+            engine.worker.ack(lease.entry_id)
+            assert engine.worker.take() is None
+        if how is not None:
+            await until(lambda: engine.worker.census.in_flight == 0, "the acks stored")
+        await engine.stop(5)
+    assert not caplog.text

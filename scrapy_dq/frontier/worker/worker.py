@@ -489,10 +489,10 @@ class Worker:
     async def _exchange(self) -> None:
         pace, protocol = self._pace, self._protocol
         began, registered, kept = time.monotonic(), self.id, len(protocol.outbox)
-        most = self._most + pace.ahead
-        wanted, granted = await self._driver.exchange(
-            self._wants(), pace.ahead_s, pace.ahead, most, pace.until
-        )
+        most, want = self._most + pace.ahead, self._wants()
+        # Without a lease to come (on hold, closing), no move has to wait for one.
+        until = pace.until if want else None
+        wanted, granted = await self._driver.exchange(want, pace.ahead_s, pace.ahead, most, until)
         now = time.monotonic()
         # Other seeding workers are counted only while nothing waits; start payloads come without notice.
         quiet = protocol.census.only_delayed and not (
