@@ -1,10 +1,11 @@
 """Requests to bytes and back, with a format number and without running code; also the items of a Queue."""
 
 from scrapy_dq.codec.classes import BadType
-from scrapy_dq.codec.items import Items
+from scrapy_dq.codec.items import ForOthers, Items
 from scrapy_dq.codec.requests import FORMAT, CannotDecode, CannotEncode, Codec
 from scrapy_dq.codec.serializer import BadSerializer, Serializer
 
 __all__ = [
-    "FORMAT", "BadSerializer", "BadType", "CannotDecode", "CannotEncode", "Codec", "Items", "Serializer",
+    "FORMAT", "BadSerializer", "BadType", "CannotDecode", "CannotEncode", "Codec", "ForOthers", "Items",
+    "Serializer",
 ]  # fmt: skip

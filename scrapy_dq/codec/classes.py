@@ -12,7 +12,7 @@ from typing import Any
 
 from scrapy_dq.codec import playwright
 from scrapy_dq.codec.shapes import Shape, shape_of
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import Unfit, UnknownClass
 
 _CARRIED = ("builtins", "datetime", "decimal", "uuid", "pathlib")
 """Modules of the types that codec/values.py encodes itself."""
@@ -51,19 +51,19 @@ class Classes:
         return shape
 
     def find(self, name: str) -> Shape:
-        """Return the shape of the class with that "module:QualName"; raise Unfit, import nothing."""
+        """Return the shape of the class with that "module:QualName"; raise UnknownClass, import nothing."""
         shape = self._by_name.get(name)
         if shape is None:
             module, _, qualname = name.partition(":")
             dotted = f"{module}.{qualname}"
             if name != playwright.NAME and module.partition(".")[0] not in self._packages:
-                raise Unfit(
+                raise UnknownClass(
                     f"a {dotted!a:.200} is not stored (an Item, a dataclass, an attrs class, an Enum or a "
                     "NamedTuple is, if the project defines it; DQ_TYPES can list other classes)"
                 )
             cls = _look_up(module, qualname)
             if method := _method_that_runs(cls):
-                raise Unfit(
+                raise UnknownClass(
                     f"{dotted} has its own {method}, which would run on untrusted data: "
                     f"it is stored only if DQ_TYPES lists it"
                 )
@@ -95,7 +95,7 @@ def _look_up(module: str, qualname: str) -> Any:
         else:
             if (place.__module__, place.__qualname__) == (module, qualname):
                 return place
-    raise Unfit(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
+    raise UnknownClass(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
 
 
 def _shape(name: str, cls: type, *, listed: bool = False) -> Shape:

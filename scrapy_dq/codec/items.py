@@ -12,7 +12,7 @@ from scrapy_dq.codec.attributes import KEYS
 from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.requests import CannotDecode, CannotEncode
 from scrapy_dq.codec.short import lengthen
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import Unfit, UnknownClass
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable
 
@@ -20,15 +20,21 @@ _CLASS = 0
 _NAMES = {key: name for name, key in KEYS.items()}
 
 
+class ForOthers(CannotDecode):
+    """This program cannot read the entry, but other members of the crawl may: it must not be buried."""
+
+
 class Items:
     """Encode and decode the items of a program. Any thread may do both."""
 
-    def __init__(self, types: Sequence[str], max_bytes: int) -> None:
+    def __init__(self, types: Sequence[str], max_bytes: int, *, signed: bool = False) -> None:
         """
         Args:
             types: dotted names of classes whose instances items may hold (DQ_TYPES).
             max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
+            signed: the entries of the crawl are signed (DQ_SIGNING_KEYS): a program gets no others.
         """
+        self._signed = signed
         self._values = Values(Classes(set(), types), max_bytes)
         self._max_bytes = max_bytes
         self._converting = threading.Lock()
@@ -51,6 +57,9 @@ class Items:
 
         A stored request becomes a dict of its attributes, with callbacks by name; a start payload becomes
         bytes.
+
+        Raises:
+            ForOthers: it needs a class, or a serializer, that this program does not have, or no signature.
         """
         try:
             if len(payload) > self._max_bytes:
@@ -62,9 +71,17 @@ class Items:
             if kind == formats.REQUEST:
                 with self._converting:
                     return self._attributes(lengthen(self._values.unpack(payload[1:])))
+            if kind == formats.SERIALIZED:
+                raise ForOthers("its format is that of a SCHEDULER_SERIALIZER, which only spiders read")
+            if kind == formats.PAYLOAD and self._signed:
+                raise ForOthers("it is a start payload, which nobody signs (DQ_SIGNING_KEYS)")
             if kind == formats.PAYLOAD:
                 return payload[1:]
             raise Unfit(f"its format is {kind}, which this version does not read")
+        except ForOthers:
+            raise
+        except UnknownClass as error:
+            raise ForOthers(_reason(error)) from error
         except Exception as error:  # MemoryError and RecursionError included
             raise CannotDecode(_reason(error)) from error
 

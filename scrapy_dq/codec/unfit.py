@@ -13,3 +13,7 @@ class Unfit(Exception):
 
     def __str__(self) -> str:
         return f"{''.join(reversed(self.path))}: {self.reason}" if self.path else self.reason
+
+
+class UnknownClass(Unfit):
+    """The class of a value may not be used in this process; in others of the crawl it may be allowed."""

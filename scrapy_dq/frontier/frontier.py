@@ -115,12 +115,17 @@ class Frontier:
         signing_keys: Sequence[str] = (),
         wait_replicas: int = 0,
         wait_s: float = 1.0,
+        unsigned: bytes = b"",
     ) -> None:
+        """
+        Args:
+            unsigned: as of `Signer`, without *start_keys*, whose mark it otherwise is.
+        """
         self.crawl = crawl
         self._wait_replicas, self._wait_s = wait_replicas, wait_s
         self.start_keys = start_keys
         # Start payloads are not signed.
-        self.signer = Signer(crawl, signing_keys, start_keys.mark if start_keys else b"")
+        self.signer = Signer(crawl, signing_keys, start_keys.mark if start_keys else unsigned)
         self._keep_failed = keep_failed
         self.order = order
         self._seen = seen

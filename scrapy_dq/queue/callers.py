@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from itertools import chain
 
-from scrapy_dq.codec import CannotDecode, Items
-from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.codec import CannotDecode, ForOthers, Items
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.calls import Call, Get, Join, Look, Putting, ShutDown
 from scrapy_dq.queue.pace import OnDemand
@@ -122,6 +122,11 @@ class Callers:
             self._granted += 1
             try:
                 item = self._items.decode(lease.payload)
+            except ForOthers as error:
+                self.worker.release(lease.entry_id)
+                what = f"the next item is for other members of the crawl, and was given back: {error}"
+                self._gets.popleft().fail(FrontierRefused(what))
+                continue
             except CannotDecode as error:
                 logger.error("An item that cannot be read is now a dead letter: %s", error)
                 self.worker.bury(lease.entry_id, str(error))

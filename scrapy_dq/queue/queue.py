@@ -132,6 +132,7 @@ class Queue:
         Raises:
             queue.Empty: nothing came within *timeout* seconds.
             FrontierUnavailable: Redis gave no answer within *timeout*.
+            FrontierRefused: only other members of the crawl can read the next item; it was given back.
             ShutDown: this object was shut down, and nothing waits, or it was shut down immediately.
         """
         try:
@@ -226,7 +227,8 @@ class Queue:
         self._finalizer = None
         # New objects with new locks: a thread that does not exist any more may have held one.
         try:
-            self._items = Items(self._config.types, self._config.max_entry_bytes)
+            signed = bool(self._config.signing_keys)
+            self._items = Items(self._config.types, self._config.max_entry_bytes, signed=signed)
         except BadType as error:
             raise ConfigError(f"DQ_TYPES: {error}") from error
         # Reentrant: a signal handler may shut or close while its thread is about to join.

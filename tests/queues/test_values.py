@@ -17,6 +17,7 @@ from scrapy import FormRequest, Request, Spider
 from scrapy_dq import Queue
 from scrapy_dq.codec import FORMAT, CannotDecode, Codec, Items, formats
 from scrapy_dq.frontier.model import FrontierRefused, Order
+from scrapy_dq.frontier.signing import Signer
 from scrapy_dq.settings import ConfigError
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Event
@@ -152,6 +153,41 @@ def test_what_cannot_be_read_becomes_a_dead_letter(
     q.task_done()
     q.close()
     assert worker.exchange().census.dead == 2
+    live.close()
+
+
+EVENT = {"DQ_TYPES": ["support.project.Event"]}
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"\x04{}", "SCHEDULER_SERIALIZER"),
+        (Items(EVENT["DQ_TYPES"], LIMIT).encode(Event("start", 1, "/")), "support.project.Event"),
+        (b"\2http://localhost/", "start payload"),
+    ],
+    ids=["serialized", "class", "start payload of a signed crawl"],
+)
+def test_what_others_can_read_is_given_back(
+    make: Make, redis_server: RedisServer, crawl_name: str, payload: bytes, reason: str
+) -> None:
+    """get says what it needs; nothing is a dead letter, and a spider's worker gets the entry."""
+    keys = ["a secret of the programs"] if "start" in reason else []
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO, signing_keys=keys)
+    live.frontier.signer = Signer(crawl_name, keys, b"\2")
+    worker = HandWorker(live, "another")
+    worker.exchange(put(1, payload=payload))
+    if keys:  # as the script that takes it from a start key stores it
+        (element,) = live.redis.lrange(live.key("backlog:0:"), 0, -1)
+        live.redis.lset(live.key("backlog:0:"), 0, element[:20] + payload)
+    q = make(settings={"DQ_SIGNING_KEYS": keys})
+    for _ in range(2):
+        with pytest.raises(FrontierRefused, match=reason):
+            q.get()
+    q.close()
+    receipt = worker.exchange(want=1)
+    assert [lease.payload for lease in receipt.leases] == [payload]
+    assert receipt.census.dead == 0
     live.close()
 
 
