@@ -118,6 +118,18 @@ def check_host(url: str) -> None:
         raise Unfit(f"its host has more than {MAX_NETLOC:,} characters")
 
 
+def check_parses(url: str) -> None:
+    """Raise Unfit if Python cannot find the host of *url*: nor can Scrapy, which would raise in its engine.
+
+    Scrapy makes such URLs: of a link of `//` and a wide bracket it makes `http://[`.
+    """
+    if "[" in url or "]" in url or not url.isascii():  # it refuses no others
+        try:
+            urlsplit(url)
+        except ValueError as error:
+            raise Unfit(f"its URL cannot be parsed ({error})") from error
+
+
 def url_check(schemes: Collection[str]) -> Check:
     """Return the check of a URL whose scheme must be one of *schemes*."""
     allowed = frozenset(scheme.lower() for scheme in schemes)
@@ -129,6 +141,7 @@ def url_check(schemes: Collection[str]) -> Check:
         if not url.startswith(prefixes) and (scheme := url.partition(":")[0].lower()) not in allowed:
             raise Unfit(f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})")
         check_host(url)
+        check_parses(url)
         return url
 
     return check

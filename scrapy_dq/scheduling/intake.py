@@ -16,7 +16,7 @@ from scrapy import Request
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode, Codec
-from scrapy_dq.codec.attributes import check_host
+from scrapy_dq.codec.attributes import check_host, check_parses
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.frontier.worker.worker import Worker
@@ -117,6 +117,7 @@ class Intake:
         """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
         try:
             check_host(request.url)
+            check_parses(request.url)
         except Unfit as error:
             # Scrapy could not send it either, and its fingerprint or its cookies would stop this worker.
             logger.warning("%s is dropped: %s", shown(request, 200), error)

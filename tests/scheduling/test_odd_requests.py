@@ -125,6 +125,28 @@ def test_what_python_would_encode_for_hours_costs_a_worker_nothing(
     assert worker.stats["dq/failed"] == 2
 
 
+BRACKETS = (
+    HEAD
+    + """\
+    def parse(self, response):
+        for link in ("//\uff3b", "//a.example\uff3d/", "/plain?s=0", "/plain?s=0&in=[query]"):
+            yield response.follow(link, self.leaf)
+            yield response.follow(link, self.leaf, dont_filter=True)
+"""
+)
+
+
+def test_a_link_that_nobody_can_parse_is_dropped(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """Of a wide bracket Scrapy makes one that has a meaning; its fingerprint, or its slot, would raise."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=BRACKETS)
+    worker = project.run_to_end(timeout_s=30)
+    assert project.count() == dict.fromkeys(["/plain?s=0", "/plain?s=0&in=%5Bquery%5D"], 2)
+    assert worker.text.count("is dropped: its URL cannot be parsed (Invalid IPv6 URL)") == 4
+    assert "Unexpected error" not in worker.text
+
+
 def test_a_priority_of_another_type_loses_nothing(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:

@@ -165,6 +165,7 @@ BAD = {
     rb"http:/\\" + f"{HUGE_HOST}/?/".encode(): "its host has more than 1,000 characters",
     f'{{"url": "http://{HUGE_HOST}/"}}'.encode(): "its host has more than 1,000 characters",
     b"http://" + b"a." * 25_000 + b"com/": "its host has more than 1,000 characters",
+    "http://\uff3b/".encode(): "its URL cannot be parsed (Invalid IPv6 URL)",
     b"http://localhost/" + b"x" * 2**20: "1,048,594 bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576",
 }
 
@@ -240,6 +241,8 @@ def test_a_host_that_is_no_name_is_not_below_a_listed_one(char: str) -> None:
     hosts = StartHosts(["allowed.example", "::1"])
     with pytest.raises(OtherHost, match="not among DQ_START_HOSTS"):
         hosts.check_fed(Request(f"http://evil.example{char}.allowed.example/"))
+    with pytest.raises(OtherHost, match="cannot be parsed"):
+        hosts.check_fed(Request("http://\uff3b/"))
     for url in ("http://a-b.c_d.Allowed.Example.:80/", "http://u:p@allowed.example/", "http://[::1]/"):
         hosts.check_fed(Request(url))
 
