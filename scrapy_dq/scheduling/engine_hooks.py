@@ -174,7 +174,9 @@ class Settlement:
 
         None: unknown.
         """
-        return self._parents.get(request)
+        parent = self._parents.get(request)
+        # `yield response.request`: as its own value it would keep itself in the dict, and in memory.
+        return request if parent is None and request in self._slot.inprogress else parent
 
     def forget_parent(self, request: Request) -> None:
         """Forget the parent of a request that is served: else a chain of local ones would stay in memory."""
@@ -307,7 +309,8 @@ class Settlement:
             self._downloaded(request)
             if isinstance(result, Request):
                 # A redirect or a retry: a downloader middleware returned another request.
-                self._parents[result] = request
+                if result is not request:
+                    self._parents[result] = request
                 self._followed.add(result)
             elif isinstance(result, Failure) and not result.check(IgnoreRequest):  # type: ignore[no-untyped-call]
                 self._not_downloaded[request] = result.value  # type: ignore[assignment]
@@ -331,7 +334,7 @@ class _Marked:
         return self._mark(next(self._output))
 
     def _mark(self, output: Any) -> Any:
-        if isinstance(output, Request):
+        if isinstance(output, Request) and output is not self._parent:
             self._parents[output] = self._parent
         return output
 

@@ -131,6 +131,55 @@ def test_a_chain_of_local_requests_does_not_stay_in_memory(
     assert project.count("alive") == {"few": 1}
 
 
+AGAIN = """\
+import gc
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME, THROUGH
+
+class Middleware:
+    count = 0
+
+    def process_response(self, request, response, spider=None):
+        if THROUGH == "middleware" and self.count < 100:
+            self.count += 1
+            return request
+        return response
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+    count = 0
+
+    def parse(self, response):
+        if THROUGH == "callback" and self.count < 100:
+            self.count += 1
+            yield response.request
+        else:
+            gc.collect()
+            alive = sum(isinstance(each, scrapy.Request) for each in gc.get_objects())
+            self.record("alive", "few" if alive < 20 else str(alive))
+"""
+
+
+@pytest.mark.parametrize("through", ["callback", "middleware"])
+def test_a_request_that_comes_of_itself_does_not_stay_in_memory(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, through: str
+) -> None:
+    """`yield response.request`, or a middleware that returns the request: it was its own parent, for ever."""
+    project = make_project(
+        [start_site(pages=1).start_url],
+        redis_url=redis_url,
+        spider=AGAIN,
+        settings={
+            "THROUGH": through,
+            "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Middleware": 500},
+        },
+    )
+    worker = project.run_to_end(timeout_s=30)
+    assert project.count("alive") == {"few": 1}
+    assert worker.stats["dq/acked"] == 101
+
+
 def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
