@@ -12,7 +12,7 @@ from scrapy_dq.text import has_login, without_login
 # Words in the names of settings, arguments, headers and fields of JSON or of a query that hold secrets.
 _SECRET = (
     r"(?:PASS(?:W|PHRASE|CODE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))"
-    r"|COOKIE(?!S_))"
+    r"|COOKIE(?!S_)|SESSION|BEARER|JWT|PW(?![A-Z])|(?<![A-Z])PIN(?![A-Z]))"
 )
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 _NAMED_INSIDE = re.compile(rf"{_SECRET}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
