@@ -13,7 +13,8 @@ MAX_BYTES = 4096
 
 def send(descriptor: int, report: dict[str, Any]) -> bool:
     """Write *report* if the pipe has room, without blocking; False: it is dropped."""
-    line = json.dumps(report, separators=(",", ":")).encode() + b"\n"
+    # Not in ASCII, in which an emoji takes twelve bytes.
+    line = json.dumps(report, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     with suppress(OSError):
         return len(line) <= MAX_BYTES and os.write(descriptor, line) == len(line)
     return False

@@ -26,7 +26,7 @@ from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.stop_signals import SIGNALS, StopSignals
 from scrapy_dq.crew.supervisor import Supervisor
-from scrapy_dq.crew.worker_agent import WorkerAgent, _Relay
+from scrapy_dq.crew.worker_agent import LONGEST_ERROR, WorkerAgent, _Relay
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
 
@@ -157,6 +157,21 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
         relay.handle(logging.makeLogRecord({"msg": f"error {number}", "levelno": logging.ERROR}))
     os.close(theirs)
     assert [report["error"] for report in reader.read()] == [f"error {number}" for number in range(5)]
+    reader.close()
+
+
+def test_an_error_of_the_longest_text_is_relayed() -> None:
+    """Whatever its characters: the bound of a report is in bytes."""
+    ours, theirs = os.pipe()
+    relay, reader = _Relay(theirs), ipc.Reader(ours)
+    error, longest = ValueError("\U0001f600" * 1000), "\U0001f600" * LONGEST_ERROR + "..."
+    raised = (ValueError, error, None)
+    relay.handle(logging.makeLogRecord({"msg": longest, "levelno": logging.ERROR, "exc_info": raised}))
+    relay.handle(logging.makeLogRecord({"msg": '\ud83d"\\' * 1000, "levelno": logging.ERROR}))
+    os.close(theirs)
+    first, second = (report["error"] for report in reader.read())
+    assert first.startswith(f"{longest}: ValueError: \U0001f600")
+    assert second == '?"\\' * (LONGEST_ERROR // 3) + "..."
     reader.close()
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -13,8 +14,8 @@ from scrapy_dq.crew.feeds.sources import Sources, lines_of
 
 FIELD_BYTES = (1 << 31) - 1
 """A page's text may be longer than 128 KiB, the default limit of the csv module."""
-_RARE = range(0xE000, 0x110000)
-"""From the first character for private use on."""
+_PRIVATE = range(0xE000, 0xE100)
+"""Characters for private use."""
 _DIALECT = ("delimiter", "quotechar", "quoting", "skipinitialspace", "lineterminator", "strict")
 
 
@@ -135,12 +136,12 @@ def _parse(sources: Sources, record: bytes, *, strict: bool = False) -> Iterator
     if "\r" in sources.export_kwargs.get("lineterminator", "\r") or "\r" not in text:
         return csv.reader(io.StringIO(text, newline=""), **dialect)
     # With another terminator the writer does not quote a CR, and the reader would end the row there.
-    used = set(text)
-    stand_in = next((char for char in map(chr, _RARE) if char not in used), None)
-    if stand_in is None:
-        raise csv.Error("a value has every rare character, and a CR")
-    rows = csv.reader(io.StringIO(text.replace("\r", stand_in), newline=""), **dialect)
-    return ([value.replace(stand_in, "\r") for value in row] for row in rows)
+    # So it stands as two others meanwhile, of which the first begins such a pair wherever it is.
+    used = "".join(map(str, dialect.values()))
+    mark, itself, cr = islice((char for char in map(chr, _PRIVATE) if char not in used), 3)
+    text = text.replace(mark, mark + itself).replace("\r", mark + cr)
+    rows = csv.reader(io.StringIO(text, newline=""), **dialect)
+    return ([value.replace(mark + cr, "\r").replace(mark + itself, mark) for value in row] for row in rows)
 
 
 def _row(sources: Sources, values: Sequence[str], encoding: str) -> bytes:
