@@ -488,6 +488,7 @@ def test_a_hold_that_we_never_write_is_a_pause(live: LiveFrontier, worker: HandW
     live.redis.hset(live.key("meta"), "hold", hold)
     receipt = worker.exchange(want=1)
     assert (receipt.leases, receipt.words.hold) == ((), Hold.PAUSED)
+    assert steer(live.redis, live.crawl, Word.COMPLETE) is Hold.PAUSED
     steer(live.redis, live.crawl, Word.RESUME)
     assert numbers(worker.exchange(want=1)) == [0]
 

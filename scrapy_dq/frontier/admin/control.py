@@ -97,4 +97,4 @@ def steer(client: Any, crawl: str, word: Word) -> Hold | None:
     """
     reply = Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), word.value)
     refuse(reply)
-    return None if reply[0] != b"OK" else Hold(reply[2].decode())
+    return None if reply[0] != b"OK" else Hold(reply[2].decode("utf-8", "replace"))
