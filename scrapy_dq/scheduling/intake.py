@@ -225,6 +225,10 @@ class Intake:
         self._count(stats.FED)
         return self._refused_fed
 
+    def keep(self, request: Request) -> None:
+        """Keep *request*, whose storing has raised, in this worker."""
+        self.push_local(request, self._holds(request, self._settlement.parent_of(request)))
+
     def push_local(
         self, request: Request, parents: set[bytes], partition: bytes = b"", due: Due = AT_ONCE
     ) -> None:
@@ -274,13 +278,16 @@ class Intake:
             )
         for key in DUE_KEYS:
             request.meta.pop(key, None)  # as with stored requests (`as_stored`): a retry of it is due at once
-        if is_from_start(request):
-            request.meta["dq_seeded"] = True
-            parents: set[bytes] = set()
-        else:
-            parents = self._work.possible_parents(request, classified.parent)
+        parents = self._holds(request, classified.parent)
         self.push_local(request, parents, classified.partition, classified.due)
         return True
+
+    def _holds(self, request: Request, parent: Request | None) -> set[bytes]:
+        """Return the leases that must not end before *request*, which stays in this worker, is done."""
+        if is_from_start(request):
+            request.meta["dq_seeded"] = True
+            return set()
+        return self._work.possible_parents(request, parent)
 
     def _put_dead(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         """Store a request that cannot be served as a dead letter, with the reason."""

@@ -138,7 +138,7 @@ class Scheduler(BaseScheduler):
         except Exception:
             # An exception from here would hang the engine, and lose what the callback yields next.
             logger.exception("Unexpected error while storing %s: it stays in this worker", shown(request))
-            self._storing.push_local(request, self._work.all_leases())
+            self._storing.keep(request)
             return True
 
     def next_request(self) -> Request | None:

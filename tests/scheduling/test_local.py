@@ -16,6 +16,7 @@ from support.waiting import wait_until
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
+Begin = Callable[..., tuple[TreeSite, Project]]
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 LOGIN = """\
@@ -129,6 +130,50 @@ def test_a_chain_of_local_requests_does_not_stay_in_memory(
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=CHAIN)
     project.run_to_end(timeout_s=30)
     assert project.count("alive") == {"few": 1}
+
+
+PICKY = """\
+import asyncio
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class Picky:
+    def fingerprint(self, request):
+        if "bad" in request.url:
+            raise ValueError("on purpose")
+        return request.url.encode()
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+    at_work = yielded = False
+
+    async def start(self):
+        for callback in (self.with_child, self.without):
+            yield scrapy.Request(self.start_urls[0] + f"/{callback.__name__}?s=0", callback)
+
+    async def with_child(self, response):
+        while not self.at_work:
+            await asyncio.sleep(0.02)
+        yield response.follow("/bad?s=60", self.parse)
+        self.yielded = True
+
+    async def without(self, response):
+        self.at_work = True
+        while not self.yielded:
+            await asyncio.sleep(0.02)
+"""
+
+
+def test_only_its_own_page_waits_for_a_request_that_cannot_be_classified(begin: Begin, look: Look) -> None:
+    """A page of such links, each of which takes its time, must not hold all others that are at work."""
+    settings = {"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Picky"}
+    site, project = begin(PICKY, settings=settings)
+    worker = project.start_worker()
+    wait_until(lambda: site.hits()["/bad?s=60"], "the child is under way", 20)
+    wait_until(lambda: look(project).census.done == 1, "the other page is settled", 20)
+    assert look(project).census.in_flight == 1
+    worker.kill()
 
 
 AGAIN = """\

@@ -364,6 +364,36 @@ def test_a_local_request_of_a_payload_keeps_it_in_flight(
     worker.kill()
 
 
+PICKY = """
+
+class Picky:
+    def fingerprint(self, request):
+        raise ValueError("on purpose")
+"""
+
+
+def test_a_payload_whose_request_cannot_be_classified_stays_in_flight(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
+) -> None:
+    """The fingerprinter raises: the request is crawled by this worker, or, if it dies, by another one."""
+    site = start_site(pages=9)
+    project = make_project(
+        [],
+        redis_url=redis_url,
+        spider=spider("def make_request_from_data(self, data):", "    return scrapy.Request(data.decode())")
+        + PICKY,
+        settings={"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Picky"},
+    )
+    client.rpush(key(project), site.url("/p/8?s=60"))
+    worker = project.start_worker()
+    wait_until(lambda: site.hits(), "it is under way", 20)
+    assert look(project).census.in_flight == 1
+    worker.kill()
+    worker = project.start_worker()
+    wait_until(lambda: sum(site.hits().values()) == 2, "it is crawled again", 30)
+    worker.kill()
+
+
 def test_a_plain_spider_waits_for_the_idle_time(
     make_project: MakeProject, start_site: StartSite, redis_url: str, look: Look
 ) -> None:
