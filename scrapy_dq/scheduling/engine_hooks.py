@@ -127,6 +127,8 @@ class Settlement:
         self._given_up: WeakSet[Request] = WeakSet()
         self._failed: dict[Request, str] = {}
         self._not_downloaded: dict[Request, BaseException] = {}
+        self._scraped: dict[object, Request] = {}
+        """By the response, or the failure, whose items are in the pipelines."""
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
         self._followed: WeakSet[Request] = WeakSet()
         engine: Any = crawler.engine
@@ -257,9 +259,12 @@ class Settlement:
 
     def _item_failed(self, response: Response | None, failure: Failure) -> None:
         """Scrapy's signal: an item pipeline has raised; DropItem has a signal of its own."""
-        # There is no response of an item that start() has yielded.
-        if response is not None and response.request is not None and failure.value is not None:
-            self._note_failure(response.request, "item pipeline", failure.value)
+        if response is None:  # of an item that start() has yielded
+            return
+        # A middleware may have given its response another request.
+        request = self._scraped.get(response, response.request)
+        if request is not None and failure.value is not None:
+            self._note_failure(request, "item pipeline", failure.value)
 
     def _wrap_errors(self, scraper: Any) -> None:
         original = scraper.handle_spider_error
@@ -294,9 +299,17 @@ class Settlement:
 
         # The parent is recorded while the output is read. A context variable would be wrong: Scrapy reads the
         # output in a timer, and Twisted's reactor runs all timers that are due in the context of one of them.
-        async def handle_spider_output_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
+        async def handle_spider_output_async(
+            result: Any, request: Request, response: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             kind = _AsyncMarked if isinstance(result, AsyncIterator) else _Marked
-            return await original(kind(result, request, self._parents), request, *args, **kwargs)
+            self._scraped[response] = request
+            try:
+                return await original(
+                    kind(result, request, self._parents), request, response, *args, **kwargs
+                )
+            finally:
+                self._scraped.pop(response, None)
 
         scraper.handle_spider_output_async = handle_spider_output_async
 

@@ -31,6 +31,11 @@ class Drop:
         if "dropped" in request.url:
             raise IgnoreRequest("not wanted")
 
+    def process_response(self, request, response, spider=None):
+        if "of-a-copy" in request.url:
+            response.request = request.copy()
+        return response
+
 
 class Rescue:
     def process_spider_input(self, response, spider=None):
@@ -74,6 +79,7 @@ class ProjectSpider(TreeSpider):
         yield page("/ignored?status=404", self.parse)
         yield page("/dropped?s=0", self.parse)
         yield page("/item-fails?s=0", self.parse_item)
+        yield page("/item-fails-of-a-copy?s=0", self.parse_item)
         yield page("/item-is-dropped?s=0", self.parse_item)
         yield page("/with-local-child?s=0", self.parse_with_local_child)
         yield scrapy.Request(DOWN + "/down", self.parse)
@@ -116,6 +122,7 @@ FAILED = {
     "/raises-late": "KeyError: 'price'",
     "/raises-async": "RuntimeError: async",
     "/item-fails": "item pipeline: ConnectionError: the database is away",
+    "/item-fails-of-a-copy": "item pipeline: ConnectionError: the database is away",
     "/refused": "ValueError: this page is not for us",
     "/down": "download: ",
     "/down-raised-again": "download: ",
@@ -140,8 +147,8 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     """With URL, reason, time, worker and the request itself; what was handled or dropped is not among it."""
     worker = project.run_to_end()
     census = look(project).census
-    # Those of the 17 that did not fail, and a child.
-    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 17 - len(FAILED) + 1)
+    # Those of the 18 that did not fail, and a child.
+    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 18 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         kept = failed(client, project.name)
     reasons = {urlsplit(one.label).path: one.reason for one in kept}
