@@ -115,6 +115,9 @@ class Intake:
 
     def store(self, request: Request) -> bool:
         """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
+        if self._worker.handed_in:
+            self._warn_over(request, "this worker has left the crawl")
+            return False
         try:
             check_host(request.url)
             check_parses(request.url)
@@ -314,7 +317,7 @@ class Intake:
         if self._adopted and put.admission is Admission.SEEN:
             put.known_as = scrapy_redis.fingerprint(request)
         if not self._worker.put(put):
-            self._warn_over(request)
+            self._warn_over(request, "the run is over for this worker")
             return False
         self._count(stats.ENQUEUED)
         self._count(stats.SCRAPY_ENQUEUED)
@@ -362,12 +365,10 @@ class Intake:
                 stats.SCHEME_DROPPED,
             )
 
-    def _warn_over(self, request: Request) -> None:
+    def _warn_over(self, request: Request, why: str) -> None:
         if not self._warned_over:
             self._warned_over = True
-            logger.warning(
-                "%s and all later requests are dropped: the run is over for this worker", shown(request)
-            )
+            logger.warning("%s and all later requests are dropped: %s", shown(request), why)
 
 
 def _scheme_of(request: Request) -> str:

@@ -135,6 +135,37 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
     assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 
+TOO_LATE = """\
+import scrapy
+from scrapy import signals
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.scheduler = lambda: crawler.engine._slot.scheduler
+        crawler.signals.connect(spider.closed_now, signals.spider_closed)
+        return spider
+
+    def closed_now(self):
+        for meta in ({}, {"dq_local": True}):
+            late = scrapy.Request(self.start_urls[0] + "/late", meta=meta)
+            self.record("accepted", str(self.scheduler().enqueue_request(late)))
+"""
+
+
+def test_what_comes_after_a_worker_has_left_is_dropped_with_a_warning(begin: Begin) -> None:
+    """Of `spider_closed`, say: nobody would store it, or crawl it."""
+    _, project = begin(TOO_LATE)
+    worker = project.run_to_end(timeout_s=20)
+    assert project.count("accepted") == {"False": 2}
+    assert worker.text.count("and all later requests are dropped: this worker has left the crawl") == 1
+
+
 # The child is not yielded: nothing tells who its parent is.
 HANDED_TO_THE_ENGINE = """\
 import asyncio

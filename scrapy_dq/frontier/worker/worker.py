@@ -102,6 +102,8 @@ class Worker:
         self._most = options.most_of_a_partition
         self._alarm = Alarm()
         self._closing = asyncio.Event()
+        self.handed_in = False
+        """It is leaving, and has stored what it had: what is put from now on would be lost."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reported_forgery = False
@@ -373,6 +375,7 @@ class Worker:
         try:
             protocol.empty_buffer()
             await self._hand_in(deadline)
+            self.handed_in = True
             durable = protocol.vouches if durable is None else durable
             if durable and not (protocol.finished or protocol.over or protocol.lost):
                 await self._leave_durable(deadline)
@@ -396,6 +399,7 @@ class Worker:
                 protocol.outbox.parentless,
             )
         finally:
+            self.handed_in = True
             self._heartbeat.stop()
             self._reclaimer.cancel()
             self._auditor.cancel()
