@@ -152,7 +152,7 @@ class Frontier:
         )  # fmt: skip
         (
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
-            crawled,
+            crawled, forgotten,
         ) = reply  # fmt: skip
         return Joined(
             Status(status.decode()),
@@ -166,6 +166,7 @@ class Frontier:
             parse_words(words),
             None if ended_ms < 0 else ended_ms / 1000,
             bool(crawled),
+            int(forgotten),
         )
 
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:

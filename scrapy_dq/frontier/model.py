@@ -427,6 +427,9 @@ class Joined:
     """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched."""
     crawled: bool = False
     """Another worker with a start() has taken part in this run: its items may exist elsewhere."""
+    forgotten: int = field(default=0, compare=False)
+    """How many requests of the run before had failed, or were dead letters: they are still seen, and this
+    join, which has begun a run, has deleted their records."""
 
 
 @dataclass(frozen=True, slots=True)

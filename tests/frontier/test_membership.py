@@ -301,6 +301,22 @@ def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, 
     assert {n for _ in range(4) for n in numbers(since.exchange(want=9))} == {3, 4, 11, 1}
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_the_first_of_a_run_hears_of_what_had_failed_and_stays_seen(
+    live: LiveFrontier, keeps: bool, leaves: bool
+) -> None:
+    """Nobody crawls it, and its record is gone; a run that does not keep what was seen crawls it again."""
+    crawl = replace(IDENTITY, keep_seen=keeps)
+    first = HandWorker(live, "first", crawl)
+    first.exchange(*(put(n, admission=Admission.SEEN, partition=b"") for n in (1, 2, 3)), want=3)
+    assert first.exchange(ack(1), fail(2), bury(3)).status is Status.FINISHED
+    if leaves:
+        first.leave(keep_seen=keeps)
+    assert HandWorker(live, "second", crawl).joined.forgotten == (2 if keeps else 0)
+    assert HandWorker(live, "third", crawl).joined.forgotten == 0
+
+
 @pytest.mark.parametrize("phase", ["open", "finished"])
 @pytest.mark.parametrize(
     ("kept_then", "keeps", "kept"), [(False, True, 0), (True, False, 0), (True, True, 1)]

@@ -279,6 +279,14 @@ def test_only_the_newest_are_kept(project: Project, redis_url: str, look: Look) 
         assert failed(client, project.name) == newest
 
 
+def test_a_run_that_keeps_what_was_seen_says_what_it_forgets(project: Project) -> None:
+    """What failed is not crawled again, and its record is gone: a person must know in time."""
+    settings = {"SCHEDULER_PERSIST": True}
+    text = f"WARNING: Crawl {project.name!r}: {len(FAILED)} requests of the last run had failed for good or"
+    runs = [project.run_to_end(settings=settings).text.count(text) for _ in range(3)]
+    assert runs == [0, 1, 0]
+
+
 def test_the_next_run_starts_without_failures(project: Project, redis_url: str, look: Look) -> None:
     """Those of the last one are seen until then."""
     project.run_worker(settings={"DQ_KEEP_FAILED": 2})

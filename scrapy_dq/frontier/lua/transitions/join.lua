@@ -4,7 +4,8 @@
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
---          another worker with a start() has taken part in this run)
+--          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
+--          had failed, or were dead letters: this call has begun a run that keeps what was seen, and not their records)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
 --          | TOO_MANY, key, members: nothing was changed
@@ -41,7 +42,7 @@ for _, field in ipairs(agree) do
   end
   if not agrees(ours, field, stored) then return { 'DIFFERS', field, stored, ours[field] } end
 end
-local resumed, limits_changed = 0, 0
+local resumed, limits_changed, forgotten = 0, 0, 0
 if not state.epoch then
   -- Keys without meta are garbage: it was deleted or evicted.
   clear_run(false)
@@ -51,9 +52,11 @@ if not state.epoch then
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   local ended_ms = over_for(ours, restart_ms)
   if ended_ms then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1 }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0 }
   end
-  next_run(keeps_seen(ours.keep_seen))
+  local keeps = keeps_seen(ours.keep_seen)
+  if keeps and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
+  next_run(keeps)
   -- Somebody else has overwritten the number: each run needs one of its own.
   if state.run > MOST_RUNS then state.epoch, state.run = new_epoch, 0 end
   describe(ours)
@@ -86,4 +89,4 @@ local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end
 save_state()
 return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_changed,
-  redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0 }
+  redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten }
