@@ -70,7 +70,7 @@ class Crawl(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "--restarts", type=_restarts, default=RESTARTS, metavar="N",
-            help=f"maximum number of restarts of workers that die, in total (default: {RESTARTS})",
+            help=f"restart at most N workers that die while nothing gets done (default: {RESTARTS})",
         )  # fmt: skip
         parser.add_argument(
             "--log-dir", type=Path, metavar="DIR",

@@ -40,7 +40,7 @@ class Supervisor:
         command: of a worker.
         logs: one file per worker.
         parts: the folder of each feed that is joined, by its URI.
-        restarts: maximum number of restarts, all workers together.
+        restarts: maximum number of restarts, all workers together, while nothing of the run gets done.
         grace_s: DQ_SHUTDOWN_GRACE.
     """
 
@@ -63,7 +63,10 @@ class Supervisor:
         """The run of the first worker that joined."""
         self.took_part = False
         """A worker joined before the run was finished."""
-        self.restarted = 0
+        self._in_vain = 0
+        """How many restarts there were since something of the run was done."""
+        self._done: tuple[str, int, int] | None = None
+        """What was done at the last death: epoch, run, requests."""
         self._command = command
         self._parts = parts
         self._restarts = restarts
@@ -177,13 +180,21 @@ class Supervisor:
             # No worker has joined so far: a restart would fail in the same way.
             self._start_failed = True
             self._say(f"{slot.name} could not start; its log is {slot.log}")
-        elif self.restarted >= self._restarts:
+        elif not self._may_restart():
             self._say(f"{slot.name} is not restarted: {self._restarts} restarts are the limit (--restarts)")
         else:
-            self.restarted += 1
             pause_s = slot.pause(process)
             slot.due = time.monotonic() + pause_s
             slot.state = f"{slot.state}; restart in {pause_s:g} s"
+
+    def _may_restart(self) -> bool:
+        """Count one more restart, and tell whether there may be one: a run that advances may lose workers."""
+        seen = self.monitor.overview
+        done = (seen.epoch, seen.run, seen.census.done + seen.census.failed) if seen else None
+        if done != self._done:
+            self._done, self._in_vain = done, 0
+        self._in_vain += 1
+        return self._in_vain <= self._restarts
 
     def _start_again(self, slot: WorkerSlot) -> None:
         if self.monitor.at < slot.due - TICK_S and not self.monitor.problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import shlex
 import signal
@@ -146,6 +147,41 @@ def test_a_worker_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     supervised(tmp_path, view, "/nowhere/scrapy").work(StopSignals())
     assert view.said[0].startswith("worker 1 cannot be started: [Errno 2]")
     assert view.said[-1] == "No worker is left, and the run is not finished."
+
+
+class ViewOfAdvance:
+    """Has a run advance until its worker was started *times* times."""
+
+    def __init__(self, times: int) -> None:
+        self.said: list[str] = []
+        self.census = SimpleNamespace(done=0, failed=0)
+        self._times = times
+
+    @property
+    def starts(self) -> int:
+        return sum(", pid " in line for line in self.said)
+
+    def show(self, crew: Supervisor) -> None:
+        self.census.done += self.starts < self._times
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+@pytest.mark.parametrize("advances", [0, 5])
+def test_restarts_are_counted_while_nothing_gets_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, advances: int
+) -> None:
+    """A crawl of weeks may lose a worker now and then; one that dies of each page is given up."""
+    monkeypatch.setattr("scrapy_dq.crew.worker_slot.FIRST_PAUSE_S", 0.0)
+    view = ViewOfAdvance(advances)
+    seen = SimpleNamespace(epoch="epoch", run=0, phase="open", stops=0, census=view.census)
+    monitor: Any = SimpleNamespace(overview=seen, problem="", at=math.inf, look=lambda: None)
+    command = ("sh", "-c", "kill -9 $$")
+    crew = Supervisor(command, [tmp_path / "log"], {}, restarts=2, grace_s=0.1, monitor=monitor, view=view)
+    crew.work(StopSignals())
+    assert view.starts == (advances + 2 if advances else 3)
+    assert "worker 1 is not restarted: 2 restarts are the limit (--restarts)" in view.said
 
 
 def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
