@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,14 +48,17 @@ def run_name_for(client: Any, config: Config) -> str:
     """Return the DQ_RUN_NAME for the workers, if the settings have none.
 
     With a name, a worker that joins late, or is restarted when the run ends, finds the run finished and does
-    not start the next one. A run that is continued keeps its name, if it has one.
+    not start the next one. A run that is continued keeps its name, if it has one. Crews that begin at once
+    get the same: it says which run of the crawl theirs will be.
 
     Raises:
         FrontierUnavailable, FrontierRefused: Redis does not answer, or refuses.
     """
     with as_unavailable():
-        name = run_name(client, config.crawl) if peek(client, config.crawl).phase == "open" else ""
+        seen = peek(client, config.crawl)
+        is_open = seen.phase == "open"
+        name = run_name(client, config.crawl) if is_open else ""
         # It becomes part of a command line, whose length is limited, and it is untrusted.
         if name and name.isprintable() and len(name) <= LONGEST_RUN_NAME:
             return name
-    return f"crew-{uuid.uuid4().hex[:12]}"
+    return f"crew-{seen.epoch}-{seen.run if is_open else seen.run + 1}" if seen.epoch else "crew-first"

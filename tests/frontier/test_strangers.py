@@ -602,6 +602,21 @@ def test_a_run_name_that_nobody_would_choose_is_not_used(
     assert run_name_for(live.redis, config).startswith("crew-")
 
 
+def test_crews_that_begin_at_once_have_one_name_for_their_run(live: LiveFrontier) -> None:
+    """A worker of the second, restarted as the run ends, finds it finished; a later crew begins the next."""
+    config = Config(live.crawl)
+    for number in range(3):
+        first, second = run_name_for(live.redis, config), run_name_for(live.redis, config)
+        named = replace(IDENTITY, run_name=second)
+        worker = HandWorker(live, f"first-{number}", replace(IDENTITY, run_name=first))
+        assert worker.run == number
+        assert worker.exchange().status is Status.FINISHED
+        late = live.call("join", f"second-{number}", {"host": "h"}, "epoch", named)
+        assert (late.status, late.run) == (Status.FINISHED, number)
+    HandWorker(live, "unnamed")
+    assert run_name_for(live.redis, config) == run_name_for(live.redis, config)
+
+
 @pytest.mark.parametrize("where", ["returned", "quarantine"])
 def test_a_member_that_is_not_an_entry_keeps_no_run_open(
     live: LiveFrontier, worker: HandWorker, where: str
