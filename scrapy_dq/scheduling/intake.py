@@ -155,9 +155,10 @@ class Intake:
         partition, due, reason, refused = b"", AT_ONCE, "", False
         try:
             # The host first: what stays in this worker is crawled in spite of the other two errors.
+            followed = self._settlement.followed(request)
             if self._checks_hosts and not self._work.was_fed(request):
-                self._start_hosts.check(request, self._settlement.followed(request))
-            self._partitions.leave_inherited(request, parent)
+                self._start_hosts.check(request, followed)
+            self._partitions.leave_inherited(request, parent, followed=followed)
             partition = self._partitions.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition, OtherHost) as error:

@@ -100,12 +100,16 @@ class Slots:
     def _slot_of(self, request: Request) -> str:
         return str(self._downloader.get_slot_key(request))
 
-    def leave_inherited(self, request: Request, parent: Request | None) -> None:
+    def leave_inherited(self, request: Request, parent: Request | None, *, followed: bool = False) -> None:
         """Remove the slot from *request*'s meta if it was only copied from *parent*, as in a redirect.
 
         Scrapy writes the slot that a download used into its meta. With a copy of that, a request to another
         host would wait in its parent's partition, and bypass the limits of its own. A slot that the project
-        has chosen stays, also in requests that copy it.
+        has chosen stays, also in requests that copy it. But a redirect does not take it to another site,
+        which could stop it by a `Retry-After` and fill it with slow answers.
+
+        Args:
+            followed: *request* is a redirect or a retry of *parent*.
         """
         key = self._downloader.DOWNLOAD_SLOT
         slot = request.meta.get(key)
@@ -113,7 +117,7 @@ class Slots:
         if slot is None or parent is None or slot is not parent.meta.get(key):
             return
         bare = Request(parent.url, meta={name: value for name, value in parent.meta.items() if name != key})
-        if self._downloader.get_slot_key(bare) == slot:
+        if self._downloader.get_slot_key(bare) == slot or (followed and _site(request) != _site(parent)):
             del request.meta[key]
 
     def limit(self, partition: bytes) -> int:
@@ -130,12 +134,17 @@ class OneSlot:
         """Return the only partition."""
         return b""
 
-    def leave_inherited(self, request: Request, parent: Request | None) -> None:
+    def leave_inherited(self, request: Request, parent: Request | None, *, followed: bool = False) -> None:
         """Do nothing: there is no other partition."""
 
     def limit(self, partition: bytes) -> int:
         """Return the highest number that is possible: there is no limit."""
         return MAX_LEASES
+
+
+def _site(request: Request) -> list[str]:
+    """Return the last two labels of the host: www.a.com and a.com count as one site, and so do all of co.uk."""
+    return (urlparse_cached(request).hostname or "").split(".")[-2:]
 
 
 def partition_without_downloader(request: Request) -> bytes:

@@ -186,6 +186,24 @@ def test_a_redirect_waits_in_the_partition_of_where_it_leads(begin: Begin) -> No
         assert min(between) >= 0.9 * limit["delay"]
 
 
+LED_AWAY = (
+    'there = self.start_urls[0].replace("127.0.0.1", "127.0.0.2").rstrip("/")',
+    'yield request("127.0.0.1", f"/away?s=0&to={there}/there%3Fs=0", download_slot="mine")',
+    'yield request("127.0.0.1", "/stays?s=0&to=/here%3Fs=0", download_slot="mine")',
+)
+SAYS_ITS_SLOT = """
+        self.record("slot", page_path(response) + "/" + response.meta["download_slot"])
+"""
+
+
+def test_a_redirect_leads_nobody_into_a_slot_of_the_project(begin: Begin) -> None:
+    """With a page that redirects anywhere, any site could hold it up, or stop it by a Retry-After."""
+    lines = "\n".join(f"        {line}" for line in LED_AWAY)
+    _, project = begin((SPIDER + SAYS_ITS_SLOT) % lines, hosts=HOSTS)
+    project.run_to_end(timeout_s=30)
+    assert project.count("slot") == {"/there?s=0/127.0.0.2": 1, "/here?s=0/mine": 1}
+
+
 def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_continues(
     begin: Begin,
     look: Look,

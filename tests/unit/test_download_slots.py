@@ -162,6 +162,22 @@ def test_a_slot_that_is_the_parents_by_itself_is_not_copied() -> None:
         assert request.meta == before or request.meta == {"x": 1}
 
 
+def test_a_redirect_takes_no_slot_of_the_project_to_another_site() -> None:
+    """An open redirect: the other site could hold the slot up, for all workers. A retry keeps it."""
+    made = slots()
+    mine = Request("http://a.com/1", meta={"download_slot": "".join(["m", "ine"])})
+    for url, partition in (
+        ("http://a.com/1", b"mine"),
+        ("https://www.a.com/2", b"mine"),
+        ("http://a.com.evil.com/", b"a.com.evil.com"),
+        ("http://b.com/", b"b.com"),
+        ("http://localhost/", b"localhost"),
+    ):
+        redirect = mine.replace(url=url)
+        made.leave_inherited(redirect, mine, followed=True)
+        assert made.partition_of(redirect) == partition
+
+
 def test_the_limit_of_a_partition_is_that_of_its_slot() -> None:
     """CONCURRENT_REQUESTS_PER_DOMAIN, and DOWNLOAD_SLOTS where it says otherwise."""
     found = slots(
