@@ -37,6 +37,7 @@ HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomaticall
 # From the top down: nobody imports what stands above it. Of the frontier each part is a layer.
 LAYERS = (
     "scheduler dupefilter pipelines spiders connection addon commands",
+    "inspection",
     "adoption pushing queue",
     "items",
     "crew",

@@ -36,6 +36,7 @@ class Forget(Subcommand):
         from scrapy_dq.commands.output.display import print_json, print_rows
         from scrapy_dq.factory import codec_of
         from scrapy_dq.frontier.admin.overview import described
+        from scrapy_dq.frontier.worker.identity import own_name
         from scrapy_dq.pushing.forgetter import forget_lines
         from scrapy_dq.pushing.written import Written
 
@@ -53,7 +54,7 @@ class Forget(Subcommand):
             found = asyncio.run(
                 forget_lines(
                     place.client, place.crawl, Written(codec_of(config, crawler)), fingerprinter.fingerprint,
-                    source.batches(), bad=source.say_bad, strict=options.strict,
+                    source.batches(), bad=source.say_bad, strict=options.strict, by=own_name(),
                 )
             )  # fmt: skip
         if options.json:

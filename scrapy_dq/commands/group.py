@@ -20,8 +20,10 @@ from scrapy_dq.commands.adopt import Adopt
 from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
 from scrapy_dq.commands.doctor import Doctor
+from scrapy_dq.commands.events import Events
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.forget import Forget
+from scrapy_dq.commands.history import History
 from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
 from scrapy_dq.commands.output.streams import lasting_streams
@@ -38,7 +40,7 @@ from scrapy_dq.settings import ConfigError
 from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Doctor(),
+    Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Events(), History(), Doctor(),
     Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(), SeenOf(), Clear(),
     Adopt(),
 )  # fmt: skip

@@ -64,6 +64,7 @@ class Limit(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json, print_table
         from scrapy_dq.frontier.admin.control import limit
+        from scrapy_dq.frontier.worker.identity import own_name
 
         options.spider, partition = _words(options.words, bool(options.crawl))
         if options.default and (options.delay, options.concurrency) != (None, None):
@@ -89,6 +90,7 @@ class Limit(Subcommand):
                     delay_s=-1.0 if options.default else options.delay,
                     concurrency=-1 if options.default else options.concurrency,
                     block_s=0.0 if options.unblock else options.block,
+                    by=own_name(),
                 )  # fmt: skip
             except ValueError as error:
                 raise WrongUsage(str(error)) from error

@@ -95,10 +95,11 @@ def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
         raise WrongUsage("-a takes NAME=VALUE") from None
 
 
-def add_count(parser: argparse.ArgumentParser, count: int) -> None:
-    """Add the option for how many entries are shown, *count* by default."""
+def add_count(parser: argparse.ArgumentParser, count: int, *names: str) -> None:
+    """Add the option for how many entries are shown, *count* by default; *names*: others of the option."""
     parser.add_argument(
         "-n",
+        *names,
         dest="count",
         type=_count,
         default=count,

@@ -59,6 +59,7 @@ class Retry(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json
         from scrapy_dq.frontier.admin.retry import kept, retry
+        from scrapy_dq.frontier.worker.identity import own_name
 
         options.spider, named = _words(options.words, bool(options.crawl))
         if options.all == bool(named or options.match or options.reason):
@@ -76,6 +77,7 @@ class Retry(Subcommand):
                     place.client, place.crawl, overview, moved=bar.advance,
                     failed=choice.wants_failed if choice.of_failed else None,
                     dead=choice.wants_dead if choice.of_dead else None,
+                    by=own_name(),
                 )  # fmt: skip
             working = asking.anybody(place.overview())  # again: if the run just ended, they may have left
         missing = [name for name in named if name not in choice.found]

@@ -38,11 +38,12 @@ class Steering(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
         from scrapy_dq.frontier.admin.control import Word, steer
+        from scrapy_dq.frontier.worker.identity import own_name
 
         with looking.place_of(settings, options) as place:
             before = place.overview()
             self.check(before)
-            steer(place.client, place.crawl, Word(self.name))
+            steer(place.client, place.crawl, Word(self.name), own_name())
             wait_s = getattr(options, "wait", None)
             until = time.monotonic() + (wait_s or 0.0)
             found = place.overview()

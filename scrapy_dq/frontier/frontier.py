@@ -20,6 +20,7 @@ from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
     Audited,
     Census,
+    Figures,
     Flushed,
     FrontierError,
     FrontierRefused,
@@ -55,6 +56,7 @@ from scrapy_dq.frontier.wire import (
     parse_receipt,
     parse_words,
     refuse,
+    report_args,
 )
 
 MOST_STORED_STARTS = 256 * 1024
@@ -398,18 +400,20 @@ class Frontier:
         delay_s: float | None = None,
         concurrency: int | None = None,
         block_s: float | None = None,
+        by: str = "",
     ) -> tuple[float, int, float] | None:
         """Change the limits of one partition, for all workers, while the crawl runs.
 
         Args:
             delay_s, concurrency: None: unchanged; negative: the crawl's default; 0: no limit.
             block_s: block the partition for this long; 0: lift a block; None: unchanged.
+            by: who changes them, for the journal.
         Returns:
             the new delay (seconds) and concurrency, and the remaining seconds of a block; None: there is no
             crawl.
         Source: transitions/limit.lua
         """
-        reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s))
+        reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s, by))
         return parse_limit(reply)
 
     async def tally(self, source: str, epoch: str, run: int, number: int, deltas: bytes) -> str:
@@ -471,8 +475,24 @@ class Frontier:
 
     def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
         """Like `beats`, on a blocking `redis` client of the heartbeat thread; also returns `Words.count`."""
+        return self._beat(client, "beat", worker_id, epoch)
+
+    def report_blocking(
+        self, client: Any, worker_id: str, epoch: str, counted: Figures, ended_s: float
+    ) -> tuple[dict[str, int], int]:
+        """Like `beats_blocking`; also add what this worker has *counted* since its last report.
+
+        Args:
+            ended_s: how long the longest outage lasted that has ended since; 0: none worth noting.
+        Raises:
+            FrontierUnavailable: it may be counted twice if it is reported again.
+        Source: transitions/report.lua
+        """
+        return self._beat(client, "report", worker_id, epoch, *report_args(counted, ended_s))
+
+    def _beat(self, client: Any, transition: str, *args: Any) -> tuple[dict[str, int], int]:
         try:
-            return parse_beats(self._scripts["beat"].call_blocking(client, self._keys[0], worker_id, epoch))
+            return parse_beats(self._scripts[transition].call_blocking(client, self._keys[0], *args))
         except (RedisError, OSError) as error:
             raise FrontierUnavailable(explain(error)) from error
 

@@ -51,6 +51,9 @@ KEYS = (
     Key("dead", "hash", "until the next run starts"),
     Key("failed", "list", "until the next run starts; the newest DQ_KEEP_FAILED"),
     Key("stats", "hash", "until the next run starts; only with STATS_CLASS = scrapy_dq.SharedStats"),
+    Key("samples", "list", "until the next run is a day old; the newest, of some 3 hours"),
+    Key("minutes", "list", "until the next run is a day old; the newest, of some 2 days"),
+    Key("journal", "list", "until the next run is a day old; the newest 500 events"),
     Key(
         "torn",
         "set",

@@ -446,6 +446,20 @@ class Rejoined:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """What a worker has counted, for the history of its crawl (lua/lib/samples.lua)."""
+
+    exchanges: int = 0
+    """Exchanges, and rejoins, that were answered."""
+    exchange_s: float = 0.0
+    """Time until their answers."""
+    errors: int = 0
+    """Calls without a usable answer."""
+    outage_s: float = 0.0
+    """Time without a usable answer; of outages that have ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Audited:
     """What an audit has found; see lua/transitions/audit.lua."""
 

@@ -26,25 +26,25 @@ _SEEN = {
     Seen.COMPACT: ("buckets", "seen_compact"),
 }
 _PARTS: dict[str, tuple[str, ...]] = {
-    "join": ("shared", "starts", "member", "limits", "described", "rights"),
-    "rejoin": ("release", "shared", "starts", "member", "limits", "described"),
+    "join": ("shared", "starts", "member", "limits", "described", "rights", "journal"),
+    "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (
         "damage", "moves", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",
-        "grants", "answer", "serve", "in_turn", "lease", "claim", "starts", "finish",
+        "grants", "answer", "serve", "in_turn", "lease", "claim", "starts", "journal", "finish",
     ),
     "adopt": (),
-    "fence": ("shared", "starts"),
+    "fence": ("shared", "starts", "journal"),
     "drain": ("bury", "starts", "member"),
-    "leave": ("release", "starts", "member"),
+    "leave": ("release", "starts", "member", "journal", "samples"),
     "flush": ("starts", "member", "torn"),
     "purge": (),
-    "limit": ("limits", "block"),
-    "steer": (),
-    "retry": (),
-    "forget": (),
+    "limit": ("limits", "block", "journal"),
+    "steer": ("journal",),
+    "retry": ("journal",),
+    "forget": ("journal",),
     "convert": (),
     "sweep": (),
-    "audit": ("starts", "limits", "recount"),
+    "audit": ("starts", "limits", "recount", "journal"),
     "overview": ("starts",),
     "sizes": (),
     "upcoming": (),
@@ -53,16 +53,19 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "mend": ("rights", "sums", "starts", "member", "limits", "torn", "put_back", "recount"),
     "probe": ("rights",),
 }  # fmt: skip
-_BEAT = ("keys",)
-"""The only parts of `beat`: to create the functions of the others takes longer than it does itself."""
+_LEAN = {
+    "beat": ("keys", "beats"),
+    "report": ("keys", "held", "digits", "state", "beats", "journal", "samples"),
+}
+"""All parts of these: to create the functions of the others takes longer than a beat does itself."""
 LOOKS = ("sizes", "upcoming", "present")
 """Read-only scripts, for the command line."""
 BY_HAND = ("steer", "retry", "forget", "convert")
 """Scripts that write, for the command line only."""
 AFTERWARDS = ("mend", "probe")
 """Scripts that run after one that was stopped midway."""
-TRANSITIONS = ("beat", *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
-_WHOLE = (*LOOKS, *AFTERWARDS, "overview", "beat", "fence", "sweep", "purge")
+TRANSITIONS = (*_LEAN, *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
+_WHOLE = (*LOOKS, *AFTERWARDS, *_LEAN, "overview", "fence", "sweep", "purge")
 """Scripts that cannot be stopped midway, or for which a repeat is enough."""
 _MOST_TRIES = 5
 
@@ -80,8 +83,8 @@ def lua_files() -> dict[str, str]:
 def parts(transition: str, order: Order, seen: Seen = Seen.EXACT) -> list[str]:
     """Return the names of the Lua files that make up *transition*, in order; see `source`."""
     kinds = (seen,) if transition == "exchange" else Seen
-    if transition == "beat":
-        return [*_BEAT, transition]
+    if transition in _LEAN:
+        return [*_LEAN[transition], transition]
     seen_by = [name for kind in kinds for name in _SEEN[kind]]
     base = _base(order)
     tail = [] if transition in _WHOLE else ["salvage"]

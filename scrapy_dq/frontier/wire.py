@@ -14,6 +14,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import (
     Audited,
     Census,
+    Figures,
     FrontierRefused,
     Hold,
     Lease,
@@ -34,6 +35,7 @@ from scrapy_dq.frontier.signing import MARK, MOVED, TRUSTING, Signer
 
 MAX_IDENTITY_BYTES = 4096
 MAX_PID = 2**31 - 1
+MAX_BY_BYTES = 80
 _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 
@@ -99,12 +101,23 @@ def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
 
 
 def limit_args(
-    partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
-) -> tuple[bytes, int, int, int]:
+    partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None, by: str
+) -> tuple[bytes, int, int, int, bytes]:
     """Return the arguments of lua/transitions/limit.lua; see `Frontier.limit`."""
     delay_ms = -1 if delay_s is None else whole_ms(delay_s) if delay_s >= 0 else -2
     slots = -1 if concurrency is None else concurrency if concurrency >= 0 else -2
-    return partition, delay_ms, slots, -1 if block_s is None else max(0, whole_ms(block_s))
+    return partition, delay_ms, slots, -1 if block_s is None else max(0, whole_ms(block_s)), by_bytes(by)
+
+
+def by_bytes(by: str) -> bytes:
+    """Return who sends a command, as the journal keeps it: lua/lib/journal.lua cuts what is longer."""
+    return by.encode("utf-8", "replace")[:MAX_BY_BYTES]
+
+
+def report_args(counted: Figures, ended_s: float) -> tuple[int, int, int, int, int]:
+    """Return the arguments of lua/transitions/report.lua; see `Frontier.report_blocking`."""
+    times = ms(counted.exchange_s), ms(counted.outage_s)
+    return counted.exchanges, times[0], counted.errors, times[1], ms(ended_s)
 
 
 def parse_limit(reply: list[Any]) -> tuple[float, int, float] | None:

@@ -32,6 +32,7 @@ async def forget_lines(
     *,
     bad: Callable[[str, str], object],
     strict: bool = False,
+    by: str = "",
 ) -> Forgotten:
     """Forget the requests of all lines, and return how many there were; blocks while Redis does it.
 
@@ -39,6 +40,7 @@ async def forget_lines(
         client: a `redis` client that decodes nothing.
         bad: called with the name of each line that is not a request, and the reason.
         strict: stop at the first such line.
+        by: who has them forgotten, for the journal of the crawl.
     Raises:
         redis.exceptions.RedisError: no reply.
         FrontierRefused: a key of the crawl has the wrong type.
@@ -48,7 +50,7 @@ async def forget_lines(
     def hand_in() -> None:
         for start in range(0, len(waiting), MAX_FINGERPRINTS):
             part = waiting[start : start + MAX_FINGERPRINTS]
-            found.known += forget(client, crawl, part) or 0
+            found.known += forget(client, crawl, part, by) or 0
             found.requests += len(part)
         waiting.clear()
 

@@ -17,7 +17,7 @@ from support.tree_site import TreeSite
 from support.waiting import free_port
 
 PASSWORD = "s3cr3t-w0rd"
-LOOKS = ("status", "workers", "peek", "failed", "dead", "doctor")
+LOOKS = ("status", "workers", "peek", "failed", "dead", "events", "history", "doctor")
 
 
 @pytest.fixture
@@ -38,7 +38,8 @@ def test_each_command_looks_at_the_crawl_of_a_spider(project: Project) -> None:
     """In plain lines of 80 columns, with exit status 0 and nothing on standard error."""
     expected = {
         "status": "failed ", "workers": "No worker is registered.", "peek": "http://127.0.0.1:",
-        "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "doctor": "ok ",
+        "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "events": "a worker left",
+        "history": "sample", "doctor": "ok ",
     }  # fmt: skip
     for name in LOOKS:
         done = run_dq(project, name, project.name)

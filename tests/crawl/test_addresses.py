@@ -108,6 +108,8 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["peek", name, "--json"],
         ["failed", name, "--json"],
         ["dead", name, "--json"],
+        ["events", name, "--json"],
+        ["history", name, "--json"],
         ["doctor", name, "--audit", "--json"],
         ["pause", name],
         ["drain", name],

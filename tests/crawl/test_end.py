@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import keys, peek
+from scrapy_dq.frontier import peek
 from support import stored
 from support.project import Project
 from support.redis_server import RedisServer
@@ -229,6 +229,7 @@ def test_a_request_of_a_spider_idle_handler_opens_the_run_again(
     assert all(project.count("idle", pids=[worker.pid])["-"] >= 2 for worker in workers)
     with connect_url(redis.url) as client:
         overview = peek(client, project.name)
-        # The last of them has taken everything away but the tombstone.
-        assert stored.crawl_keys(client, project.name) == [keys.meta(project.name).encode()]
+        # The last of them has taken everything away but the tombstone and the history.
+        left = {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, project.name)}
+        assert left == {"meta", *stored.HISTORY}
     assert (overview.phase, overview.members, overview.census.done) == ("finished", [], 3)

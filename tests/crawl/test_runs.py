@@ -57,9 +57,10 @@ class RenamedSpider(TreeSpider):
 
 
 def key_names(redis: RedisServer, crawl: str) -> set[str]:
-    """Return what is in Redis under the prefix of *crawl*, without the prefix."""
+    """Return what is in Redis under the prefix of *crawl*, without the prefix and the history."""
     with connect_url(redis.url) as client:
-        return {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, crawl)}
+        found = {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, crawl)}
+    return found - set(stored.HISTORY)
 
 
 def test_a_crawl_after_a_finished_one_is_a_new_run(

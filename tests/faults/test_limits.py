@@ -12,14 +12,14 @@ from faults.test_workers_killed import kill_at_random
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import DELAYED
 from support.redis_server import RedisServer
-from support.stored import crawl_keys
+from support.stored import HISTORY, crawl_keys
 
 HOSTS = tuple(f"127.0.0.{k}" for k in range(1, 9))
 LIMITS = {
     "DQ_DOMAIN_DELAY": 0.05, "DQ_DOMAIN_CONCURRENCY": 3, "DQ_WORKER_TTL": 30, "DQ_RESTART_WINDOW": 60,
 }  # fmt: skip
 # What a run that all have left keeps: the tombstone, and limits as they were.
-LEFT = {"meta", "limits"}
+LEFT = {"meta", "limits", *HISTORY}
 
 
 def assert_all_done(crawl: FaultCrawl, figures: Callable[..., None], **more: Any) -> None:

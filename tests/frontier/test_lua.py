@@ -15,9 +15,10 @@ from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, FrontierUnavailable, Order, Parentless, Seen
+from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seen
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, lua_files, parts, source
+from support.live_frontier import HISTORY
 from support.lua_names import names_of
 from support.redis_server import RedisServer
 
@@ -88,6 +89,8 @@ def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: Redi
     found = {key.decode().removeprefix(prefix): type_.decode() for key, type_ in names}
     # The one is looked at before all others, the type of others depends on it, or on what is done.
     others_types = {"meta": "hash", "seen": "set", "converting": "set", "torn": "set"}
+    # The history: nothing depends on it, so that its types are not looked at.
+    others_types |= dict.fromkeys(HISTORY, "list")
     assert {found.pop(name) for name in others_types} == {""}
     stated = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
     assert found | others_types == stated
@@ -198,9 +201,20 @@ def test_a_look_changes_nothing(name: str) -> None:
     }  # fmt: skip
 
 
+def test_a_report_passes_the_arguments_that_its_script_states() -> None:
+    """It is called by the heartbeat's thread only."""
+    client = _NoReplyToLooks()
+    frontier = Frontier(None, "a crawl", Order.FIFO)
+    with pytest.raises(FrontierUnavailable):
+        frontier.report_blocking(client, "id", "epoch", Figures(), 0.0)
+    ((_, count, key, *args),) = client.sent
+    assert (count, key) == (1, keys.meta("a crawl"))
+    assert len(args) == len(stated_args("report"))
+
+
 def test_every_transition_has_a_typed_call() -> None:
     """No script without a method, no method without a script."""
-    assert {SCRIPT_OF.get(method, method) for method in CALLS} == set(TRANSITIONS)
+    assert {SCRIPT_OF.get(method, method) for method in CALLS} | {"report"} == set(TRANSITIONS)
 
 
 @pytest.mark.parametrize("name", sorted(LUA))

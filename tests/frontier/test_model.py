@@ -293,7 +293,9 @@ class FrontierMachine(RuleBasedStateMachine):
         # that is another one in each server. A step gives their turns to the partitions that it touches.
         steps: tuple[list[bytes], list[bytes]] = ([], [])
 
-        def step(client: Any, crawl: str, at: Overview, failed: Any = (), dead: Any = ()) -> tuple[int, int]:
+        def step(
+            client: Any, crawl: str, at: Overview, failed: Any = (), dead: Any = (), by: str = ""
+        ) -> tuple[int, int]:
             moved = retry_records(client, crawl, at, failed, dead)
             ids = [parse_failed(record).entry_id for record, _ in failed] or list(dead)
             steps[bool(dead)].extend(ids)

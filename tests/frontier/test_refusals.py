@@ -23,11 +23,11 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.wire import pack_moves, parse_members
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
+from support.live_frontier import HISTORY, IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 
-# Nobody looks at `converting` but who converts.
-PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name and key.name != "converting"]
+# Nobody looks at `converting` but who converts, nor at the history but who reads it.
+PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name and key.name not in ("converting", *HISTORY)]
 
 CALLS = {
     "join": ("new", {}, "epoch", IDENTITY),

@@ -369,6 +369,6 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
     """A new one has to be added to `use_everything`, and its commands to the docs."""
 
     assert set(TRANSITIONS) == {
-        "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "flush", "limit", "overview",
-        "tally", "adopt", "sweep", "audit", "purge",
+        "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "report", "flush", "limit",
+        "overview", "tally", "adopt", "sweep", "audit", "purge",
     }  # fmt: skip

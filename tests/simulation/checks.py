@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KEPT = {
     b"meta", b"seen", b"absent", b"limits", b"beats", b"failed", b"dead", b"seeds", b"admitted", b"discarded",
-    b"blocked", b"earliest",
+    b"blocked", b"earliest", b"samples", b"minutes", b"journal",
 }  # fmt: skip
 """Keys of a crawl that may be left when its run is finished."""
 IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", *faults.LOSSES}

@@ -41,6 +41,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.protocol import NONCE_BYTES
 from support import stored, stored_counts
+from support.stored import HISTORY as HISTORY
 
 IDENTITY = Identity("fingerprinter", "spider", "{}")
 PROGRAM = Identity(
@@ -236,9 +237,10 @@ class LiveFrontier:
         stored.roll_back(self.redis, self.crawl, snapshot)
 
     def key_names(self) -> set[str]:
-        """Return the crawl's keys, without what all of them begin with."""
+        """Return the crawl's keys, without their prefix; while it exists, without its history."""
         prefix = self.key("")
-        return {key.decode().removeprefix(prefix) for key in stored.crawl_keys(self.redis, self.crawl)}
+        found = {key.decode().removeprefix(prefix) for key in stored.crawl_keys(self.redis, self.crawl)}
+        return found - set(HISTORY) if "meta" in found else found
 
     def members(self) -> set[str]:
         return {member.worker_id for member in self.call("members")}

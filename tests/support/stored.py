@@ -26,6 +26,8 @@ WORKER_FIELDS = {
     b"last_seq", b"nonce", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases",
     b"since", b"done", b"starts", b"joined",
 }  # fmt: skip
+HISTORY = ("samples", "minutes", "journal")
+"""Keys on which nothing depends; they stay when a run is finished."""
 AHEAD_MS = 2_000
 """No worker leases longer ahead of the time."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Hold, Order, fits_a_partition
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import limit_args, parse_limit, refuse
+from scrapy_dq.frontier.wire import by_bytes, limit_args, parse_limit, refuse
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ def limit(
     delay_s: float | None = None,
     concurrency: int | None = None,
     block_s: float | None = None,
+    by: str = "",
 ) -> PartitionLimits | None:
     """Change the limits of one partition; all workers obey from their next exchange on. Blocking.
 
@@ -44,6 +45,7 @@ def limit(
         delay_s: seconds between two requests; 0: none; negative: the crawl's setting.
         concurrency: requests in flight; 0: no limit; negative: the crawl's setting.
         block_s: block the partition for this many seconds; 0: lift a block.
+        by: who changes them, for the journal of the crawl: at most 80 bytes of it are kept.
     Returns:
         The limits in force now; None: there is no such crawl.
     Raises:
@@ -53,7 +55,7 @@ def limit(
     """
     if not fits_a_partition(partition):
         raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
-    args = limit_args(partition.encode(), delay_s, concurrency, block_s)
+    args = limit_args(partition.encode(), delay_s, concurrency, block_s, by)
     reply = Script("limit", Order.FIFO).call_blocking(client, keys.meta(crawl), *args)
     refuse(reply)
     found = parse_limit(reply)
@@ -66,7 +68,7 @@ def wake(client: Any, crawl: str) -> None:
     Raises:
         As `steer`.
     """
-    refuse(Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), "wake"))
+    refuse(Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), "wake", b""))
 
 
 class Word(str, Enum):
@@ -80,7 +82,7 @@ class Word(str, Enum):
     """An interrupted `start()` counts as complete: the run may finish without it."""
 
 
-def steer(client: Any, crawl: str, word: Word) -> Hold | None:
+def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:
     """Send *word* to all workers; each gets it within two seconds if it can reach Redis. Blocking.
 
     `Hold` describes pause and drain; they last until the run is finished, or until `resume`. Stop is sent to
@@ -88,6 +90,7 @@ def steer(client: Any, crawl: str, word: Word) -> Hold | None:
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
+        by: see `limit`.
     Returns:
         The hold that is in force now; None: there is no such crawl.
     Raises:
@@ -95,6 +98,7 @@ def steer(client: Any, crawl: str, word: Word) -> Hold | None:
         FrontierRefused: a key of the crawl has a foreign type.
     Source: transitions/steer.lua
     """
-    reply = Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), word.value)
+    args = word.value, by_bytes(by)
+    reply = Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), *args)
     refuse(reply)
     return None if reply[0] != b"OK" else Hold(reply[2].decode("utf-8", "replace"))

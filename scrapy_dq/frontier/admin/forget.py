@@ -10,13 +10,13 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import refuse
+from scrapy_dq.frontier.wire import by_bytes, refuse
 
 MAX_FINGERPRINTS = 1_000
 """Most in one call: a script blocks Redis while it runs."""
 
 
-def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]]) -> int | None:
+def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]], by: str = "") -> int | None:
     """Forget at most MAX_FINGERPRINTS requests; blocking.
 
     Live workers are notified by their next exchange.
@@ -25,6 +25,7 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]])
         client: a `redis` client that decodes nothing.
         fingerprints: pairs: the fingerprint of a request, and its fingerprint in another scheduler, whose
             crawl may have been adopted.
+        by: who has them forgotten, for the journal of the crawl.
     Returns:
         How many of them were seen; None: there is no such crawl.
     Raises:
@@ -33,6 +34,6 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]])
     Source: transitions/forget.lua
     """
     args = (msgpack.packb([pair[i] for pair in fingerprints], use_bin_type=False) for i in (0, 1))
-    reply = Script("forget", Order.FIFO).call_blocking(client, keys.meta(crawl), *args)
+    reply = Script("forget", Order.FIFO).call_blocking(client, keys.meta(crawl), *args, by_bytes(by))
     refuse(reply)
     return int(reply[1]) if reply[0] == b"OK" else None

@@ -21,7 +21,7 @@ from scrapy_dq.frontier.model import (
     Order,
 )
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import refuse
+from scrapy_dq.frontier.wire import by_bytes, refuse
 
 T = TypeVar("T")
 R = TypeVar("R", Failed, Dead)
@@ -48,6 +48,7 @@ def retry(
     failed: Callable[[Failed], bool] | None = None,
     dead: Callable[[Dead], bool] | None = None,
     moved: Callable[[int], object] = lambda count: None,
+    by: str = "",
 ) -> Retried:
     """Move failed requests and dead letters of the run back to their places in the backlog; blocking.
 
@@ -59,15 +60,16 @@ def retry(
         overview: of this crawl, from `peek`.
         failed, dead: return whether to retry a record; None: retry none. Invalid records are skipped.
         moved: called now and then with the number of further records that were examined.
+        by: who retries them, for the journal of the crawl.
     Raises:
         redis.exceptions.RedisError: no reply; some may have been moved.
         FrontierRefused: the crawl has changed meanwhile, or a key of it has a foreign type.
     """
     found = Retried()
     if failed is not None:
-        _retry_failed(client, crawl, overview, _once(failed, found), found, moved)
+        _retry_failed(client, crawl, overview, _once(failed, found), found, moved, by)
     if dead is not None:
-        _retry_dead(client, crawl, overview, _once(dead, found), found, moved)
+        _retry_dead(client, crawl, overview, _once(dead, found), found, moved, by)
     return found
 
 
@@ -107,7 +109,7 @@ def kept(client: Any, crawl: str) -> tuple[int, int]:
 
 def _retry_failed(
     client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed, bytes], bool], found: Retried,
-    moved: Callable[[int], object],
+    moved: Callable[[int], object], by: str,
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
     while True:
@@ -126,7 +128,7 @@ def _retry_failed(
             if read is not None and wanted(read, read.entry_id if _is_movable(record) else record):
                 chosen.append((record, at + index - kept))
         taken = sum(
-            retry_records(client, crawl, overview, batch)[0]
+            retry_records(client, crawl, overview, batch, by=by)[0]
             for batch in _batches(chosen, lambda each: len(each[0]))
         )
         found.failed += taken
@@ -137,7 +139,7 @@ def _retry_failed(
 
 def _retry_dead(
     client: Any, crawl: str, overview: Overview, wanted: Callable[[Dead, bytes], bool], found: Retried,
-    moved: Callable[[int], object],
+    moved: Callable[[int], object], by: str,
 ) -> None:  # fmt: skip
     name, cursor, pace = keys.prefix(crawl) + "dead", 0, ReadPace()
     while True:
@@ -150,7 +152,7 @@ def _retry_dead(
                 chosen.append((entry_id, len(record)))
         for batch in _batches(chosen, lambda each: each[1]):
             ids = [entry_id for entry_id, _ in batch]
-            taken = retry_records(client, crawl, overview, (), ids)[1]
+            taken = retry_records(client, crawl, overview, (), ids, by)[1]
             found.dead += taken
             found.left += len(ids) - taken
         moved(len(part))
@@ -164,12 +166,14 @@ def retry_records(
     overview: Overview,
     failed: Sequence[tuple[bytes, int]] = (),
     dead: Sequence[bytes] = (),
+    by: str = "",
 ) -> tuple[int, int]:
     """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each were moved.
 
     Args:
         failed: each record, and its position in the list, counted from the tail (-1).
         dead: ids of dead letters.
+        by: see `retry`.
     Raises:
         As of `retry`.
     Source: transitions/retry.lua
@@ -177,7 +181,7 @@ def retry_records(
     flat = [part for each in failed for part in each]
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
     script = Script("retry", Order.FIFO)  # each returns to its place, whatever the order makes of it
-    reply = script.call_blocking(client, keys.meta(crawl), overview.epoch, overview.run, *args)
+    reply = script.call_blocking(client, keys.meta(crawl), overview.epoch, overview.run, *args, by_bytes(by))
     refuse(reply)
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")

@@ -12,6 +12,7 @@ from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.worker.counting import Counting
 
 logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
@@ -82,8 +83,14 @@ class Heartbeat:
         stall_timeout_s: float,
         observed: Callable[[list[str], list[str]], None],
         told: Callable[[int], None] = lambda words: None,
+        counting: Counting | None = None,
     ) -> None:
+        """
+        Args:
+            counting: what to report from time to time; None: nothing.
+        """
         self._frontier = frontier
+        self._counting = counting
         self._connect = connect
         self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
         self._stall_timeout_s = stall_timeout_s
@@ -165,7 +172,7 @@ class Heartbeat:
         try:
             if self._client is None:
                 self._client = self._connect()
-            beats, words = self._frontier.beats_blocking(self._client, worker_id, epoch)
+            beats, words = self._look(worker_id, epoch)
         except FrontierUnavailable:
             self._observer.missed()
             return
@@ -182,3 +189,11 @@ class Heartbeat:
         self._on_loop(self._told, words)
         if silent:
             self._on_loop(self._observed, silent, dead)
+
+    def _look(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+        report = self._counting and self._counting.due(time.monotonic())
+        if not (self._counting and report):
+            return self._frontier.beats_blocking(self._client, worker_id, epoch)
+        found = self._frontier.report_blocking(self._client, worker_id, epoch, report.counted, report.ended_s)
+        self._counting.reported(report, time.monotonic())
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 import uuid
@@ -30,6 +31,15 @@ def new_worker_id(identity: dict[str, Any]) -> str:
     """Return a new unique id that is readable in logs."""
     host = str(identity["host"])[:40]
     return f"{host}-{identity['pid']}-{uuid.uuid4().hex[:12]}"
+
+
+def own_name() -> str:
+    """Return who runs this process, as the journal of a crawl names those who give commands: user@host."""
+    try:
+        user = getpass.getuser()
+    except Exception:  # of a uid without a name; which exception depends on the version of Python
+        user = str(os.getuid()) if hasattr(os, "getuid") else "?"
+    return f"{user[:32]}@{socket.gethostname()[:40]}"
 
 
 def on_this_machine(other: dict[str, Any], own: dict[str, Any]) -> bool:

@@ -63,15 +63,17 @@ class Outage:
             self._warned.add(type(error))
             logger.warning("%s. %s", error, self._meanwhile)
 
-    def ended(self, kept: int) -> None:
-        """Note an answer; *kept*: the number of moves (see `kept` above) that were kept."""
+    def ended(self, kept: int) -> float:
+        """Note an answer, and return how many seconds the outage lasted that it ends; 0: there was none.
+
+        Args:
+            kept: the number of moves (see `kept` above) that were kept.
+        """
         self._tries, self.reason = 0, ""
-        if self._since is not None:
-            logger.info(
-                "Redis is back after %.1f s; %d %s were kept meanwhile",
-                self._clock() - self._since,
-                kept,
-                self._kept,
-            )
-            self._since = None
-            self._warned.clear()
+        if self._since is None:
+            return 0.0
+        lasted_s = self._clock() - self._since
+        logger.info("Redis is back after %.1f s; %d %s were kept meanwhile", lasted_s, kept, self._kept)
+        self._since = None
+        self._warned.clear()
+        return lasted_s

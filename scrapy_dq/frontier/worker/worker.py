@@ -35,6 +35,7 @@ from scrapy_dq.frontier.signing import NOT_SIGNED
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.alarm import Alarm
 from scrapy_dq.frontier.worker.audit import Auditor
+from scrapy_dq.frontier.worker.counting import Counting
 from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
@@ -99,6 +100,7 @@ class Worker:
         self._leases = self._protocol.leases
         self._pace = pace or Pace()
         self._outage = Outage()
+        self._counting = Counting()
         self._most = options.most_of_a_partition
         self._alarm = Alarm()
         self._closing = asyncio.Event()
@@ -120,6 +122,7 @@ class Worker:
                 self.id, self.epoch, self.run, silent, dead
             ),
             told=self._told,
+            counting=self._counting,
         )
 
     @property
@@ -431,7 +434,7 @@ class Worker:
                 answer = await call()
             except FrontierUnavailable as error:
                 self._outage.noted(error)
-                self._listener.counted(Count.ERROR, 1)
+                self._count_error()
                 if time.monotonic() >= deadline:
                     raise
                 await asyncio.sleep(min(self._outage.delay_s(), max(0.0, deadline - time.monotonic())))
@@ -440,6 +443,10 @@ class Worker:
                 return answer
 
     # Exchanges.
+
+    def _count_error(self) -> None:
+        self._counting.failed()
+        self._listener.counted(Count.ERROR, 1)
 
     def _told(self, words: int) -> None:
         # Called by the heartbeat. The next exchange brings the words, unless a recent one has brought them.
@@ -462,7 +469,7 @@ class Worker:
                 blocked = self._heartbeat.blocked_since(began)
                 if not blocked:
                     self._outage.began(error)
-                self._listener.counted(Count.ERROR, 1)
+                self._count_error()
                 if not blocked:
                     await self._rest()
             except Exception:
@@ -505,7 +512,7 @@ class Worker:
         pace.expect(protocol.next_due_s, quiet=quiet)
         pace.answered(began, now)
         pace.granted(wanted, granted, protocol.outbox.confirmed)
-        self._outage.ended(kept)
+        self._counting.answered(now - began, self._outage.ended(kept))
         if protocol.damage:
             self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
         self._listener.counted(Count.EXCHANGE, 1)

@@ -31,6 +31,9 @@ local key = {
   dead = prefix .. 'dead',
   failed = prefix .. 'failed',
   stats = prefix .. 'stats',
+  samples = prefix .. 'samples',
+  minutes = prefix .. 'minutes',
+  journal = prefix .. 'journal',
   torn = prefix .. 'torn',
 }
 local start_keys = { unpack(KEYS, 2) }

@@ -4,8 +4,8 @@
 --          nothing but delayed entries waits, else 0
 -- COST     O(1) while something waits, O(workers) else
 -- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
--- USES     damage.damaged, held.fields_of, held.leases_of, keys.key, keys.worker_key, starts.incomplete_starts, state,
---          state.wall_ms
+-- USES     damage.damaged, held.fields_of, held.leases_of, journal.note_event, keys.key, keys.worker_key,
+--          starts.incomplete_starts, state, state.wall_ms
 local function finish_if_done()
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   if waits and state.waiting > 0 then return 0, 0 end
@@ -29,6 +29,7 @@ local function finish_if_done()
   if state.damage == '' and incomplete == 0 and state.phase ~= 'finished' then
     state.phase = 'finished'
     redis.call('HSET', key.meta, 'ended', wall_ms())
+    note_event('finished', '', 1)
   end
   return seeding, incomplete
 end

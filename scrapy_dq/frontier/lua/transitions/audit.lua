@@ -7,10 +7,10 @@
 --          | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: repeating the audit finds what is left to repair
--- USES     bands.add_band, entry.rank_bytes, held.leases_of, held.unlink_foreign, keys.MOST_NAME, keys.backlog_key,
---          keys.in_flight_key, keys.key, keys.worker_key, partition.PLACES, partition.classify_touched,
---          politeness.save_partitions, recount, recount.recount_waiting, starts.UNKNOWN, starts.note_broken, state,
---          state.save_state, state.stale, state.touched, types.wrong_type
+-- USES     bands.add_band, entry.rank_bytes, held.leases_of, held.unlink_foreign, journal.note_event, keys.MOST_NAME,
+--          keys.backlog_key, keys.in_flight_key, keys.key, keys.worker_key, partition.PLACES,
+--          partition.classify_touched, politeness.save_partitions, recount, recount.recount_waiting, starts.UNKNOWN,
+--          starts.note_broken, state, state.save_state, state.stale, state.touched, types.wrong_type
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
 local wrong = wrong_type()
@@ -80,5 +80,6 @@ if repair then
   classify_touched(0)
   save_partitions()
   save_state()
+  if gone + seen_gone > 0 then note_event('damaged', '', gone + seen_gone) end
 end
 return { 'OK', lost_bands, unled, lost_partitions, lost_members, gone, seen_gone }

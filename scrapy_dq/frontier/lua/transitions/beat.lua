@@ -1,45 +1,9 @@
--- beat: a worker increments its heartbeat and reads the heartbeats of all workers. No clock is involved.
+-- beat: a worker increments its heartbeat and reads the heartbeats of all workers.
 -- ARGS     worker_id, epoch
 -- RETURNS  OK, beats (flat array: worker id, count, ...: of the members, whatever else is stored; of none if there are
 --          so many that all other scripts refuse the crawl), number of words that were sent to all workers | LOST
 -- COST     O(workers)
 -- CRASH    one beat more or less makes no difference
--- USES     keys.MOST_MEMBERS, keys.key
+-- USES     beats.beat
 local worker_id, epoch = ARGV[1], ARGV[2]
-local PART, MOST_REMOVED = 1000, 1000
-local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
-if meta[1] ~= epoch then return { 'LOST' } end
-local words = tonumber(string.match(meta[2] or '', '^%d+') or 0)
-if redis.call('SISMEMBER', key.members, worker_id) == 1 then
-  local beat = redis.pcall('HINCRBY', key.beats, worker_id, 1)
-  local text = type(beat) == 'table' and beat.err
-  -- Somebody else has overwritten it: a beat that fails would hide from this worker which others are dead.
-  if text and (string.find(text, 'not an integer', 1, true) or string.find(text, 'overflow', 1, true)) then
-    redis.call('HSET', key.beats, worker_id, 1)
-  elseif text then
-    error(text, 0)
-  end
-end
-if redis.call('SCARD', key.members) > 2 * MOST_MEMBERS then return { 'OK', {}, words } end
-local members, beats, known = redis.call('SMEMBERS', key.members), {}, {}
-for from = 1, #members, PART do
-  local till = math.min(from + PART - 1, #members)
-  local counts = redis.call('HMGET', key.beats, unpack(members, from, till))
-  for i = from, till do
-    local id, count = members[i], counts[i - from + 1]
-    -- It was deleted or evicted: without it, a dead member would never be detected.
-    if not count then redis.call('HSET', key.beats, id, 0) end
-    beats[#beats + 1] = id
-    beats[#beats + 1] = count or '0'
-    known[id] = true
-  end
-end
--- What is left is of no member: somebody else wrote it.
-if redis.call('HLEN', key.beats) > #members then
-  local others = {}
-  for _, id in ipairs(redis.call('HRANDFIELD', key.beats, MOST_REMOVED)) do
-    if not known[id] then others[#others + 1] = id end
-  end
-  if others[1] then redis.call('HDEL', key.beats, unpack(others)) end
-end
-return { 'OK', beats, words }
+return (beat(worker_id, epoch))

@@ -5,8 +5,8 @@
 --          | FINISHED
 -- COST     O(1)
 -- CRASH    before: nothing; after: the member is fenced, and any worker drains it
--- USES     held.unlink_foreign, keys.key, keys.worker_key, shared.unshare, starts.start_broken, state.is_member,
---          state.load_state, state.next_event, state.stale
+-- USES     held.fields_of, held.leases_of, held.unlink_foreign, journal.note_event, keys.key, keys.worker_key,
+--          shared.unshare, starts.start_broken, state.is_member, state.load_state, state.next_event, state.stale
 local worker_id, epoch, run, gone = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 load_state()
 local answer = stale(epoch, run)
@@ -22,6 +22,8 @@ if gone == '0' then
   -- If it has made no exchange, the reply to its rejoin may be lost: its repeat asks for the previous id's exchange.
   redis.call('HSET', key.absent, worker_id, worker[1] == '0' and worker[2] or worker[1] or 2 ^ 52)
 end
+local fenced = fields_of(worker_id, 'fenced')[1]
 redis.call('HSET', worker_key(worker_id), 'fenced', 1, 'seeding', 0)
 unshare(worker_id)
+if fenced ~= '1' then note_event('died', worker_id, leases_of(worker_id) or 0) end
 return { 'OK', broken }

@@ -31,5 +31,6 @@ for _, id in ipairs({ torn.registering or torn.removing }) do
 end
 local waiting, in_flight, seen = state.waiting, state.in_flight, wrong_seen() and 0 or seen_count()
 clear_run(false)
-redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits, key.torn)
+redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits, key.torn, key.samples, key.minutes,
+  key.journal)
 return { 'OK', waiting, in_flight, seen, redis.call('EXISTS', key.discarded) }

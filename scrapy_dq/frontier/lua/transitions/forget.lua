@@ -1,11 +1,13 @@
 -- forget: remove fingerprints from the seen set, so that their requests are new again.
--- ARGS     fingerprints (msgpack array), known_as (msgpack array: the fingerprint of each in another scheduler)
+-- ARGS     fingerprints (msgpack array), known_as (msgpack array: the fingerprint of each in another scheduler),
+--          by (who has them forgotten, for the journal)
 -- RETURNS  OK, number of fingerprints that were seen | ABSENT | WRONG_TYPE, key, actual, expected
 --          | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat does not find them
--- USES     keys.key, kinds.seen, kinds.tidy_seen, kinds.unfit, state, state.save_state, types.wrong_type, words.tell
-local fingerprints, known_as = ARGV[1], ARGV[2]
+-- USES     journal.note_event, keys.key, kinds.seen, kinds.tidy_seen, kinds.unfit, state, state.save_state,
+--          types.wrong_type, words.tell
+local fingerprints, known_as, by = ARGV[1], ARGV[2], ARGV[3]
 local wrong = wrong_type() or unfit()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
@@ -22,4 +24,5 @@ end
 tidy_seen()
 save_state()
 tell('forgets') -- workers cache the fingerprints that they sent recently
+if known > 0 then note_event('forget', by, known) end
 return { 'OK', known }

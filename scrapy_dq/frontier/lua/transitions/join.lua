@@ -11,10 +11,11 @@
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
--- USES     described, described.agrees, described.describe, digits.MOST_RUNS, keys.MOST_MEMBERS, keys.key,
---          kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run, member.over_for,
---          member.register, member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field,
---          state, state.census, state.save_state, types.too_many, types.wrong_type, words
+-- USES     described, described.agrees, described.describe, digits.MOST_RUNS, journal.note_event, keys.MOST_MEMBERS,
+--          keys.key, kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run,
+--          member.over_for, member.register, member.seen_stays, rights.refused_commands, shared.note_shared,
+--          shared.stored_field, state, state.census, state.save_state, state.wall_ms, types.too_many, types.wrong_type,
+--          words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local ours = described(5)
 
@@ -42,12 +43,13 @@ for _, field in ipairs(agree) do
   end
   if not agrees(ours, field, stored) then return { 'DIFFERS', field, stored, ours[field] } end
 end
-local resumed, limits_changed, forgotten = 0, 0, 0
+local resumed, limits_changed, forgotten, joins = 0, 0, 0, false
 if not state.epoch then
   -- Keys without meta are garbage: it was deleted or evicted.
   clear_run(false)
-  redis.call('UNLINK', key.stats)
+  redis.call('UNLINK', key.stats, key.samples, key.minutes, key.journal)
   state.epoch, state.run, state.phase = new_epoch, 0, 'open'
+  redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   local ended_ms = over_for(ours, restart_ms)
@@ -82,11 +84,14 @@ end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   register(worker_id, identity, ours.starts)
   note_shared()
+  joins = ours.starts ~= ''
 else
   redis.pcall('HINCRBY', key.beats, worker_id, 1) -- it lives, and had no answer yet: its heartbeat has not begun
 end
 local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end
 save_state()
+if resumed == 0 then note_event('began', worker_id, 1) end
+if joins then note_event('joined', worker_id, 1) end
 return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_changed,
   redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten }

@@ -5,22 +5,29 @@
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
--- USES     keys.in_flight_key, keys.key, member.end_run, member.keeps_seen, member.remove_member,
---          partition.classify_touched, politeness.save_partitions, release, starts.start_broken, state,
---          state.load_state, state.save_state, state.stale, types.wrong_type
+-- USES     held.fields_of, journal.note_event, keys.in_flight_key, keys.key, member.end_run, member.keeps_seen,
+--          member.remove_member, partition.classify_touched, politeness.save_partitions, release, samples.sample,
+--          samples.sampled, samples.save_sampled, starts.start_broken, state, state.load_state, state.save_state,
+--          state.stale, types.wrong_type
 local worker_id = ARGV[1]
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
-local broken = start_broken(worker_id)
+local broken, starts = start_broken(worker_id), fields_of(worker_id, 'starts')[1] or ''
 local ids = redis.call('HKEYS', in_flight_key(worker_id))
 for _, id in ipairs(ids) do release(worker_id, id) end
 remove_member(worker_id)
 classify_touched(0)
 save_partitions()
 local last = redis.call('SCARD', key.members) == 0 and 1 or 0
+if starts ~= '' and last == 1 then
+  local found = sampled()
+  sample(found, true)
+  save_sampled(found)
+end
 if last == 1 and state.phase == 'finished' and #ids == 0 then end_run(keeps_seen(ARGV[4])) end
 save_state()
+if starts ~= '' then note_event('left', worker_id, #ids) end
 return { 'OK', #ids, last, redis.call('EXISTS', key.discarded), broken }

@@ -1,13 +1,14 @@
 -- limit: change the limits of one partition while the crawl runs; all workers obey at once.
 -- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 none), block_ms
---          (-1 unchanged, 0 none)
+--          (-1 unchanged, 0 none), by (who changes them, for the journal)
 -- RETURNS  OK, delay_ms, concurrency, block_ms (the new values) | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do
--- USES     block, keys.key, limits.begin_to_limit, limits.set_own_limits, partition.classify, politeness.blocked_until,
---          politeness.earliest_of, politeness.limits_of, politeness.own_limits, politeness.set_earliest, state,
---          state.now_ms, state.save_state, types.wrong_type, words.tell
+-- USES     block, journal.note_event, keys.key, limits.begin_to_limit, limits.set_own_limits, partition.classify,
+--          politeness.blocked_until, politeness.earliest_of, politeness.limits_of, politeness.own_limits,
+--          politeness.set_earliest, state, state.now_ms, state.save_state, types.wrong_type, words.tell
 local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local by = ARGV[5]
 local wrong = wrong_type()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
@@ -34,5 +35,9 @@ classify(partition, 0)
 save_state()
 -- The leases in the workers' buffers were taken under the old limits.
 if given then tell('limitings') end
-local blocked = blocked_until(partition)
-return { 'OK', delay_ms, concurrency, math.max(0, blocked - now_ms()) }
+local blocked_ms = math.max(0, blocked_until(partition) - now_ms())
+if given or block_ms >= 0 then
+  local limits = { delay_ms / 1000, concurrency, math.ceil(blocked_ms / 1000) }
+  note_event('limit', by, 1, string.format('delay %g s, concurrency %g, blocked %g s: ', unpack(limits)) .. partition)
+end
+return { 'OK', delay_ms, concurrency, blocked_ms }

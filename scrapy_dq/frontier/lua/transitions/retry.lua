@@ -1,13 +1,13 @@
 -- retry: failed request or dead letter -> backlog, at its place and with 0 attempts; finished -> open again.
 -- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...),
---          dead (msgpack array of ids)
+--          dead (msgpack array of ids), by (who retries them, for the journal)
 -- RETURNS  OK, moved from failed, moved from dead (missing and invalid records are skipped)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
--- USES     entry.come_back, keys.key, midway.moving, partition.classify_touched, state, state.load_state,
---          state.save_state, state.stale, types.wrong_type, words.tell
-local epoch, run, failed, dead = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- USES     entry.come_back, journal.note_event, keys.key, midway.moving, partition.classify_touched, state,
+--          state.load_state, state.save_state, state.stale, types.wrong_type, words.tell
+local epoch, run, failed, dead, by = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 load_state()
 local answer = stale(epoch, tonumber(run))
 if answer then return { answer } end
@@ -60,4 +60,5 @@ if from_failed + from_dead > 0 then
 end
 classify_touched(0)
 save_state()
+if from_failed + from_dead > 0 then note_event('retry', by, from_failed + from_dead) end
 return { 'OK', from_failed, from_dead }

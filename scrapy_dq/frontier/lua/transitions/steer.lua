@@ -1,11 +1,12 @@
 -- steer: send a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
 -- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close;
---          complete: interrupted start() methods count as complete; wake: only makes idle workers exchange)
+--          complete: interrupted start() methods count as complete; wake: only makes idle workers exchange), by (who
+--          sends it, for the journal)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
--- USES     keys.key, state, types.wrong_type, words.tell
-local word = ARGV[1]
+-- USES     journal.note_event, keys.key, state, types.wrong_type, words.tell
+local word, by = ARGV[1], ARGV[2]
 local wrong = wrong_type()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
@@ -16,4 +17,5 @@ if holds[word] then
 end
 if word == 'complete' then redis.call('HDEL', key.meta, 'starts') end
 tell(word == 'stop' and 'stops')
+if word ~= 'wake' then note_event(word, by, 1) end
 return { 'OK', state.phase, state.hold, redis.call('SCARD', key.members) }

@@ -1,0 +1,87 @@
+"""`scrapy dq events`: what happened to a crawl, and who did it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.subcommand import DONE, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.history import Event
+
+LOOK_S = 1.0
+
+
+class Events(Subcommand):
+    """Lists the journal of a crawl."""
+
+    name = "events"
+    arguments = "[<spider>]"
+    summary = "what happened to a crawl, and who did it"
+    description = (
+        "Lists the newest events of a spider's crawl: workers that joined, left or died, outages of Redis, "
+        "commands and who gave them, the beginning and the end of runs. At most 500 are kept."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        looking.add_crawl_options(parser)
+        looking.add_count(parser, 50, "--last")
+        parser.add_argument(
+            "--follow", action="store_true", help="print new ones as they come (JSON: one a line)"
+        )
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.output.display import print_json
+        from scrapy_dq.inspection.history import read_events
+
+        with looking.place_of(settings, options) as place:
+            place.overview()
+            events = read_events(place.client, place.crawl)
+            if options.follow:
+                self._follow(place, events, options)
+        listed = events[-options.count :]
+        if options.json:
+            print_json([asdict(event) for event in listed])
+        else:
+            _print(listed, len(events))
+        return DONE
+
+    def _follow(self, place: looking.Place, events: Sequence[Event], options: argparse.Namespace) -> None:
+        """Print events until Ctrl-C."""
+        from scrapy_dq.inspection.history import read_events
+
+        shown = set(events[: -options.count])
+        while True:
+            for event in events:
+                if event not in shown:
+                    print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
+            shown = set(events)
+            time.sleep(LOOK_S)
+            events = read_events(place.client, place.crawl)
+
+
+def _line(event: Event) -> str:
+    from scrapy_dq.commands.output.display import when
+    from scrapy_dq.inspection.history import said
+
+    return f"{when(event.at)} {said(event)}" + (f" ({event.who})" if event.who else "")
+
+
+def _print(listed: Sequence[Event], kept: int) -> None:
+    from scrapy_dq.commands.output.display import print_table, when
+    from scrapy_dq.inspection.history import said
+    from scrapy_dq.text import count_of
+
+    shown = "" if len(listed) == kept else f"; the newest {len(listed):,} are shown"
+    print(f"{count_of(kept, 'event')}{shown}.")
+    if listed:
+        rows = [[when(event.at), str(event.run), said(event), event.who] for event in listed]
+        print_table(("when", "run", "what", "who"), rows, numbers=("run",), wraps=("what", "who"))

@@ -1,0 +1,26 @@
+-- journal: the newest events of a crawl, for people. Nothing depends on it, so that no script fails if it cannot be
+-- written: its type is not checked, and an event that Redis refuses is dropped.
+-- Each element: msgpack of run, at (ms, Redis's clock), kind, who (the id of a worker, or who gave a command), count,
+-- about.
+-- USES     keys.key, state, state.wall_ms
+local MOST_EVENTS, MOST_WORDS, AGAIN_MS = 500, 80, 600000
+local function last_event()
+  local packed = redis.pcall('LINDEX', key.journal, -1)
+  local read, event = pcall(cmsgpack.unpack, type(packed) == 'string' and packed or '')
+  return read and type(event) == 'table' and event or {}
+end
+-- An event that repeats the last one replaces it, and their counts are added: a retry comes in many parts, and the run
+-- of a program that puts one request a minute is finished once a minute.
+local function note_event(kind, who, count, about)
+  who, about = string.sub(who, 1, MOST_WORDS), string.sub(about or '', 1, MOST_WORDS)
+  local at, last = wall_ms(), last_event()
+  local again = last[1] == state.run and last[3] == kind and last[4] == who and last[6] == about
+    and (kind == 'finished' or at - (tonumber(last[2]) or 0) < AGAIN_MS)
+  if again then count = count + (tonumber(last[5]) or 0) end
+  local packed = cmsgpack.pack({ state.run, at, kind, who, count, about })
+  if again then return redis.pcall('LSET', key.journal, -1, packed) end
+  redis.pcall('RPUSH', key.journal, packed)
+  redis.pcall('LTRIM', key.journal, -MOST_EVENTS, -1)
+end
+-- Returns the bytes with which all events of this run begin.
+local function event_of_run() return string.sub(cmsgpack.pack({ state.run, 0, 0, 0, 0, 0 }), 1, -6) end

@@ -1,0 +1,65 @@
+-- samples: the history of a crawl as curves: `samples`, about one each 10 s, and `minutes`, each sixth of them. As with
+-- the journal, nothing depends on them, and nothing fails if they cannot be written.
+-- Each element: a byte 1, and 16 numbers, 7 bits a byte, the lowest first, all but the last with 128 added (as msgpack,
+-- they would take a third more): run, second (since 1970, Redis's clock), hundredths, done, failed, dead, waiting,
+-- delayed, in_flight, workers, seen, memory (KiB of this Redis; 0: unknown), and the sums of all workers since the run
+-- began: exchanges, their ms, errors, ms without Redis.
+-- `meta.sampled`: when the last sample was taken (ms), how many were, these sums, when the last outage was noted (ms).
+-- USES     digits, journal.event_of_run, keys.key, state, state.wall_ms
+local EVERY_MS, DAY_MS, MOST_DROPPED, MOST_SUM = 9500, 86400000, 100, 2 ^ 50
+local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
+-- How many are kept, and of how many bytes: all that a crawl keeps takes less than 256 KiB, whatever it counts.
+local LISTS = { samples = { 1080, 50000 }, minutes = { 2880, 145000 } }
+local OVERHEAD = 3 -- bytes of a list element, without its value
+local function sampled()
+  local found = { string.match(redis.call('HGET', key.meta, 'sampled') or '', SAMPLED) }
+  for i = 1, 7 do found[i] = digits(found[i], MOST_SUM) end
+  return found
+end
+local function save_sampled(found)
+  for i = 1, 7 do found[i] = string.format('%.0f', found[i]) end
+  redis.pcall('HSET', key.meta, 'sampled', table.concat(found, ' '))
+end
+local function pack_numbers(...)
+  local packed = { '\1' }
+  for _, number in ipairs({ ... }) do
+    while number >= 128 do
+      packed[#packed + 1] = string.char(128 + number % 128)
+      number = math.floor(number / 128)
+    end
+    packed[#packed + 1] = string.char(number)
+  end
+  return table.concat(packed)
+end
+local function append(name, packed)
+  local most, bytes = unpack(LISTS[name])
+  redis.pcall('RPUSH', key[name], packed)
+  redis.pcall('LTRIM', key[name], -math.min(most, math.floor(bytes / (#packed + OVERHEAD))), -1)
+end
+-- Removes what earlier runs have left, once this one is a day old; some at a time. All of this run begin with *ours*.
+local function drop_earlier(name, ours)
+  for _ = 1, MOST_DROPPED do
+    local head = redis.pcall('LINDEX', key[name], 0)
+    if type(head) ~= 'string' or string.sub(head, 1, #ours) == ours then return end
+    redis.pcall('LPOP', key[name])
+  end
+end
+-- Takes a sample if the last one is old enough, and changes *found* (as `sampled` returns it). *last*: the last worker
+-- leaves, and with it the curves end.
+local function sample(found, last)
+  local at = wall_ms()
+  local age = at - found[1] -- below 0: Redis's clock was set back
+  if age >= 0 and age < (last and 1000 or EVERY_MS) then return end
+  found[1], found[2] = at, found[2] + 1
+  local dead, info = redis.pcall('HLEN', key.dead), redis.pcall('INFO', 'memory')
+  local memory = type(info) == 'string' and string.match(info, 'used_memory:(%d+)') or 0
+  local counts = { state.done, state.failed, type(dead) == 'number' and dead or 0, state.waiting, state.delayed,
+    state.in_flight, state.members, state.seen, math.floor(memory / 1024), unpack(found, 3, 6) }
+  for i, count in ipairs(counts) do counts[i] = math.max(0, math.min(count, MOST_SUM)) end
+  local packed = pack_numbers(state.run, math.floor(at / 1000), math.floor(at % 1000 / 10), unpack(counts))
+  append('samples', packed)
+  if last or found[2] % 6 == 1 then append('minutes', packed) end
+  if at - digits(redis.call('HGET', key.meta, 'began'), 2 ^ 52) < DAY_MS then return end
+  for _, name in ipairs({ 'samples', 'minutes' }) do drop_earlier(name, pack_numbers(state.run)) end
+  drop_earlier('journal', event_of_run())
+end

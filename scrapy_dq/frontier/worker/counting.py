@@ -1,0 +1,65 @@
+"""What a worker counts for the history of its crawl, and when it reports it: lua/transitions/report.lua."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scrapy_dq.frontier.model import Figures
+
+REPORT_EVERY_S = 10.0
+NOTED_S = 1.0
+"""A shorter outage is no event: one lost answer makes one."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is to be reported now."""
+
+    counted: Figures
+    """Since the last report."""
+    ended_s: float
+    """How long the longest outage lasted that has ended since; 0: none worth noting."""
+    totals: tuple[Figures, int]
+
+
+class Counting:
+    """Counts on the event loop, and is read by the heartbeat's thread.
+
+    The loop only adds, and the thread subtracts what it has reported before: no lock is necessary.
+    """
+
+    def __init__(self) -> None:
+        self._totals = Figures()
+        self._outages: list[float] = []
+        # Of the thread.
+        self._reported = (Figures(), 0)
+        self._due_at = 0.0
+
+    def answered(self, seconds: float, outage_s: float) -> None:
+        """Count an answer after *seconds*; *outage_s*: how long the outage lasted that it ends."""
+        was = self._totals
+        self._totals = Figures(
+            was.exchanges + 1, was.exchange_s + seconds, was.errors, was.outage_s + outage_s
+        )
+        if outage_s >= NOTED_S:
+            self._outages.append(outage_s)
+
+    def failed(self) -> None:
+        """Count a call without a usable answer."""
+        was = self._totals
+        self._totals = Figures(was.exchanges, was.exchange_s, was.errors + 1, was.outage_s)
+
+    def due(self, now: float) -> Report | None:
+        """Return what to report at *now* (monotonic seconds): each 10 s, and when an outage has ended."""
+        (was, noted), totals, outages = self._reported, self._totals, len(self._outages)
+        if now < self._due_at and outages == noted:
+            return None
+        counted = Figures(
+            totals.exchanges - was.exchanges, totals.exchange_s - was.exchange_s,
+            totals.errors - was.errors, totals.outage_s - was.outage_s,
+        )  # fmt: skip
+        return Report(counted, max(self._outages[noted:outages], default=0.0), (totals, outages))
+
+    def reported(self, report: Report, now: float) -> None:
+        """Note that *report* was answered at *now*."""
+        self._reported, self._due_at = report.totals, now + REPORT_EVERY_S

@@ -1,0 +1,212 @@
+"""The history of a crawl: samples of its counts, and events.
+
+Redis is shared, and anybody may have written what is read here: records that no script of ours writes are
+skipped, and what is read is bounded in number and bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgpack
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.overview import MAX_AT_MS
+from scrapy_dq.frontier.admin.read_pace import ReadPace
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
+from scrapy_dq.text import count_of, printable
+
+T = TypeVar("T")
+MOST_EVENTS = 500
+MOST_SAMPLES = 1_080
+MOST_MINUTES = 2_880
+"""How many of each are kept: lua/lib/journal.lua, lua/lib/samples.lua."""
+MOST_RECORD_BYTES = 512
+MOST_TEXT = 80
+_MOST_AT_ONCE = 1_000
+_MOST_NUMBER = 2**53
+_KIND = re.compile(rb"[a-z]{1,20}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The counts of a crawl at one moment. The last four are sums of all workers since the run began."""
+
+    at: float
+    """Seconds since 1970 by the clock of Redis."""
+    run: int
+    done: int
+    failed: int
+    dead: int
+    waiting: int
+    delayed: int
+    in_flight: int
+    workers: int
+    seen: int
+    memory_bytes: int
+    """Used memory of the whole Redis; 0: unknown."""
+    exchanges: int
+    exchange_s: float
+    """Time until the answers to them."""
+    errors: int
+    """Calls without a usable answer."""
+    outage_s: float
+    """Time without Redis, of all workers together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a crawl was between two samples; None: it is unknown, because they are of two runs."""
+
+    pages_per_s: float | None = None
+    failed_per_s: float | None = None
+    exchange_ms: float | None = None
+    """Mean time of an exchange; None also if there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a crawl."""
+
+    at: float
+    """Seconds since 1970 by the clock of Redis; of a repeated event: the last time."""
+    run: int
+    kind: str
+    """What happened: see `said`. Other versions may write others."""
+    who: str
+    """The id of a worker, or who gave a command, as `user@host`; empty: unknown."""
+    count: int
+    """Leases, requests, or milliseconds of an outage; else how often it happened."""
+    about: str
+
+
+def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
+    """Return the newest *most* samples that are kept, oldest first; blocking.
+
+    Args:
+        client: a `redis` client that decodes nothing.
+        minutes: one a minute, of two days; else one each 10 s, of three hours.
+    Raises:
+        redis.exceptions.RedisError: no reply, or another type of key.
+    """
+    name, kept = ("minutes", MOST_MINUTES) if minutes else ("samples", MOST_SAMPLES)
+    return _read(client, keys.prefix(crawl) + name, min(most, kept), _sample)
+
+
+def read_events(client: Any, crawl: str, most: int = MOST_EVENTS) -> list[Event]:
+    """Return the newest *most* events that are kept, oldest first; blocking.
+
+    Raises:
+        As `read_samples`.
+    """
+    return _read(client, keys.prefix(crawl) + "journal", min(most, MOST_EVENTS), _event)
+
+
+def paces(samples: Sequence[Sample]) -> Iterator[Pace]:
+    """Yield for each of *samples* how fast the crawl was since the one before it."""
+    before: Sample | None = None
+    for sample in samples:
+        yield Pace() if before is None else _pace(before, sample)
+        before = sample
+
+
+def _pace(before: Sample, now: Sample) -> Pace:
+    passed = now.at - before.at
+    if before.run != now.run or passed <= 0:
+        return Pace()
+    # Fewer than before: Redis was rolled back, or failed requests were retried.
+    done, failed = (max(0, getattr(now, name) - getattr(before, name)) for name in ("done", "failed"))
+    exchanges = now.exchanges - before.exchanges
+    mean_ms = max(0.0, now.exchange_s - before.exchange_s) * 1000 / exchanges if exchanges > 0 else None
+    return Pace((done + failed) / passed, failed / passed, mean_ms)
+
+
+def said(event: Event) -> str:
+    """Return what happened, for people, without a full stop."""
+    of, leases = event.count, count_of(event.count, "lease")
+    times = f" ({of:,} times)" if of > 1 else ""
+    words = {
+        "began": "the run began",
+        "finished": f"the run finished{times}",
+        "joined": "a worker joined",
+        "left": "a worker left" + (f" and gave back {leases}" if of else ""),
+        "died": f"a worker died; {leases} of it to be reclaimed",
+        "returned": f"a worker registered again, with {leases}; its former id: {event.about}",
+        "outage": f"Redis gave no usable answer for {of / 1000:,.1f} s",
+        "damaged": f"{of:,} requests, or keys, were found deleted or evicted",
+        "pause": f"paused{times}",
+        "drain": f"draining{times}",
+        "resume": f"resumed{times}",
+        "stop": f"the workers were told to stop{times}",
+        "complete": f"the run may end although a start() is incomplete{times}",
+        "limit": f"limits changed{times}: {event.about}",
+        "retry": f"{count_of(of, 'request')} put back into the backlog",
+        "forget": f"{count_of(of, 'fingerprint')} forgotten",
+    }
+    return words.get(event.kind) or f"{event.kind} {of:,} {event.about}".strip()
+
+
+def _read(client: Any, name: str, most: int, parse: Callable[[bytes], T]) -> list[T]:
+    records: list[bytes] = []
+    pace, left = ReadPace(_MOST_AT_ONCE), MAX_EXCHANGE_BYTES
+    # From the newest on. If some are added meanwhile, a part repeats the end of the one before it.
+    while len(records) < most and left > 0:
+        at, count = len(records), min(pace.count, most - len(records))
+        part = client.lrange(name, -at - count, -at - 1)
+        pace.saw(part)
+        left -= sum(map(len, part))
+        records += reversed(part)
+        if len(part) < count:
+            break
+    found = []
+    for record in reversed(dict.fromkeys(records)):
+        with suppress(Exception):  # it is untrusted
+            found.append(parse(record))
+    return found
+
+
+def _numbers(*values: Any) -> None:
+    if not all(type(value) is int and 0 <= value < _MOST_NUMBER for value in values):
+        raise ValueError("a number is missing, or out of range")
+
+
+def _varints(packed: bytes) -> Iterator[int]:
+    """Yield the numbers that pack_numbers of lua/lib/samples.lua has written."""
+    number = shift = 0
+    for byte in packed:
+        number += (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            yield number
+            number = shift = 0
+
+
+def _sample(record: bytes) -> Sample:
+    """Decode a record of lua/lib/samples.lua; raise any exception if it is invalid."""
+    if len(record) > MOST_RECORD_BYTES or record[:1] != b"\1":
+        raise ValueError("no sample of ours")
+    run, second, hundredths, *counts, kib, exchanges, exchange_ms, errors, outage_ms = _varints(record[1:])
+    _numbers(run, second, hundredths, *counts, kib, exchanges, exchange_ms, errors, outage_ms)
+    if second * 1000 >= MAX_AT_MS or hundredths > 99:
+        raise ValueError("no time of ours")
+    done, failed, dead, waiting, delayed, in_flight, workers, seen = counts
+    return Sample(
+        second + hundredths / 100, run, done, failed, dead, waiting, delayed, in_flight, workers, seen,
+        kib * 1024, exchanges, exchange_ms / 1000, errors, outage_ms / 1000,
+    )  # fmt: skip
+
+
+def _event(record: bytes) -> Event:
+    """Decode a record of lua/lib/journal.lua; raise any exception if it is invalid."""
+    if len(record) > MOST_RECORD_BYTES:
+        raise ValueError("no event of ours")
+    run, at_ms, kind, who, count, about = msgpack.unpackb(record, raw=True)
+    _numbers(run, at_ms, count)
+    if at_ms >= MAX_AT_MS or not _KIND.fullmatch(kind):
+        raise ValueError("no event of ours")
+    who_text, about_text = (printable(text.decode("utf-8", "replace"), MOST_TEXT) for text in (who, about))
+    return Event(at_ms / 1000, run, kind.decode(), who_text, count, about_text)

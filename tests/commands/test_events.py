@@ -1,0 +1,154 @@
+"""`scrapy dq events`: what happened to a crawl, and who did it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.worker.identity import own_name
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
+from support.project import Project
+from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq, run_dq_each
+from support.tree_site import TreeSite
+from support.waiting import wait_until
+
+SPIDER = replace(IDENTITY, starts="{}")
+
+
+@pytest.fixture
+def spider(live: LiveFrontier) -> HandWorker:
+    """Return a worker of a spider that has joined."""
+    return HandWorker(live, "spider", SPIDER)
+
+
+def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
+    """In words, with the time and who it was; the same for programs."""
+    steer(live.redis, live.crawl, Word.PAUSE, "ann@desk")
+    found = dq.found("events")
+    assert [(event["kind"], event["who"], event["run"]) for event in found] == [
+        ("began", "spider", 0), ("joined", "spider", 0), ("pause", "ann@desk", 0),
+    ]  # fmt: skip
+    first, head, *lines = dq.text("events").splitlines()
+    assert first == "3 events."
+    assert head.split() == ["when", "run", "what", "who"]
+    assert ["the run began" in lines[0], "a worker joined" in lines[1], "ann@desk" in lines[2]] == [True] * 3
+
+
+def test_the_newest_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
+    """As many as were asked for."""
+    for n in range(5):
+        steer(live.redis, live.crawl, Word.PAUSE, f"user{n}@desk")
+    assert [event["who"] for event in dq.found("events", "--last", "2")] == ["user3@desk", "user4@desk"]
+    assert dq.text("events", "-n", "2").startswith("7 events; the newest 2 are shown.\n")
+
+
+def test_a_crawl_without_a_journal_has_no_events(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """An earlier version keeps none."""
+    live.redis.delete(live.key("journal"))
+    assert dq.text("events") == "0 events.\n"
+    assert dq.found("events") == []
+
+
+def test_what_others_wrote_does_not_control_the_terminal(
+    dq: Any, live: LiveFrontier, spider: HandWorker
+) -> None:
+    """Control characters are no part of what is printed; nor is what is no event."""
+    for who in (b"\x1b[2J", b"\xff" * 5_000):
+        record = msgpack.packb([0, 1, b"joined", who, 1, b"\r\n"])
+        live.redis.rpush(live.key("journal"), record)
+    text = dq.text("events")
+    assert text.startswith("3 events.\n")
+    assert text.replace("\n", "").isprintable()
+
+
+def test_each_command_that_changes_something_says_who_gave_it(
+    dq: Any, live: LiveFrontier, spider: HandWorker
+) -> None:
+    """The user of the process and the host."""
+    spider.exchange(put(1))
+    for name in ("pause", "resume", "stop"):
+        dq.text(name)
+    dq.text("limit", "a.example", "--delay", "2")
+    assert [(event["kind"], event["who"]) for event in dq.found("events")[2:]] == [
+        (kind, own_name()) for kind in ("pause", "resume", "stop", "limit")
+    ]
+    user, _, host = own_name().partition("@")
+    assert user
+    assert host
+
+
+def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container whose uid nobody has named."""
+    monkeypatch.setattr("getpass.getuser", lambda: {}["no entry for this uid"])
+    assert own_name().startswith(f"{os.getuid()}@")
+
+
+def test_a_crawl_with_a_killed_worker(
+    make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
+) -> None:
+    """Both join, one dies with what it held, the other one finishes the run and leaves."""
+    site = start_site(pages=60, latency_s=0.05)
+    project = make_project([site.start_url], redis_url=server.url)
+    dying, other = project.start_workers(2)
+    for worker in (dying, other):
+        wait_until(lambda: len(project.count(pids=[worker.pid])) >= 2, "it crawls", 30)  # noqa: B023
+    os.kill(dying.pid, signal.SIGKILL)
+    other.wait(120)
+    assert other.close_reason == "finished"
+    events, samples = (
+        json.loads(done.stdout)
+        for done in run_dq_each(project, [[name, project.name, "--json"] for name in ("events", "history")])
+    )
+    kinds = [event["kind"] for event in events]
+    assert sorted(kinds) == ["began", "died", "finished", "joined", "joined", "left"]
+    assert kinds[-2:] == ["finished", "left"]
+    died = next(event for event in events if event["kind"] == "died")
+    assert f"-{dying.pid}-" in died["who"]
+    assert died["count"] > 0
+    left = events[-1]
+    assert f"-{other.pid}-" in left["who"]
+    assert samples[-1]["done"] == len(site.paths)
+    assert samples[-1]["workers"] == 0
+    assert samples[-1]["exchanges"] > 0
+
+
+def test_new_events_are_followed_until_ctrl_c(
+    make_project: Callable[..., Project], server: RedisServer, live: LiveFrontier, spider: HandWorker
+) -> None:
+    """The last ones first; then each as it comes, once."""
+    project = make_project([], redis_url=server.url)
+    process = subprocess.Popen(
+        project.command("dq", "events", "--crawl", live.crawl, "--follow", "--last", "1", "--json"),
+        cwd=project.folder, env=project.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout
+        assert json.loads(process.stdout.readline())["kind"] == "joined"
+        for word in (Word.PAUSE, Word.RESUME):
+            steer(live.redis, live.crawl, word, "ann@desk")
+            assert json.loads(process.stdout.readline())["kind"] == word.value
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+        assert rest == ""
+        assert "Traceback" not in errors
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_missing_crawl_is_reported(server: RedisServer, make_project: Callable[..., Project]) -> None:
+    """As by every other command."""
+    project = make_project([], redis_url=server.url)
+    done = run_dq(project, "events", "--crawl", "no such crawl")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no crawl" in done.stderr

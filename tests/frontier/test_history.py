@@ -1,0 +1,543 @@
+"""The history of a crawl: samples of its counts, and the journal of its events."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+import redis
+
+from scrapy_dq.frontier.admin.control import Word, limit, steer, wake
+from scrapy_dq.frontier.admin.forget import forget
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.frontier.model import Admission, Figures, Status
+from scrapy_dq.frontier.worker.audit import audit
+from scrapy_dq.inspection.history import (
+    MOST_EVENTS,
+    MOST_MINUTES,
+    MOST_SAMPLES,
+    Event,
+    Pace,
+    Sample,
+    paces,
+    read_events,
+    read_samples,
+    said,
+)
+from support.live_frontier import (
+    FOREIGN,
+    HISTORY,
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    bury,
+    fail,
+    put,
+    puts,
+)
+from support.redis_server import RedisServer
+
+SPIDER = replace(IDENTITY, starts="{}")
+"""A worker with a start(): of a program without one, joining and leaving are no events."""
+MOST_BYTES = 256 * 1024
+BY = "ann@desk"
+
+
+NOTHING = Figures()
+
+
+def report(
+    worker: HandWorker, counted: Figures = NOTHING, ended_s: float = 0.0, epoch: str = ""
+) -> tuple[dict[str, int], int]:
+    """Make a beat that reports."""
+    live, epoch = worker.live, epoch or worker.epoch
+    return live.frontier.report_blocking(live.redis, worker.worker_id, epoch, counted, ended_s)
+
+
+def grow_older(live: LiveFrontier, seconds: float, field: str = "sampled") -> None:
+    """Let the last sample, or what else a field of `meta` begins with, be older."""
+    first, *rest = live.redis.hget(live.key("meta"), field).decode().split()
+    live.redis.hset(live.key("meta"), field, " ".join([str(int(first) - round(seconds * 1000)), *rest]))
+
+
+def samples(live: LiveFrontier, **options: Any) -> list[Sample]:
+    return read_samples(live.redis, live.crawl, **options)
+
+
+def events(live: LiveFrontier) -> list[Event]:
+    return read_events(live.redis, live.crawl)
+
+
+def happened(live: LiveFrontier) -> list[tuple[str, str, int, str]]:
+    return [(event.kind, event.who, event.count, event.about) for event in events(live)]
+
+
+@pytest.fixture
+def spider(live: LiveFrontier) -> HandWorker:
+    """Return a worker of a spider that has joined."""
+    return HandWorker(live, "spider", SPIDER)
+
+
+# Samples
+
+
+def test_a_sample_holds_the_counts_of_its_moment(live: LiveFrontier, spider: HandWorker) -> None:
+    """As the census has them, by the clock of Redis, with the memory of Redis."""
+    HandWorker(live, "other")
+    spider.exchange(
+        *(put(n, admission=Admission.SEEN, token=b"%d" % n) for n in range(8)), put(9, due_in=100)
+    )
+    spider.take(4)
+    held = sorted(int(i) for i in spider.held)
+    spider.exchange(ack(held[0]), fail(held[1]), bury(held[2]), seeding=1)
+    before = live.redis.time()[0]
+    report(spider, Figures(12, 0.25, 3, 1.5))
+    (sample,) = samples(live)
+    census = live.call("census")
+    assert before <= sample.at <= live.redis.time()[0] + 1
+    assert sample == Sample(
+        sample.at, 0, 1, 1, 1, census.waiting, 1, census.in_flight, 2, 8, sample.memory_bytes,
+        exchanges=12, exchange_s=0.25, errors=3, outage_s=1.5,
+    )  # fmt: skip
+    used = live.redis.info("memory")["used_memory"]
+    assert abs(sample.memory_bytes - used) < used / 2
+
+
+def test_all_workers_together_take_one_in_ten_seconds(live: LiveFrontier, spider: HandWorker) -> None:
+    """Whoever reports; what is reported between two is in the next one."""
+    other = HandWorker(live, "other", SPIDER)
+    for _ in range(3):
+        report(spider, Figures(1))
+        report(other, Figures(2))
+    assert [sample.exchanges for sample in samples(live)] == [1]
+    grow_older(live, 10)
+    report(other, Figures(0, 0.5))
+    report(spider)
+    assert [(sample.exchanges, sample.exchange_s) for sample in samples(live)] == [(1, 0), (9, 0.5)]
+
+
+def test_a_clock_that_was_set_back_stops_nothing(live: LiveFrontier, spider: HandWorker) -> None:
+    """The last sample is of the future: the next report takes one."""
+    report(spider)
+    grow_older(live, -3600)
+    report(spider, Figures(1))
+    report(spider, Figures(1))
+    assert [sample.exchanges for sample in samples(live)] == [0, 1]
+
+
+def test_each_sixth_is_kept_for_days(live: LiveFrontier, spider: HandWorker) -> None:
+    """Beginning with the first."""
+    for _ in range(13):
+        report(spider, Figures(1))
+        grow_older(live, 10)
+    assert [sample.exchanges for sample in samples(live)] == list(range(1, 14))
+    assert [sample.exchanges for sample in samples(live, minutes=True)] == [1, 7, 13]
+
+
+def test_when_the_last_worker_leaves_the_curves_end(live: LiveFrontier, spider: HandWorker) -> None:
+    """With the counts of the end, in both; not when another one stays, nor a moment after a sample."""
+    other = HandWorker(live, "other", SPIDER)
+    report(spider)
+    spider.exchange(put(1), want=1)
+    spider.exchange(ack(1))
+    other.exchange()
+    grow_older(live, 2)
+    spider.leave()
+    assert len(samples(live)) == 1
+    other.leave()
+    assert [(sample.done, sample.workers) for sample in samples(live)] == [(0, 2), (1, 0)]
+    assert samples(live, minutes=True) == samples(live)
+
+
+def test_a_program_that_comes_and_goes_takes_none(live: LiveFrontier) -> None:
+    """It may do so each second."""
+    HandWorker(live, "program").leave()
+    assert samples(live) == []
+
+
+def test_who_is_no_member_reports_nothing(live: LiveFrontier, spider: HandWorker) -> None:
+    """A zombie of another run, or of another crawl; it still learns who lives."""
+    report(spider, epoch="another")
+    spider.worker_id = "nobody"
+    assert report(spider, Figures(5), 2.0)[0] == {"spider": 0}
+    assert samples(live) == []
+    assert "outage" not in {event.kind for event in events(live)}
+
+
+def test_a_report_is_a_beat(live: LiveFrontier, spider: HandWorker) -> None:
+    """It returns the beats of all, and the number of words."""
+    steer(live.redis, live.crawl, Word.PAUSE)
+    assert report(spider) == ({"spider": 1}, 1)
+    assert report(spider) == ({"spider": 2}, 1)
+
+
+@pytest.mark.parametrize("size", [2**20, 2**40], ids=["a crawl of a million", "larger than any"])
+def test_what_is_kept_has_a_bound(live: LiveFrontier, spider: HandWorker, size: int) -> None:
+    """In number and in memory, whatever is counted: 256 KiB with a journal of the longest events."""
+    for name in ("done", "failed", "waiting", "delayed", "seen"):
+        live.change_count(name, size + len(name))
+    figures, meta = Figures(size, size / 1000, size, size / 1000), live.key("meta")
+    for n in range(MOST_MINUTES + 20):
+        live.redis.hset(meta, "sampled", f"0 0 {n} 0 0 0 0")  # so that each is one of a minute
+        report(spider, figures)
+    for n in range(MOST_EVENTS + 20):
+        steer(live.redis, live.crawl, Word.PAUSE, f"{n:03}" + "x" * 500)
+    kept = {name: live.redis.llen(live.key(name)) for name in HISTORY}
+    assert kept["journal"] == MOST_EVENTS
+    assert MOST_SAMPLES / 2 < kept["samples"] <= MOST_SAMPLES
+    assert MOST_MINUTES / 2 < kept["minutes"] <= MOST_MINUTES
+    used = sum(live.redis.memory_usage(live.key(name), samples=0) for name in HISTORY)
+    print(f"{used:,} bytes, {kept}")
+    assert used <= MOST_BYTES
+    if size == 2**20:
+        assert kept["samples"] == MOST_SAMPLES
+        assert kept["minutes"] == MOST_MINUTES
+    assert len(samples(live)) == kept["samples"]
+    assert len(samples(live, minutes=True)) == kept["minutes"]
+    assert len(events(live)) == MOST_EVENTS
+
+
+def test_a_user_who_may_not_ask_for_the_memory_has_the_rest(
+    redis_server: RedisServer, live: LiveFrontier, spider: HandWorker
+) -> None:
+    """INFO is the only command of a script that may be denied."""
+    name = re.sub(r"\W", "_", live.crawl)
+    live.redis.acl_setuser(name, enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
+    try:
+        url = redis_server.url.replace("redis://", f"redis://{name}:any@")
+        with redis.Redis.from_url(url) as client:
+            live.frontier.report_blocking(client, "spider", spider.epoch, Figures(1), 0.0)
+        assert [(sample.memory_bytes, sample.exchanges) for sample in samples(live)] == [(0, 1)]
+    finally:
+        live.redis.acl_deluser(name)
+
+
+# Runs
+
+
+def finish(worker: HandWorker) -> None:
+    """Let the worker's run end, and the worker leave."""
+    assert worker.exchange().status is Status.FINISHED
+    worker.leave()
+
+
+def test_the_next_run_counts_from_zero_and_keeps_what_was(live: LiveFrontier, spider: HandWorker) -> None:
+    """Both are there until the next one is a day old."""
+    report(spider, Figures(7, 0.5, 2, 3.0))
+    finish(spider)
+    following = HandWorker(live, "following", SPIDER)
+    report(following, Figures(1))
+    assert [(sample.run, sample.exchanges, sample.errors) for sample in samples(live)] == [
+        (0, 7, 2), (1, 1, 0),
+    ]  # fmt: skip
+    assert {event.run for event in events(live)} == {0, 1}
+    grow_older(live, 10)
+    grow_older(live, 86_000, "began")
+    report(following)
+    assert {sample.run for sample in samples(live)} == {0, 1}
+    grow_older(live, 10)
+    grow_older(live, 1_000, "began")
+    report(following)
+    for kept in (samples(live), samples(live, minutes=True), events(live)):
+        assert {each.run for each in kept} == {1}
+
+
+def test_earlier_ones_are_dropped_some_at_a_time(live: LiveFrontier, spider: HandWorker) -> None:
+    """Also what nobody can read."""
+    live.redis.rpush(live.key("journal"), *[b"\xc1"] * 250)
+    live.redis.rpush(live.key("journal"), msgpack.packb([0, 1, b"joined", b"now", 1, b""]))
+    grow_older(live, 90_000, "began")
+    left = []
+    for _ in range(4):
+        report(spider)
+        grow_older(live, 10)
+        left.append(live.redis.llen(live.key("journal")))
+    live.redis.lpush(live.key("journal"), *[b"\xc1"] * 250)
+    for _ in range(4):
+        report(spider)
+        grow_older(live, 10)
+        left.append(live.redis.llen(live.key("journal")))
+    assert left == [253] * 4 + [403, 303, 253, 253]
+    assert [event.kind for event in events(live)] == ["began", "joined", "joined"]
+
+
+def test_nothing_is_left_of_a_crawl_that_is_deleted(live: LiveFrontier, spider: HandWorker) -> None:
+    """By `clear`; or by somebody who deletes `meta`: the next crawl begins without a past."""
+    report(spider)
+    live.call("flush", ["spider"])
+    assert live.dump() == {}
+    HandWorker(live, "again", SPIDER)
+    report(HandWorker(live, "other", SPIDER))
+    live.redis.delete(live.key("meta"))
+    HandWorker(live, "new", SPIDER)
+    assert samples(live) == []
+    assert [(event.kind, event.who) for event in events(live)] == [("began", "new"), ("joined", "new")]
+
+
+# Events
+
+
+def test_what_workers_do_is_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
+    """Who came, went, died, came back; each once, also if the call is repeated."""
+    other = HandWorker(live, "other", SPIDER)
+    HandWorker(live, "spider", SPIDER)  # a repeat
+    spider.exchange(*puts(b"", 9))
+    spider.take(3)
+    other.take(2)
+    other.fence("spider")
+    other.fence("spider")
+    spider.rejoin("spider again")
+    spider.rejoin("spider again")
+    other.leave()
+    assert happened(live) == [
+        ("began", "spider", 1, ""),
+        ("joined", "spider", 1, ""),
+        ("joined", "other", 1, ""),
+        ("died", "spider", 3, ""),
+        ("returned", "spider again", 0, "spider"),
+        ("left", "other", 2, ""),
+    ]
+    now = live.redis.time()[0]
+    assert all(now - 60 < event.at < now + 60 for event in events(live))
+
+
+def test_a_program_is_in_it_only_if_it_dies(live: LiveFrontier, spider: HandWorker) -> None:
+    """`scrapy dq push` each minute would leave room for nothing else."""
+    program = HandWorker(live, "program")
+    program.exchange(put(1), want=1)
+    program.leave()
+    HandWorker(live, "dying")
+    spider.reclaim("dying")
+    assert happened(live)[2:] == [("died", "dying", 0, "")]
+
+
+def test_the_end_of_a_run_is_an_event(live: LiveFrontier, spider: HandWorker) -> None:
+    """A run that goes on and ends again has one, with the last time."""
+    spider.exchange()
+    ended = events(live)[-1]
+    for n in range(2):
+        spider.exchange(put(n), want=1)
+        spider.exchange(ack(n))
+    assert (ended.kind, ended.count) == ("finished", 1)
+    again = events(live)[-1]
+    assert (again.kind, again.count) == ("finished", 3)
+    assert again.at >= ended.at
+    assert len(events(live)) == 3
+
+
+def test_who_gave_a_command_is_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
+    """With what it did; what did nothing is no event."""
+    spider.exchange(put(1, admission=Admission.SEEN, token=b"token"), put(2), want=2)
+    for word in Word:
+        steer(live.redis, live.crawl, word, BY)
+    wake(live.redis, live.crawl)
+    limit(live.redis, live.crawl, "a.example", by=BY)
+    limit(live.redis, live.crawl, "a.example", delay_s=0.5, concurrency=3, by=BY)
+    limit(live.redis, live.crawl, "a.example", block_s=60, by=BY)
+    forget(live.redis, live.crawl, [(b"token", b""), (b"unknown", b"")], BY)
+    forget(live.redis, live.crawl, [(b"token", b"")], BY)
+    spider.exchange(fail(1), bury(2))
+    overview = peek(live.redis, live.crawl)
+    everything = lambda record: True  # noqa: E731
+    retry(live.redis, live.crawl, overview, failed=everything, dead=everything, by=BY)
+    retry(live.redis, live.crawl, overview, failed=everything, by=BY)
+    found = [event for event in happened(live)[2:] if event[0] != "finished"]
+    assert {who for _, who, _, _ in found} == {BY}
+    assert [(kind, count, about) for kind, _, count, about in found] == [
+        *((word.value, 1, "") for word in Word),
+        ("limit", 1, "delay 0.5 s, concurrency 3, blocked 0 s: a.example"),
+        ("limit", 1, "delay 0.5 s, concurrency 3, blocked 60 s: a.example"),
+        ("forget", 1, ""),
+        ("retry", 2, ""),
+    ]
+
+
+def test_an_event_that_repeats_the_last_one_replaces_it(live: LiveFrontier, spider: HandWorker) -> None:
+    """Within ten minutes, by the same person; the counts are added."""
+    for by in (BY, BY, "bob@desk", BY):
+        steer(live.redis, live.crawl, Word.PAUSE, by)
+    packed = live.redis.lindex(live.key("journal"), -1)
+    fields = msgpack.unpackb(packed, raw=True)
+    live.redis.lset(live.key("journal"), -1, msgpack.packb([fields[0], fields[1] - 601_000, *fields[2:]]))
+    steer(live.redis, live.crawl, Word.PAUSE, BY)
+    assert happened(live)[2:] == [
+        ("pause", BY, 2, ""), ("pause", "bob@desk", 1, ""), ("pause", BY, 1, ""), ("pause", BY, 1, ""),
+    ]  # fmt: skip
+
+
+def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: HandWorker) -> None:
+    """By the first that is back; a later one is another."""
+    other = HandWorker(live, "other", SPIDER)
+    report(spider, Figures(0, 0, 4, 12.5), 12.5)
+    report(other, Figures(0, 0, 4, 12.0), 12.0)
+    assert happened(live)[3:] == [("outage", "spider", 12_500, "")]
+    grow_older(live, 3600)
+    found = live.redis.hget(live.key("meta"), "sampled").decode().split()
+    live.redis.hset(live.key("meta"), "sampled", " ".join([*found[:6], str(int(found[6]) - 20_000)]))
+    report(other, ended_s=2.0)
+    assert happened(live)[4:] == [("outage", "other", 2_000, "")]
+    assert samples(live)[-1].outage_s == 24.5
+
+
+def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -> None:
+    """When an audit has found it."""
+    spider.exchange(*puts(b"", 5))
+    live.redis.delete(live.key("backlog:0:"))
+    live.run(audit(live.frontier, spider.epoch, spider.run))
+    assert happened(live)[-1] == ("damaged", "", 5, "")
+
+
+def test_each_event_is_said_in_words() -> None:
+    """Those of later versions, too."""
+    for kind in (*(word.value for word in Word), "began", "finished", "joined", "left", "died", "returned",
+                 "outage", "damaged", "limit", "retry", "forget"):  # fmt: skip
+        assert said(Event(0, 0, kind, "", 2, "about")) != f"{kind} 2 about"
+    assert said(Event(0, 0, "sang", "", 2, "about")) == "sang 2 about"
+    assert said(Event(0, 0, "died", "", 1, "")) == "a worker died; 1 lease of it to be reclaimed"
+
+
+def test_the_pace_is_that_since_the_sample_before() -> None:
+    """Unknown across runs; never below zero."""
+    first = Sample(100.0, 0, 10, 1, 0, 0, 0, 0, 1, 0, 0, 10, 1.0, 0, 0.0)
+    second = replace(first, at=110.0, done=50, failed=11, exchanges=30, exchange_s=1.5)
+    rolled_back = replace(second, at=120.0, done=20)
+    other = replace(second, at=130.0, run=1)
+    assert list(paces([first, second, rolled_back, other])) == [
+        Pace(), Pace(5.0, 1.0, 25.0), Pace(0.0, 0.0, None), Pace(),
+    ]  # fmt: skip
+
+
+# What others may have written
+
+
+@pytest.mark.parametrize("type_", [type_ for type_ in FOREIGN if type_ != "list"])
+def test_a_key_of_another_type_stops_nothing(live: LiveFrontier, type_: str) -> None:
+    """The crawl goes on without a history; whoever reads it is told."""
+    worker = HandWorker(live, "worker", SPIDER)
+    for name in HISTORY:
+        live.redis.delete(live.key(name))
+        FOREIGN[type_](live, name)
+    before = {name: live.redis.dump(live.key(name)) for name in HISTORY}
+    HandWorker(live, "other", SPIDER).leave()
+    worker.exchange(put(1), want=1)
+    grow_older_than_a_day(live)
+    report(worker, ended_s=5.0)
+    steer(live.redis, live.crawl, Word.PAUSE, BY)
+    worker.exchange(ack(1))
+    assert {name: live.redis.dump(live.key(name)) for name in HISTORY} == before
+    for read in (samples, events):
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            read(live)
+    worker.leave()
+    assert live.call("flush", [])[0] == ""
+    assert live.dump() == {}
+
+
+def grow_older_than_a_day(live: LiveFrontier) -> None:
+    grow_older(live, 90_000, "began")
+
+
+@pytest.mark.parametrize("stored", ["", "x", "-1 0 0 0 0 0 0", "9" * 400, "1 2 3", " ".join(["9" * 30] * 7)])
+def test_whatever_the_sums_are_a_sample_is_taken(live: LiveFrontier, spider: HandWorker, stored: str) -> None:
+    """They begin again, or stay where they cannot grow; a beat never fails over them."""
+    live.redis.hset(live.key("meta"), mapping={"sampled": stored, "began": stored})
+    for _ in range(2):
+        report(spider, Figures(1, 0.001, 1, 0.001))
+    assert len(samples(live)) == 1
+
+
+STRANGE = [
+    b"", b"\xc1", b"x" * 1_000_000, b"[" * 300, b"\x91" * 400, msgpack.packb({}), msgpack.packb([]),
+    msgpack.packb(7), msgpack.packb([float("nan")] * 16), msgpack.packb([float("inf")] * 16),
+    msgpack.packb([-1] * 16), msgpack.packb([2**63] * 16), msgpack.packb([None] * 16),
+    msgpack.packb([[]] * 16), msgpack.packb([b"1"] * 16), msgpack.packb([True] * 16),
+    msgpack.packb([2**52] * 16), msgpack.packb([0, 1, b"JOINED", b"", 1, b""]),
+    msgpack.packb([0, 1, b"x" * 21, b"", 1, b""]), msgpack.packb([1, 0, 7, b"", 1, b""]),
+    msgpack.packb([0, 1, b"joined", 7, 1, b""]), msgpack.packb([0, 1, b"joined", b"", 0.5, b""]),
+    msgpack.packb([0, 2**52, b"joined", b"", 1, b""]), msgpack.packb([0, 1, b"joined", b"", 1]),
+    b"\1", b"\1" + bytes(15), b"\1" + bytes(17), b"\2" + bytes(16), b"\1" + b"\xff" * 300,
+    b"\1" + b"\xff" * 8 + bytes(16), b"\1\0\0\x64" + bytes(13), b"\1\0\xff\xff\xff\xff\xff\xff\1" + bytes(14),
+    b"\1" + bytes(16) + b"\x80" * 600,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=lambda each: repr(each[:30]))
+def test_a_record_that_no_script_wrote_is_skipped(
+    live: LiveFrontier, spider: HandWorker, strange: bytes
+) -> None:
+    """Beside it everything is read; an event after it is written as after any other."""
+    for name in HISTORY:
+        live.redis.rpush(live.key(name), strange)
+    report(spider)
+    steer(live.redis, live.crawl, Word.PAUSE, BY)
+    for name in HISTORY:
+        live.redis.rpush(live.key(name), strange)
+    assert len(samples(live)) == len(samples(live, minutes=True)) == 1
+    assert [event.kind for event in events(live)] == ["began", "joined", "pause"]
+
+
+def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorker) -> None:
+    """Whatever the name of a partition or of a user contains."""
+    steer(live.redis, live.crawl, Word.PAUSE, "\x1b[31m\u202e\n\udcff" + "é" * 500)
+    limit(live.redis, live.crawl, "x" * 500, delay_s=1.0)
+    live.redis.rpush(
+        live.key("journal"), msgpack.packb([0, 1, b"joined", b"\x1b]0;x\a" + b"\xff" * 300, 1, b"\n\x9b"])
+    )
+    for event in events(live):
+        for text in (event.who, event.about, said(event)):
+            assert text.isprintable()
+            assert len(text) < 200
+    assert len(events(live)) == 5
+
+
+def test_much_that_somebody_wrote_is_not_read(live: LiveFrontier, spider: HandWorker) -> None:
+    """A few megabytes of it at most, and no more elements than we keep."""
+    report(spider)
+    live.redis.lpush(live.key("samples"), *[b"x" * 300_000] * 50)
+    joined = (msgpack.packb([0, 1, b"joined", b"%d" % n, 1, b""]) for n in range(900))
+    live.redis.rpush(live.key("journal"), *joined)
+    read = live.redis.info("stats")["total_net_output_bytes"]
+    assert len(samples(live)) == 1
+    assert live.redis.info("stats")["total_net_output_bytes"] - read < 10_000_000
+    assert len(events(live)) == MOST_EVENTS
+
+
+def test_a_read_that_is_overtaken_returns_each_once(live: LiveFrontier, spider: HandWorker) -> None:
+    """Between two parts of it more is appended."""
+    for n in range(40):
+        steer(live.redis, live.crawl, Word.PAUSE, f"{n}")
+
+    class Overtaken:
+        def lrange(self, *args: Any) -> Any:
+            found = live.redis.lrange(*args)
+            steer(live.redis, live.crawl, Word.RESUME, f"{time.monotonic()}")
+            return found
+
+    found = [event.who for event in read_events(Overtaken(), live.crawl) if event.kind == "pause"]
+    assert found == [str(n) for n in range(40)]
+
+
+@pytest.mark.parametrize("command", ["rpush", "ltrim", "lset", "lindex", "lpop"])
+def test_rights_that_are_taken_away_cost_only_the_history(
+    redis_server: RedisServer, live: LiveFrontier, spider: HandWorker, command: str
+) -> None:
+    """A beat that cannot be written to the lists is a beat."""
+    name = re.sub(r"\W", "_", live.crawl)
+    live.redis.acl_setuser(name, enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{command}"])
+    try:
+        grow_older_than_a_day(live)
+        url = redis_server.url.replace("redis://", f"redis://{name}:any@")
+        with redis.Redis.from_url(url) as client:
+            for number in (1, 2):
+                beats, _ = live.frontier.report_blocking(
+                    client, "spider", spider.epoch, Figures(1), 2.0 * number
+                )
+                assert beats == {"spider": number}
+    finally:
+        live.redis.acl_deluser(name)

@@ -1,0 +1,125 @@
+"""What a worker counts for the history of its crawl, and how its heartbeat reports it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import redis
+
+from scrapy_dq.frontier.model import Figures, FrontierUnavailable
+from scrapy_dq.frontier.worker.counting import NOTED_S, REPORT_EVERY_S, Counting
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.inspection.history import read_events, read_samples
+from support.proxy import RedisProxy
+from worker.engine import Crawl, Engine, until
+
+
+def test_each_ten_seconds_what_was_counted_since_is_due() -> None:
+    """The first at once; what could not be reported stays due."""
+    counting = Counting()
+    first = counting.due(100.0)
+    assert first is not None
+    assert (first.counted, first.ended_s) == (Figures(), 0.0)
+    counting.answered(0.25, 0.0)
+    counting.reported(first, 100.0)
+    assert counting.due(100.0 + REPORT_EVERY_S - 0.1) is None
+    counting.failed()
+    second = counting.due(100.0 + REPORT_EVERY_S)
+    assert second is not None
+    assert second.counted == Figures(1, 0.25, 1, 0.0)
+    counting.answered(0.5, 0.0)
+    again = counting.due(200.0)  # that was not answered
+    assert again is not None
+    assert again.counted == Figures(2, 0.75, 1, 0.0)
+    counting.reported(again, 200.0)
+    last = counting.due(300.0)
+    assert last is not None
+    assert last.counted == Figures()
+
+
+def test_an_outage_that_has_ended_is_reported_at_once() -> None:
+    """The longest, if there were several; one lost answer is no outage to note."""
+    counting = Counting()
+    first = counting.due(0.0)
+    assert first is not None
+    counting.reported(first, 0.0)
+    counting.answered(0.1, NOTED_S - 0.1)
+    assert counting.due(1.0) is None
+    counting.answered(0.1, 7.0)
+    counting.answered(0.1, 2.0)
+    due = counting.due(1.0)
+    assert due is not None
+    assert (due.ended_s, due.counted.outage_s) == (7.0, 9.0 + NOTED_S - 0.1)
+    counting.answered(0.1, 3.0)  # between the report and its answer
+    counting.reported(due, 1.0)
+    later = counting.due(1.5)
+    assert later is not None
+    assert (later.ended_s, later.counted.outage_s) == (3.0, 3.0)
+    counting.reported(later, 1.5)
+    assert counting.due(2.0) is None
+
+
+class Reported:
+    """A frontier that notes what a heartbeat calls; its first report fails."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self.reports: list[tuple[Figures, float]] = []
+
+    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+        self.beats += 1
+        return {}, 0
+
+    def report_blocking(
+        self, client: Any, worker_id: str, epoch: str, counted: Figures, ended_s: float
+    ) -> tuple[dict[str, int], int]:
+        self.reports.append((counted, ended_s))
+        if len(self.reports) == 1:
+            raise FrontierUnavailable("no answer")
+        return {}, 0
+
+
+async def test_a_heartbeat_reports_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that failed is made again with the next beat; all others are beats alone."""
+    frontier, counting = Reported(), Counting()
+    counting.failed()
+    heartbeat = Heartbeat(
+        frontier,  # type: ignore[arg-type]
+        Mock(), ttl_s=0.06, stall_timeout_s=60.0, observed=lambda silent, dead: None, counting=counting,
+    )  # fmt: skip
+    heartbeat.start("own", "epoch")
+    try:
+        await until(lambda: frontier.beats >= 5, "it beats")
+        assert frontier.reports == [(Figures(0, 0, 1, 0), 0.0)] * 2
+        counting.answered(0.5, 5.0)
+        await until(lambda: len(frontier.reports) == 3, "an outage has ended")
+        assert frontier.reports[2] == (Figures(1, 0.5, 0, 5.0), 5.0)
+    finally:
+        heartbeat.stop()
+
+
+async def test_a_worker_reports_its_exchanges_and_its_outages(
+    crawl: Crawl, proxy: RedisProxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outage of a Redis that was away for a while is in the journal, with its length."""
+    monkeypatch.setattr("scrapy_dq.frontier.worker.counting.REPORT_EVERY_S", 0.0)
+    async with Engine(crawl, url=proxy.url, ttl_s=0.6) as engine:
+        await until(lambda: read_samples(client, crawl.name), "a sample")
+        proxy.refuse()
+        await until(lambda: engine.worker.outage, "no answer")
+        await asyncio.sleep(NOTED_S)  # the outage lasts at least as long
+        proxy.pass_through()
+        await until(lambda: [e for e in read_events(client, crawl.name) if e.kind == "outage"], "it is noted")
+    (outage,) = [event for event in read_events(client, crawl.name) if event.kind == "outage"]
+    assert outage.count >= NOTED_S * 1000
+    assert outage.who == engine.worker.id
+    sums = client.hget(f"dq:{{{crawl.name}}}:meta", "sampled")
+    assert sums is not None
+    _, _, exchanges, exchange_ms, errors, outage_ms, _ = map(int, sums.split())
+    assert exchanges > 0
+    assert errors > 0
+    assert outage_ms >= outage.count
+    assert exchange_ms >= 0
