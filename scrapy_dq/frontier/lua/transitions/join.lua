@@ -56,15 +56,13 @@ elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker
   if ended_ms then
     return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0 }
   end
-  local keeps = keeps_seen(ours.keep_seen)
-  if keeps and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
-  next_run(keeps)
+  if keeps_seen(ours.keep_seen) and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
+  next_run(keeps_seen(ours.keep_seen))
   -- Somebody else has overwritten the number: each run needs one of its own.
   if state.run > MOST_RUNS then state.epoch, state.run = new_epoch, 0 end
   describe(ours)
 elseif ours.spider ~= '' and stored_field('spider') == '' then
-  -- Started by a program that pushes requests: the first worker with a spider describes the run.
-  resumed = 1
+  resumed = 1 -- started by a program that pushes requests: the first worker with a spider describes the run
   describe(ours)
 else
   resumed = 1
