@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.partitions import MOVES, REDIS_ARGS, Cost, OneWorker, batches, puts
 from benchmarks.tables import markdown, spread, tell, write_json
-from scrapy_dq.commands.looking import Place, opened
-from scrapy_dq.commands.output.progress import read_status
 from scrapy_dq.frontier import limit
 from scrapy_dq.frontier.model import Limits, Put
+from scrapy_dq.inspection.place import Place, opened
+from scrapy_dq.inspection.status import read_status
 from scrapy_dq.settings import Config
 from support.conditions import measured_on
 from support.redis_server import RedisServer

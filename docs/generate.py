@@ -24,7 +24,7 @@ DOCS = Path(__file__).parent
 MODULES = (
     "scrapy_dq", "scrapy_dq.frontier", "scrapy_dq.queue", "scrapy_dq.embedded", "scrapy_dq.scheduler",
     "scrapy_dq.dupefilter", "scrapy_dq.pipelines", "scrapy_dq.spiders", "scrapy_dq.connection",
-    "scrapy_dq.commands",
+    "scrapy_dq.commands", "scrapy_dq.web",
 )  # fmt: skip
 """The public modules."""
 SUMMARIES = {

@@ -37,6 +37,7 @@ HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomaticall
 # From the top down: nobody imports what stands above it. Of the frontier each part is a layer.
 LAYERS = (
     "scheduler dupefilter pipelines spiders connection addon commands",
+    "web",
     "inspection",
     "adoption pushing queue",
     "items",
@@ -168,6 +169,7 @@ PUBLIC = {
     "scrapy_dq.spiders": "RedisCrawlSpider RedisMixin RedisSpider",
     "scrapy_dq.connection": "connect_url get_redis get_redis_from_settings",
     "scrapy_dq.commands": "Command",
+    "scrapy_dq.web": "app",
 }
 
 

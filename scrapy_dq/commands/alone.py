@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
-    from scrapy_dq.commands.looking import Place
     from scrapy_dq.frontier.frontier import Frontier
+    from scrapy_dq.inspection.place import Place
 
 T = TypeVar("T")
 

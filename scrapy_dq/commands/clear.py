@@ -12,6 +12,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.inspection.place import Place
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
@@ -82,14 +83,14 @@ class Clear(Subcommand):
         return DONE
 
 
-def _if_it_does_not_end(place: looking.Place) -> str:
+def _if_it_does_not_end(place: Place) -> str:
     from scrapy_dq.frontier import keys
 
     name = f"{keys.prefix(place.crawl)}discarded"
     return f"If it does not end, somebody else wrote to the key {name}: delete it"
 
 
-def _overview(place: looking.Place, options: argparse.Namespace) -> Overview | None:
+def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, and now also what that clear had left."""
     from scrapy_dq.frontier import keys
     from scrapy_dq.frontier.model import FrontierRefused
@@ -136,7 +137,7 @@ def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespac
     )
 
 
-def _ask(place: looking.Place, overview: Overview, options: argparse.Namespace) -> None:
+def _ask(place: Place, overview: Overview, options: argparse.Namespace) -> None:
     shown = [(name.replace("_", " "), getattr(overview.census, name)) for name in COUNTS]
     asking.say(f"Crawl {place.crawl!r} at {place.target}: {overview.phase}, run {overview.run}", options)
     asking.say(", ".join(f"{count:,} {name}" for name, count in shown), options)

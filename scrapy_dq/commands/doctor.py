@@ -15,6 +15,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier.rights import ROLES, acl_of
+from scrapy_dq.inspection.place import Place
 
 if TYPE_CHECKING:
     from scrapy_dq.backend.health import Finding
@@ -115,7 +116,7 @@ def print_acl(settings: Settings, options: argparse.Namespace) -> int:
     return DONE
 
 
-def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Finding]:
+def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
     """Return whether the keys of a crawl agree with its counts; an empty list if there is no such crawl.
 
     With `--repair`, what can be derived is rebuilt, and the loss of the rest is recorded.
@@ -145,7 +146,7 @@ def examine_crawl(place: looking.Place, options: argparse.Namespace) -> list[Fin
     return [health.Finding("crawl", level, text)]
 
 
-def examine(place: looking.Place, start_keys: StartKeys | None) -> list[Finding]:
+def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
     """Return the findings, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
     from scrapy_dq.backend.exposure import exposure

@@ -12,14 +12,14 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.inspection.failures import by_whom, record_of
+from scrapy_dq.inspection.place import Place
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Dead, Failed
     from scrapy_dq.frontier.model import Census
 
 _ID = re.compile(r"[0-9a-f]{24}")
-LONGEST_REASON = 2_000
-"""Characters; those of this package have at most some 500."""
 MOST_ATTRIBUTES = 50
 """Rows that show one in full. A request has 13 attributes, and an entry that is none may have any number."""
 
@@ -49,8 +49,8 @@ class _Failures(Subcommand):
                 if found is None:
                     raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}")
             else:
-                listed = [_record(each, place) for each in self.read(place, options.count)]
-            one = _record(found, place) if entry_id and found is not None else None
+                listed = [record_of(each, place) for each in self.read(place, options.count)]
+            one = record_of(found, place) if entry_id and found is not None else None
         if one is not None:
             print_json(one) if options.json else _print_one(one)
         elif options.json:
@@ -63,11 +63,11 @@ class _Failures(Subcommand):
     of_many: str
 
     @abstractmethod
-    def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
+    def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         """Return at most *count* of them."""
 
     @abstractmethod
-    def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
+    def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         """Return the one with this id; None: there is none."""
 
     @abstractmethod
@@ -86,12 +86,12 @@ class FailedRequests(_Failures):
     )
     of_one, of_many = "failed request", "failed requests"
 
-    def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
+    def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import failed
 
         return failed(place.client, place.crawl, count)
 
-    def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
+    def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         from scrapy_dq.frontier.admin.overview import failed_one
 
         return failed_one(place.client, place.crawl, entry_id)
@@ -112,12 +112,12 @@ class DeadLetters(_Failures):
     )
     of_one, of_many = "dead letter", "dead letters"
 
-    def read(self, place: looking.Place, count: int) -> Sequence[Failed | Dead]:
+    def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import dead
 
         return dead(place.client, place.crawl, count)
 
-    def read_one(self, place: looking.Place, entry_id: bytes) -> Failed | Dead | None:
+    def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         from scrapy_dq.frontier.admin.overview import dead_one
 
         return dead_one(place.client, place.crawl, entry_id)
@@ -138,46 +138,23 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
     return spider, entry_id
 
 
-def _record(found: Failed | Dead, place: looking.Place) -> dict[str, Any]:
-    from scrapy_dq.codec.shown import shown, url_of, without_logins
-    from scrapy_dq.text import prose_without_logins
-
-    request = shown(found.payload, place.config.max_entry_bytes)
-    return {
-        "id": found.entry_id.hex(),
-        "url": without_logins(getattr(found, "label", "")) or looking.title_of(request),
-        # An earlier version, or another program, may have stored it with a login.
-        "reason": prose_without_logins(
-            found.reason[:LONGEST_REASON],
-            url_of(found.payload, place.config.max_entry_bytes),
-            limit=LONGEST_REASON,
-        ),
-        "at": found.at,
-        "worker": found.worker_id,
-        "attempts": found.attempts,
-        "request": request,
-    }
-
-
 def _print_list(listed: Sequence[dict[str, Any]], total: int, of_one: str, of_many: str) -> None:
-    from scrapy_dq.commands.output.display import print_table, when
+    from scrapy_dq.commands.output.display import print_table
+    from scrapy_dq.inspection.words import when
 
     shown = "" if len(listed) == total else f"; {len(listed):,} shown"
     print(f"{total:,} {of_one if total == 1 else of_many}{shown}.")
     if listed:
         rows = [
-            [each["id"], (each["url"], each["reason"], f"{when(each['at'])}, {_by(each)}")] for each in listed
+            [each["id"], (each["url"], each["reason"], f"{when(each['at'])}, {by_whom(each)}")]
+            for each in listed
         ]
         print_table(("id", "URL, reason, when"), rows)
 
 
-def _by(each: dict[str, Any]) -> str:
-    times = f", after {each['attempts']} crashes" if each["attempts"] else ""
-    return f"{each['worker'] or 'before any worker leased it'}{times}"
-
-
 def _print_one(one: dict[str, Any]) -> None:
-    from scrapy_dq.commands.output.display import print_table, when
+    from scrapy_dq.commands.output.display import print_table
+    from scrapy_dq.inspection.words import when
 
     top = {name: one[name] for name in ("id", "url", "reason", "worker", "attempts")} | {
         "when": when(one["at"])

@@ -34,6 +34,7 @@ from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Complete, Drain, Pause, Resume, Stop
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
+from scrapy_dq.commands.web import Web
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import ConfigError
@@ -42,7 +43,7 @@ from scrapy_dq.text import printable
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Events(), History(), Doctor(),
     Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(), SeenOf(), Clear(),
-    Adopt(),
+    Adopt(), Web(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

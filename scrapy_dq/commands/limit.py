@@ -13,13 +13,11 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S
 from scrapy_dq.frontier.model import fits_a_partition
 from scrapy_dq.hostnames import host_named
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.text import printable
-
-MAX_DELAY_S = 86_400
-MAX_CONCURRENCY = 1_000_000
-MAX_BLOCK_S = 31_536_000
 
 
 class Limit(Subcommand):
@@ -112,7 +110,7 @@ class Limit(Subcommand):
         return DONE
 
 
-def _hint(place: looking.Place, partition: str) -> str:
+def _hint(place: Place, partition: str) -> str:
     """Return a hint if the crawl has nothing in this partition: the name may be misspelled; else ""."""
     from scrapy_dq.frontier.admin.backlog import names_beside
 
@@ -132,7 +130,7 @@ def _hint(place: looking.Place, partition: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    from scrapy_dq.commands.output.display import span
+    from scrapy_dq.inspection.words import span
 
     return span(math.ceil(seconds))
 

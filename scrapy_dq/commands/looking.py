@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
-from scrapy_dq.frontier.admin.overview import Overview, peek
+from scrapy_dq.inspection import place
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.settings import Config
 
 if TYPE_CHECKING:
@@ -21,51 +20,6 @@ if TYPE_CHECKING:
 
 MOST = 1000
 """Maximum number of entries that a command shows."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """The crawl that a command names, and a blocking client of its Redis."""
-
-    client: Any
-    target: str
-    config: Config
-
-    @property
-    def crawl(self) -> str:
-        return self.config.crawl
-
-    def overview(self, *, anyhow: bool = False) -> Overview:
-        """Return the crawl's state now.
-
-        Args:
-            anyhow: what can be read of it, also if a key has a foreign type.
-        Raises:
-            CommandError: there is no such crawl; the message names existing ones.
-            FrontierRefused: a key has a foreign type.
-        """
-        found = peek(self.client, self.crawl, anyhow=anyhow)
-        if found.phase == "absent":
-            raise CommandError(self._absent())
-        return found
-
-    def now(self) -> float:
-        """Return seconds since 1970 by the clock of Redis."""
-        seconds, microseconds = self.client.time()
-        return float(seconds + microseconds / 1e6)
-
-    def _absent(self) -> str:
-        from scrapy_dq.frontier.admin.crawls import some_crawls
-
-        names = some_crawls(self.client)
-        near = difflib.get_close_matches(self.crawl, names, 1)
-        if near:
-            hint = f"did you mean --crawl {near[0]!r}?"
-        elif names:
-            hint = f"existing crawls: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
-        else:
-            hint = "no crawl was found there"
-        return f"there is no crawl {self.crawl!r} at {self.target}: {hint}"
 
 
 def add_crawl_options(parser: argparse.ArgumentParser) -> None:
@@ -114,18 +68,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def title_of(request: dict[str, Any]) -> str:
-    """Return the URL of a payload as decoded by `codec.shown`, or a substitute in brackets."""
-    kind = request["kind"]
-    if "url" in request:
-        return str(request["url"])
-    if kind == "unreadable":
-        return f"(unreadable: {request['reason']})"
-    if kind == "serialized":
-        return f"(serialized: {request['bytes']:,} bytes)"
-    return f"({kind}: {request.get('payload', request.get('item'))!s:.200})"
-
-
 @contextmanager
 def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]:
     """Yield the crawl that the command line names.
@@ -135,18 +77,22 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
     """
     if not (options.spider or options.crawl):
         raise WrongUsage("name a spider, or a crawl with --crawl")
-    with opened(config_named(settings, options)) as place:
-        yield place
+    with opened(config_named(settings, options)) as found:
+        yield found
 
 
 @contextmanager
 def opened(config: Config) -> Iterator[Place]:
-    """Yield the crawl of *config*, whether it exists or not."""
-    from scrapy_dq.backend.connection import client_for_commands
-    from scrapy_dq.environment import data_dir
+    """Yield the crawl of *config*, whether it exists or not.
 
-    with client_for_commands(config, data_dir()) as (client, target):
-        yield Place(client, target, config)
+    Raises:
+        CommandError, FrontierError: Redis is not usable, or there turned out to be no such crawl.
+    """
+    with place.opened(config) as found:
+        try:
+            yield found
+        except place.NoSuchCrawl as error:
+            raise CommandError(str(error)) from error
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
@@ -156,7 +102,7 @@ def config_named(settings: Settings, options: argparse.Namespace) -> Config:
 
 def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Spider | None]:
     """Like `config_named`; also return the spider itself."""
-    from scrapy_dq.commands.input.crawlers import prepared_crawler, project_settings
+    from scrapy_dq.commands.input.crawlers import prepared_crawler
     from scrapy_dq.factory import config_of
 
     spider_args = spider_args_of(options)
@@ -168,4 +114,4 @@ def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Confi
         return config_of(crawler), crawler.spider
     if not options.crawl:
         settings.set("DQ_CRAWL", "-", "cmdline")  # Redis alone is looked at
-    return Config.read(project_settings(settings), {}), None
+    return Config.read(place.project_settings(settings), {}), None

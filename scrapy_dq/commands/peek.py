@@ -9,6 +9,8 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, Subcommand
+from scrapy_dq.inspection.failures import title_of
+from scrapy_dq.inspection.place import Place
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.backlog import Upcoming
@@ -52,7 +54,7 @@ class Peek(Subcommand):
         return DONE
 
 
-def _entry(found: Upcoming, place: looking.Place) -> dict[str, Any]:
+def _entry(found: Upcoming, place: Place) -> dict[str, Any]:
     from scrapy_dq.codec.shown import shown
 
     return {
@@ -71,12 +73,12 @@ def _flat(entry: dict[str, Any]) -> dict[str, Any]:
         "priority": request.get("priority", ""),
         "method": request.get("method", ""),
         "callback": request.get("callback") or ("parse" if "url" in request else ""),
-        "url": looking.title_of(request),
+        "url": title_of(request),
     }
 
 
 def _waits(entry: dict[str, Any]) -> str:
-    from scrapy_dq.commands.output.display import span
+    from scrapy_dq.inspection.words import span
 
     if entry["where"] == "saturated":
         return "for a lease"

@@ -14,6 +14,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking, reading
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
+from scrapy_dq.inspection.place import Place
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
@@ -96,7 +97,7 @@ class Push(Subcommand):
         return FAILED if pushed.bad or pushed.disturbed else DONE
 
 
-def _wake(place: looking.Place) -> None:
+def _wake(place: Place) -> None:
     """Wake idle workers; without that, as in an outage, they find what was pushed somewhat later."""
     from scrapy_dq.frontier.admin.control import wake
     from scrapy_dq.frontier.errors import as_unavailable

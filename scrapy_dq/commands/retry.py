@@ -14,6 +14,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
@@ -148,9 +149,7 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, list[str]]:
     return spider, chosen
 
 
-def _ask(
-    failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: looking.Place
-) -> None:
+def _ask(failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: Place) -> None:
     census = overview.census.failed
     more = f" ({census:,} failed; DQ_KEEP_FAILED are kept)" if failed and census > failed else ""
     where = f"the backlog of crawl {place.crawl!r} at {place.target}"

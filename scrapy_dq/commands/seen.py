@@ -11,6 +11,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.frontier.model import Seen
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class SeenOf(Subcommand):
         return DONE
 
 
-async def _nobody(frontier: Frontier, place: looking.Place) -> list[str]:
+async def _nobody(frontier: Frontier, place: Place) -> list[str]:
     """Return the ids of registered workers that are dead; raise FrontierRefused if one is alive."""
     from scrapy_dq.frontier.admin.flush import need_nobody
 

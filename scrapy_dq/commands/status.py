@@ -9,8 +9,8 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.output.progress import COUNTS, read_status
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.inspection.status import COUNTS, read_status
 
 INTERVAL_S = 1.0
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.live import Live
 
-from scrapy_dq.commands.output.progress import Progress
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.output.streams import nobody_reads
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.status import Progress
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
-    from scrapy_dq.commands.looking import Place
+    from scrapy_dq.inspection.place import Place
 
 LONGEST_LINE = 2000
 GONE = "The crawl no longer exists: its keys were deleted, or Redis was emptied"

@@ -9,10 +9,11 @@ import msgpack
 import pytest
 
 from scrapy_dq.codec.formats import REQUEST
-from scrapy_dq.commands.failures import LONGEST_REASON, MOST_ATTRIBUTES
+from scrapy_dq.commands.failures import MOST_ATTRIBUTES
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import dead
 from scrapy_dq.frontier.model import Bury, Fail
+from scrapy_dq.inspection.failures import LONGEST_REASON
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.stored_requests import stored
 

@@ -18,12 +18,12 @@ import pytest
 from rich.console import Console
 
 from scrapy_dq.commands import watching
-from scrapy_dq.commands.output import progress
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.output.status_view import view
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census
+from scrapy_dq.inspection import status as status_module
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 from support.project import Project
 from support.proxy import RedisProxy
@@ -160,16 +160,16 @@ def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
 def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five of them; of looks that are further apart, that since the last one."""
     census, clock = Census(), [0.0]
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    looks = progress.Progress(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    looks = status_module.Progress(None)  # type: ignore[arg-type]
     for done in (*range(0, 110, 10), 100, 100, 100):
         looks.note(Overview("open", "e", 0, replace(census, done=done), []))
         clock[0] += 1
-    assert looks._rate() == 20 / 5
+    assert looks.rate() == 20 / 5
     for at, done in ((100, 100), (160, 700)):
         clock[0] = at
         looks.note(Overview("open", "e", 0, replace(census, done=done), []))
-    assert looks._rate() == 10
+    assert looks.rate() == 10
 
 
 STATUS: dict[str, Any] = {

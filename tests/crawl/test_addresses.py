@@ -122,7 +122,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["stop", name],
         ["clear", name, "--yes"],
     ]
-    assert {words[0] for words in commands} | {"crawl", "adopt"} == {each.name for each in SUBCOMMANDS}
+    assert {words[0] for words in commands} | {"crawl", "adopt", "web"} == {each.name for each in SUBCOMMANDS}
     crawls, clear = ["status", "--json"], commands[-1]
     *others, listed, cleared = run_dq_each(project, [*commands[:-1], crawls, clear])
     ended = dict(zip([words[0] for words in commands], [*others, cleared], strict=True))

@@ -7,7 +7,6 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy import Spider
 from scrapy.addons import AddonManager
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
@@ -39,15 +38,6 @@ def spider_names(settings: Settings) -> list[str]:
     settings = settings.copy()
     AddonManager.load_pre_crawler_settings(settings)
     return sorted(_loader(settings).list())
-
-
-def project_settings(settings: Settings) -> Settings:
-    """Return the settings of the project and its add-ons, without any spider's."""
-    settings = settings.copy()
-    AddonManager.load_pre_crawler_settings(settings)
-    crawler = Crawler(Spider, settings)
-    crawler.addons.load_settings(crawler.settings)
-    return crawler.settings
 
 
 def _loader(settings: Settings) -> Any:

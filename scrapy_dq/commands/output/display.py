@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -132,22 +131,6 @@ def print_table(
 def width() -> int:
     """Return the number of columns: that of the terminal, COLUMNS, or 80."""
     return Console().width
-
-
-def when(at: float) -> str:
-    """Return a time (seconds since 1970) as text, in this host's time zone."""
-    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def span(seconds: float) -> str:
-    """Return a duration as text, for people."""
-    whole = round(seconds)
-    days, hours, minutes = whole // 86_400, whole // 3600 % 24, whole // 60 % 60
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def short(path: Path) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from scrapy_dq.backend.health import format_bytes
-from scrapy_dq.commands.output.display import print_rows, print_table, span, width
-from scrapy_dq.commands.output.progress import COUNTS, TOP, left, settled
+from scrapy_dq.commands.output.display import print_rows, print_table, width
+from scrapy_dq.inspection.status import COUNTS, TOP, left, settled
+from scrapy_dq.inspection.words import examined, fine_span, memory, missing, phase_of, span, speed
 
 LIMITS = ("delay", "at once", "blocked")
 WIDE = 72
@@ -27,40 +27,10 @@ class PartitionTable(NamedTuple):
         return self.columns[:-1]
 
 
-def phase_of(status: dict[str, Any]) -> str:
-    """Return the phase, and whether the crawl is paused or draining."""
-    return ", ".join(filter(None, (status["phase"], status.get("hold"))))
-
-
-def speed(status: dict[str, Any]) -> str:
-    """Return pages per second and the time left; empty if that was not measured."""
-    rate, left_s = status["pages_per_s"], status["left_s"]
-    if rate is None:
-        return ""
-    return f"{rate:,.1f} pages/s" + (f"; {span(left_s)} for all known requests" if left_s is not None else "")
-
-
-def memory(status: dict[str, Any]) -> str:
-    """Return how much memory Redis uses; empty if that is unknown."""
-    used, limit = status["redis_memory_bytes"], status["redis_maxmemory_bytes"]
-    if used is None:
-        return ""
-    return f"Redis uses {format_bytes(used)}" + (f" of {format_bytes(limit)}" if limit else "")
-
-
-def missing(status: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the run itself."""
-    if status.get("gone"):
-        yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
-    if status.get("incomplete"):
-        yield f"{status['incomplete']:,} start() incomplete, and none with the same arguments has completed"
-
-
 def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[PartitionTable]:
     """Yield the largest and the slowest partitions, *most* of each; one table if they are the same."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
-    total, looked_at = status["partitions"], status["partitions_looked_at"]
-    part = f"of {total:,}" if looked_at >= total else f"of {looked_at:,} examined, of {total:,}"
+    part = examined(status)
     same = slowest and {each["partition"] for each in slowest} == {each["partition"] for each in largest}
     if largest and not same:
         yield _table(f"The largest partitions, {part}:", ("waiting",), largest[:most])
@@ -84,13 +54,6 @@ def _table(title: str, columns: tuple[str, ...], found: list[dict[str, Any]]) ->
     ]
     used = (*(name for name in columns if any(row[name] != "" for row in cells)), "partition")
     return PartitionTable(title, used, [tuple(row[name] for name in used) for row in cells])
-
-
-def fine_span(seconds: float) -> str:
-    """Return a duration that may be short; "" for 0."""
-    if not seconds:
-        return ""
-    return f"{seconds:.3g} s" if seconds < 10 else span(seconds)
 
 
 def print_status(status: dict[str, Any]) -> None:

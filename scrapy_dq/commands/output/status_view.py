@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapy_dq.backend.health import format_bytes
-from scrapy_dq.commands.output.display import span, table_of
-from scrapy_dq.commands.output.progress import TOP, left, settled
-from scrapy_dq.commands.output.status_text import partition_tables, phase_of, speed
+from scrapy_dq.commands.output.display import table_of
+from scrapy_dq.commands.output.status_text import partition_tables
+from scrapy_dq.inspection.status import TOP, left, settled
+from scrapy_dq.inspection.words import phase_of, span, speed
 from scrapy_dq.text import printable
 
 COUNTS = (("done", "failed", "dead"), ("waiting", "in_flight", "delayed"), ("workers", "seen", "redis"))

@@ -50,6 +50,8 @@ class Sizes:
     """Of those examined, the ones with the most entries; the largest first."""
     slowest: list[Size]
     """Of those examined, the ones that take longest; the slowest first. Empty without limits."""
+    blocked: list[Size]
+    """Of the slowest ones that were examined, those that are blocked; the longest first."""
 
     @property
     def complete(self) -> bool:
@@ -97,7 +99,8 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
     looked_at = partitions if cursor == b"0" else min(looked_at, partitions)
     largest = sorted((each for each in found.values() if each.waiting), key=lambda each: -each.waiting)
     slowest = sorted((each for each in found.values() if each.takes_s), key=lambda each: -each.takes_s)
-    return Sizes(partitions, looked_at, largest[:top], slowest[:top])
+    blocked = sorted((each for each in slowest if each.blocked_s), key=lambda each: -each.blocked_s)
+    return Sizes(partitions, looked_at, largest[:top], slowest[:top], blocked[:top])
 
 
 def names_beside(

@@ -11,6 +11,11 @@ from scrapy_dq.frontier.model import Hold, Order, fits_a_partition
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, limit_args, parse_limit, refuse
 
+MAX_DELAY_S = 86_400
+MAX_CONCURRENCY = 1_000_000
+MAX_BLOCK_S = 31_536_000
+"""The greatest limits that a person may set."""
+
 
 @dataclass(frozen=True)
 class PartitionLimits:

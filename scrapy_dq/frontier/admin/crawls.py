@@ -1,4 +1,4 @@
-"""Find the crawls in a Redis, for suggestions only. Read-only."""
+"""Find the crawls in a Redis, for suggestions and overviews. Read-only."""
 
 from __future__ import annotations
 
@@ -22,10 +22,23 @@ def some_crawls(client: Any, *, most_keys: int = 200_000, budget_s: float = 0.5)
     """
     cursor, found, until = 0, set[str](), time.monotonic() + budget_s
     for _ in range(most_keys // _PART):
-        cursor, names = client.scan(cursor, match=_PATTERN, count=_PART)
-        for name in names:
-            encoded = name.decode("utf-8", "replace").removeprefix(f"{PREFIX}{{").removesuffix("}:meta")
-            found.add(unquote(encoded))
+        cursor, names = scan_crawls(client, cursor)
+        found.update(names)
         if not cursor or time.monotonic() >= until:
             break
     return sorted(found)
+
+
+def scan_crawls(client: Any, cursor: int) -> tuple[int, list[str]]:
+    """Examine about 1,000 keys; return the next cursor (0: these were the last), and the crawls among them.
+
+    Args:
+        cursor: 0 at first.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    cursor, names = client.scan(cursor, match=_PATTERN, count=_PART)
+    encoded = (
+        name.decode("utf-8", "replace").removeprefix(f"{PREFIX}{{").removesuffix("}:meta") for name in names
+    )
+    return cursor, [unquote(name) for name in encoded]

@@ -56,27 +56,30 @@ class Failed:
     """The stored request, for a later retry."""
 
 
-def failed(client: Any, crawl: str, limit: int = 100) -> list[Failed]:
+def failed(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
     """Return the newest *limit* failed requests of the run, newest first; blocking.
 
     Redis is shared: invalid records are skipped.
 
+    Args:
+        most_bytes: read about so many, and at least one record.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     found = dict[bytes, Failed]()
-    for record in islice(_failed_records(client, crawl), max(0, limit)):
+    for record in islice(_failed_records(client, crawl, most_bytes), max(0, limit)):
         with suppress(Exception):
             # By record: new failures shift the list, so that some are read twice.
             found[record] = parse_failed(record)
     return list(found.values())
 
 
-def _failed_records(client: Any, crawl: str) -> Iterator[bytes]:
+def _failed_records(client: Any, crawl: str, most_bytes: float = math.inf) -> Iterator[bytes]:
     name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
-    while records := client.lrange(name, at, at + pace.count - 1):
+    while most_bytes > 0 and (records := client.lrange(name, at, at + pace.count - 1)):
         yield from records
         at += len(records)
+        most_bytes -= sum(map(len, records))
         pace.saw(records)
 
 
@@ -126,19 +129,22 @@ class Dead:
     payload: bytes
 
 
-def dead(client: Any, crawl: str, limit: int = 100) -> list[Dead]:
+def dead(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
     """Return *limit* dead letters of the run; blocking.
 
     They are stored in no order. Those that are returned are sorted, newest first. What is no record of ours
     is left out.
 
+    Args:
+        most_bytes: read about so many, and at least one part of them.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     name, cursor, found, pace = keys.prefix(crawl) + "dead", 0, dict[bytes, Dead](), ReadPace()
-    while len(found) < limit:
+    while len(found) < limit and most_bytes > 0:
         cursor, part = client.hscan(name, cursor, count=pace.count)
         pace.saw(part.values())
+        most_bytes -= sum(map(len, part.values()))
         for entry_id, record in part.items():
             with suppress(Exception):
                 found[entry_id] = parse_dead(entry_id, record)

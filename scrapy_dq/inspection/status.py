@@ -1,4 +1,4 @@
-"""What `scrapy dq status` shows of a crawl: counts, speed, the largest and slowest partitions."""
+"""The status of a crawl: counts, speed, time left, the largest and slowest partitions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scrapy_dq.commands.looking import Place
     from scrapy_dq.frontier.admin.backlog import Sizes
     from scrapy_dq.frontier.admin.overview import Overview
+    from scrapy_dq.inspection.place import Place
 
 TOP = 10
 COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
@@ -47,7 +47,7 @@ class Progress:
         sizes = self._newest_sizes()
         memory = info_of(self._place.client, "memory") or {}
         counts = {name: asdict(overview.census)[name] for name in (*COUNTS, "gone", "incomplete")}
-        rate = self._rate() if overview.phase == "open" else None
+        rate = self.rate() if overview.phase == "open" else None
         # A higher rate does not help a partition that has to wait.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
         return {
@@ -66,9 +66,11 @@ class Progress:
             "partitions_looked_at": sizes.looked_at,
             "largest_partitions": [asdict(each) for each in sizes.largest],
             "slowest_partitions": [asdict(each) for each in sizes.slowest],
+            "blocked_partitions": [asdict(each) for each in sizes.blocked],
         }
 
-    def _rate(self) -> float | None:
+    def rate(self) -> float | None:
+        """Return settled requests per second; None: there was one look."""
         (first_at, first), (last_at, last) = self._looks[0], self._looks[-1]
         return max(0, last - first) / (last_at - first_at) if last_at > first_at else None
 
@@ -97,7 +99,7 @@ def read_status(place: Place, interval_s: float) -> dict[str, Any]:
     """Return all that is shown of a crawl, after counting pages for *interval_s* seconds; 0: without a rate.
 
     Raises:
-        CommandError: there is no such crawl.
+        NoSuchCrawl: there is no such crawl.
     """
     progress = Progress(place)
     overview, began = place.overview(), time.monotonic()

@@ -1,0 +1,161 @@
+"""`scrapy dq web`: serve a page of the crawls of a Redis, live, for browsers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+
+if TYPE_CHECKING:
+    from scrapy_dq.web.looks import Looks
+
+HOST, PORT = "127.0.0.1", 6870
+NOT_INSTALLED = "the page needs Starlette and uvicorn: pip install 'scrapy-dq[web]'"
+LOOK_S = 0.1
+MOST_REQUESTS = 400
+GRACE_S = 3
+"""How long requests in progress may take when the server ends."""
+
+
+class Web(Subcommand):
+    """Serves the page until Ctrl-C or SIGTERM."""
+
+    name = "web"
+    arguments = "[<spider>]"
+    summary = "a live web page of the crawls"
+    description = (
+        "Serves a web page of all crawls in the Redis of this project, or of a spider, until Ctrl-C: counts, "
+        "speed, workers, partitions, failed requests. It only reads, unless --allow-steering is given."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        looking.add_crawl_options(parser)
+        parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
+        parser.add_argument(
+            "--port", type=_port, default=PORT, help=f"the port; 0: any that is free (default: {PORT})"
+        )
+        parser.add_argument(
+            "--allow-host", action="append", default=[], metavar="NAME",
+            help="a name under which browsers reach the page, such as that of a proxy (may be repeated)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--allow-steering", action="store_true",
+            help="let whoever has the token pause, resume, drain, stop, limit, retry and forget",
+        )  # fmt: skip
+        parser.add_argument(
+            "--token-file", default="", metavar="FILE",
+            help="a file with the token that browsers need to read and to steer (default: DQ_WEB_TOKEN)",
+        )  # fmt: skip
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.inspection.place import project_settings
+        from scrapy_dq.web.access import TOKEN_VARIABLE, Access, given_token, is_loopback, new_token
+
+        try:
+            import uvicorn
+
+            from scrapy_dq.web.asgi import make_app
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+                raise
+            raise CommandError(NOT_INSTALLED) from None
+        token = given = given_token(options.token_file)
+        if not (given or is_loopback(options.host)):
+            raise WrongUsage(
+                f"--host {options.host} lets other machines read the crawls: give a token with --token-file, "
+                f"or in {TOKEN_VARIABLE}"
+            )
+        if options.allow_steering and not given:
+            token = new_token()
+        names = [*options.allow_host, _name_of(options.host)]
+        config, spider = looking.spider_named(settings, options)
+        crawler_settings = spider.crawler.settings if spider else project_settings(settings)
+        page, looks = make_app(config, crawler_settings, Access.of(token, options.allow_steering, names))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                page, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+                loop="asyncio", http="h11", proxy_headers=False, limit_concurrency=MOST_REQUESTS,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )  # fmt: skip
+        crawl = config.crawl if options.spider or options.crawl else ""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with _listening(options.host, options.port) as listener:
+                address = _address(options.host, listener)
+                fragment = _fragment(crawl, "" if given else token)
+                asyncio.run(_serve(server, looks, listener, f"{address}{fragment}", options))
+        except KeyboardInterrupt:
+            pass  # its only end
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return DONE
+
+
+async def _serve(
+    server: Any, looks: Looks, listener: socket.socket, address: str, options: argparse.Namespace
+) -> None:
+    try:
+        target = await looks.open()
+        if options.json:
+            print(json.dumps({"address": address, "redis": target}), flush=True)
+        else:
+            how = "With the token, it also steers" if options.allow_steering else "It only reads"
+            print(f"Crawls at {target}: {address}\n{how}. Ctrl-C ends it.", flush=True)
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(LOOK_S)
+        await looks.close()  # else the server would wait for the feeds
+        await serving
+    finally:
+        await looks.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        CommandError: it cannot.
+    """
+    try:
+        (family, *_, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        # Python appends the address to some; getaddrinfo has numbers of its own.
+        reason = str(error.strerror or error).partition(" (while")[0]
+        why = f"{host}:{port} cannot be listened on: {reason}"
+        raise CommandError(f"{why}. --port names another port") from error
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    """Return the URL of the page; for all addresses of this machine, by its name."""
+    port, name = listener.getsockname()[1], _name_of(host)
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
+def _name_of(host: str) -> str:
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+
+
+def _fragment(crawl: str, token: str) -> str:
+    """Return what the page finds behind #: no browser sends it, and no log has it."""
+    parts = [f"token={token}"] if token else []
+    parts += [f"/crawl/{quote(crawl, safe='')}"] if crawl else []
+    return "#" + "&".join(parts) if parts else ""
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65_536):
+        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, not {text!r}")
+    return int(text)

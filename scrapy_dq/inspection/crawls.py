@@ -1,0 +1,100 @@
+"""All crawls of a Redis: found and looked at a part at a time, however many keys it has."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.frontier.admin.crawls import scan_crawls
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
+from scrapy_dq.inspection.words import phase_of
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.place import Place
+
+MOST_CRAWLS = 500
+PART = 20
+"""Crawls that one look reads."""
+SCAN_S = 0.01
+"""How long a look searches for further ones."""
+
+
+class CrawlsWatch:
+    """Looks at all crawls of a Redis."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._cursor = 0
+        self._scanned = False
+        """Whether all keys were examined once."""
+        self._watched: dict[str, _Watched] = {}
+
+    def look(self) -> dict[str, Any]:
+        """Return the crawls that were found so far, with the newest counts of each.
+
+        Raises:
+            redis.exceptions.RedisError: no reply.
+        """
+        self._scan()
+        by_age = sorted(self._watched.values(), key=lambda each: each.at)
+        for each in by_age[:PART]:
+            if not each.look():
+                del self._watched[each.name]
+        rows = [self._watched[name].row for name in sorted(self._watched)]
+        return {
+            "redis": self._place.target,
+            "at": round(time.time(), 3),
+            "crawls": rows,
+            "searched": self._scanned,
+            "full": len(self._watched) >= MOST_CRAWLS,
+        }
+
+    def _scan(self) -> None:
+        until = time.monotonic() + SCAN_S
+        while True:
+            self._cursor, names = scan_crawls(self._place.client, self._cursor)
+            for name in names:
+                if name not in self._watched and len(self._watched) < MOST_CRAWLS:
+                    self._watched[name] = _Watched(self._place, name)
+            if not self._cursor:
+                self._scanned = True
+            if not self._cursor or time.monotonic() >= until:
+                return
+
+
+class _Watched:
+    """One of them, and its newest row."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.name = name
+        self.at = 0.0
+        self.row: dict[str, Any] = {"crawl": name, "shown": printable(name, 200)}
+        self._place = replace(place, config=replace(place.config, crawl=name))
+        self._progress = Progress(self._place)
+
+    def look(self) -> bool:
+        """Look at it; return whether it still exists."""
+        self.at = time.monotonic()
+        row: dict[str, Any] = {"crawl": self.name, "shown": self.row["shown"]}
+        try:
+            overview = peek(self._place.client, self.name)
+        except FrontierRefused as error:
+            self.row = row | {"error": printable(str(error))}
+            return True
+        if overview.phase == "absent":
+            return False
+        self._progress.note(overview)
+        counts = {name: asdict(overview.census)[name] for name in COUNTS}
+        row |= {"phase": overview.phase, "hold": overview.hold.value, "run": overview.run, **counts}
+        rate = self._progress.rate() if overview.phase == "open" else None
+        self.row = row | {
+            "words": {"phase": phase_of(row)},
+            "settled": settled(counts),
+            "left": left(counts),
+            "pages_per_s": None if rate is None else round(rate, 1),
+        }
+        return True

@@ -1,0 +1,134 @@
+"""Failed requests and dead letters, for people and programs: without logins, bounded, grouped by cause."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scrapy_dq.text import printable, prose_without_logins
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Dead, Failed
+    from scrapy_dq.inspection.place import Place
+
+LONGEST_REASON = 2_000
+"""Characters; those of this package have at most some 500."""
+LONGEST_CAUSE = 200
+LONGEST_HOST = 255
+LONGEST_SHOWN = 500
+"""Characters of a URL or a reason in a list."""
+MOST_BYTES = 16_777_216
+"""That a list reads: records may have megabytes."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
+_NUMBER = re.compile(r"\b(?:0x[0-9a-f]{1,32}|[0-9]{1,40})\b", re.IGNORECASE)
+
+
+def record_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
+    """Return a failed request or dead letter, with its `request` in full."""
+    from scrapy_dq.codec.shown import shown
+
+    return summary_of(found, place) | {"request": shown(found.payload, place.config.max_entry_bytes)}
+
+
+def summary_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
+    """Return what a list says of a failed request or dead letter."""
+    from scrapy_dq.codec.shown import shown, url_of, without_logins
+
+    most = place.config.max_entry_bytes
+    return {
+        "id": found.entry_id.hex(),
+        "url": without_logins(getattr(found, "label", "")) or title_of(shown(found.payload, most)),
+        # An earlier version, or another program, may have stored it with a login.
+        "reason": prose_without_logins(
+            found.reason[:LONGEST_REASON], url_of(found.payload, most), limit=LONGEST_REASON
+        ),
+        "at": found.at,
+        "worker": found.worker_id,
+        "attempts": found.attempts,
+    }
+
+
+def title_of(request: dict[str, Any]) -> str:
+    """Return the URL of a payload as decoded by `codec.shown`, or a substitute in brackets."""
+    kind = request["kind"]
+    if "url" in request:
+        return str(request["url"])
+    if kind == "unreadable":
+        return f"(unreadable: {request['reason']})"
+    if kind == "serialized":
+        return f"(serialized: {request['bytes']:,} bytes)"
+    return f"({kind}: {request.get('payload', request.get('item'))!s:.200})"
+
+
+def by_whom(record: dict[str, Any]) -> str:
+    """Return which worker had it, and after how many crashes."""
+    times = f", after {record['attempts']} crashes" if record["attempts"] else ""
+    return f"{record['worker'] or 'before any worker leased it'}{times}"
+
+
+def cause_of(reason: str) -> str:
+    """Return a *reason* without what differs from request to request: its URLs and its numbers."""
+    return printable(_NUMBER.sub("#", _URL.sub("<URL>", reason)), LONGEST_CAUSE)
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL; "": it has none."""
+    try:
+        return printable(urlsplit(url).hostname or "", LONGEST_HOST)
+    except ValueError:  # http://[
+        return ""
+
+
+def group_of(record: dict[str, Any]) -> tuple[str, str]:
+    """Return cause and host of a record: those with the same ones are one group."""
+    return cause_of(record["reason"]), host_of(record["url"])
+
+
+def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
+    """Return the *kind* failed or dead: their groups, the largest first, and the newest *most* of them.
+
+    At most MOST_BYTES are read. Texts are printable.
+
+    Raises:
+        NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
+    """
+    from scrapy_dq.frontier.admin import overview
+    from scrapy_dq.frontier.admin.retry import kept
+
+    census = place.overview(hint=False).census
+    read: Callable[..., Sequence[Failed | Dead]] = overview.failed if kind == "failed" else overview.dead
+    rows = []
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for found in read(place.client, place.crawl, most, most_bytes=MOST_BYTES):
+        record = summary_of(found, place)
+        key = cause, host = group_of(record)
+        group = groups.setdefault(key, {"cause": cause, "host": host, "count": 0, "newest": 0.0})
+        group["count"] += 1
+        group["newest"] = max(group["newest"], record["at"])
+        texts = {name: printable(record[name], LONGEST_SHOWN) for name in ("url", "reason", "worker")}
+        rows.append(record | texts | {"cause": cause, "host": host, "by": printable(by_whom(record))})
+    return {
+        "kind": kind,
+        "at": round(time.time(), 3),
+        "total": getattr(census, kind),
+        "kept": kept(place.client, place.crawl)[kind == "dead"],
+        "groups": sorted(groups.values(), key=lambda each: (-each["count"], -each["newest"])),
+        "rows": rows,
+    }
+
+
+def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | None:
+    """Return one of them in full; None: it is not among those that are kept.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    from scrapy_dq.frontier.admin.overview import dead_one, failed_one
+
+    found: Failed | Dead | None = (failed_one if kind == "failed" else dead_one)(
+        place.client, place.crawl, entry_id
+    )
+    return None if found is None else record_of(found, place)

@@ -1,0 +1,102 @@
+"""The crawl that is looked at, and a blocking client of its Redis."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy import Spider
+from scrapy.addons import AddonManager
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+
+from scrapy_dq.frontier.admin.overview import Overview, peek
+from scrapy_dq.settings import Config
+
+
+class NoSuchCrawl(Exception):
+    """Redis has no crawl of that name; the message names existing ones."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A crawl, whether it exists or not, and a blocking client of its Redis."""
+
+    client: Any
+    target: str
+    config: Config
+
+    @property
+    def crawl(self) -> str:
+        return self.config.crawl
+
+    def overview(self, *, anyhow: bool = False, hint: bool = True) -> Overview:
+        """Return the crawl's state now.
+
+        Args:
+            anyhow: what can be read of it, also if a key has a foreign type.
+            hint: search Redis for a name that may be meant, if there is no such crawl.
+        Raises:
+            NoSuchCrawl: there is no such crawl.
+            FrontierRefused: a key has a foreign type.
+        """
+        found = peek(self.client, self.crawl, anyhow=anyhow)
+        if found.phase == "absent":
+            absent = f"there is no crawl {self.crawl!r} at {self.target}"
+            raise NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)
+        return found
+
+    def now(self) -> float:
+        """Return seconds since 1970 by the clock of Redis."""
+        seconds, microseconds = self.client.time()
+        return float(seconds + microseconds / 1e6)
+
+    def _near(self) -> str:
+        from scrapy_dq.frontier.admin.crawls import some_crawls
+
+        names = some_crawls(self.client)
+        near = difflib.get_close_matches(self.crawl, names, 1)
+        if near:
+            return f"did you mean --crawl {near[0]!r}?"
+        if names:
+            return f"existing crawls: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+        return "no crawl was found there"
+
+
+def project_settings(settings: Settings) -> Settings:
+    """Return the settings of the project and its add-ons, without any spider's."""
+    settings = settings.copy()
+    AddonManager.load_pre_crawler_settings(settings)
+    crawler = Crawler(Spider, settings)
+    crawler.addons.load_settings(crawler.settings)
+    return crawler.settings
+
+
+def project_config(settings: Settings) -> Config:
+    """Return the Config of a project, of no particular crawl.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    settings = settings.copy()
+    settings.set("DQ_CRAWL", "-", "cmdline")
+    settings.set("DQ_RUN_NAME", "", "cmdline")  # it may depend on what only workers have
+    return Config.read(project_settings(settings), {})
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[Place]:
+    """Yield the crawl of *config*, whether it exists or not.
+
+    Raises:
+        FrontierRefused: Redis is not usable.
+        FrontierUnavailable: it stopped answering meanwhile.
+    """
+    from scrapy_dq.backend.connection import client_for_commands
+    from scrapy_dq.environment import data_dir
+
+    with client_for_commands(config, data_dir()) as (client, target):
+        yield Place(client, target, config)

@@ -1,0 +1,61 @@
+"""The settings in force, for people to read: no password, no key, nothing that logs somebody in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.settings.config import SETTINGS
+from scrapy_dq.text import count_of, printable, prose_without_logins, without_login
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.place import Place
+    from scrapy_dq.settings import Config
+
+_LONGEST = 500
+
+
+def settings_of(config: Config) -> list[dict[str, Any]]:
+    """Return each setting with its value, and whether that is the default."""
+    rows = []
+    for setting in SETTINGS:
+        value = getattr(config, setting.field)
+        rows.append(
+            {
+                "name": setting.name,
+                "value": printable(
+                    prose_without_logins(_text(setting.field, value), limit=_LONGEST), _LONGEST
+                ),
+                "unit": setting.unit,
+                "about": setting.doc,
+                "default": value == setting.default or not (value or setting.default),
+            }
+        )
+    return rows
+
+
+def _text(field: str, value: Any) -> str:
+    if field == "redis_url":
+        return without_login(value)
+    if field == "redis_params":  # any of their values may be secret
+        return ", ".join(f"{name} = ..." for name in value)
+    if field == "signing_keys":
+        return count_of(len(value), "key") if value else ""
+    if isinstance(value, str):
+        return str(getattr(value, "value", value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None or isinstance(value, (bool, int, tuple, dict)):
+        return str(value or "") if isinstance(value, (tuple, dict)) else str(value)
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def read_stored(place: Place) -> dict[str, str]:
+    """Return what the stored crawl says of itself.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    from scrapy_dq.frontier.admin.overview import described, run_name
+
+    found = described(place.client, place.crawl) | {"run_name": run_name(place.client, place.crawl)}
+    return {name: printable(value) for name, value in found.items()}

@@ -1,0 +1,67 @@
+"""Durations, times and phases of a crawl in words, the same in a terminal and on the web page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from scrapy_dq.backend.health import format_bytes
+
+
+def when(at: float) -> str:
+    """Return a time (seconds since 1970) as text, in this host's time zone."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(seconds: float) -> str:
+    """Return a duration as text, for people."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86_400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def fine_span(seconds: float) -> str:
+    """Return a duration that may be short; "" for 0."""
+    if not seconds:
+        return ""
+    return f"{seconds:.3g} s" if seconds < 10 else span(seconds)
+
+
+def phase_of(status: dict[str, Any]) -> str:
+    """Return the phase, and whether the crawl is paused or draining."""
+    return ", ".join(filter(None, (status["phase"], status.get("hold"))))
+
+
+def speed(status: dict[str, Any]) -> str:
+    """Return pages per second and the time left; empty if that was not measured."""
+    rate, left_s = status["pages_per_s"], status["left_s"]
+    if rate is None:
+        return ""
+    return f"{rate:,.1f} pages/s" + (f"; {span(left_s)} for all known requests" if left_s is not None else "")
+
+
+def memory(status: dict[str, Any]) -> str:
+    """Return how much memory Redis uses; empty if that is unknown."""
+    used, limit = status["redis_memory_bytes"], status["redis_maxmemory_bytes"]
+    if used is None:
+        return ""
+    return f"Redis uses {format_bytes(used)}" + (f" of {format_bytes(limit)}" if limit else "")
+
+
+def missing(status: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the run itself."""
+    if status.get("gone"):
+        yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
+    if status.get("incomplete"):
+        yield f"{status['incomplete']:,} start() incomplete, and none with the same arguments has completed"
+
+
+def examined(status: dict[str, Any]) -> str:
+    """Return of how many partitions the largest and slowest are."""
+    total, looked_at = status["partitions"], status["partitions_looked_at"]
+    return f"of {total:,}" if looked_at >= total else f"of {looked_at:,} examined, of {total:,}"

@@ -1,0 +1,88 @@
+"""The workers of a crawl: where each is, what it holds, how fast it is, and whether it is alive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.model import Member
+    from scrapy_dq.inspection.place import Place
+
+WAIT_S = 2.5
+"""A live worker has a heartbeat at least once a second."""
+
+
+def read_workers(place: Place, wait_s: float) -> list[dict[str, Any]]:
+    """Return the state of each worker, after watching them for *wait_s* seconds; 0: without watching.
+
+    Raises:
+        NoSuchCrawl: there is no such crawl.
+    """
+    before: dict[str, Member] = {}
+    began = time.monotonic()
+    if wait_s:
+        before = {member.worker_id: member for member in place.overview().members}
+        time.sleep(wait_s)
+    members, passed_s = place.overview().members, time.monotonic() - began
+    return workers_of(members, before, passed_s, place.now(), watched=wait_s >= WAIT_S)
+
+
+def workers_of(
+    members: Iterable[Member], before: Mapping[str, Member], passed_s: float, now: float, *, watched: bool
+) -> list[dict[str, Any]]:
+    """Return the state of each of *members*.
+
+    Args:
+        before: what they were *passed_s* seconds ago, by id.
+        now: seconds since 1970 by the clock of Redis.
+        watched: whether that is so long ago that a missing heartbeat means something.
+    """
+    from scrapy_dq.frontier.worker.identity import own_identity
+
+    own = own_identity()
+    return [
+        {
+            "id": member.worker_id,
+            "host": str(_identity(member).get("host", "?")),
+            "pid": _identity(member).get("pid"),
+            "since": member.since or None,
+            "since_s": round(max(0.0, now - member.since), 1) if member.since else None,
+            "beat": member.beat,
+            "leases": member.in_flight,
+            "done": member.done,
+            "pages_per_s": _rate(member, before.get(member.worker_id), passed_s),
+            "fenced": member.fenced,
+            "state": _state(member, before.get(member.worker_id), watched, own),
+        }
+        for member in sorted(members, key=lambda member: member.worker_id)
+    ]
+
+
+def _rate(member: Member, before: Member | None, passed_s: float) -> float | None:
+    if before is None:
+        return None
+    # Fewer than before: Redis was rolled back, or the next run has started.
+    return round(max(0, member.done - before.done) / passed_s, 1)
+
+
+def _state(member: Member, before: Member | None, watched: bool, own: dict[str, Any]) -> str:
+    """Return the state; a missing heartbeat means something only if it was *watched* long enough."""
+    from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine
+
+    if member.fenced:
+        return "fenced"
+    if certainly_dead(_identity(member), own):
+        return "dead"
+    if before is not None and member.beat != before.beat:
+        return "alive"
+    here = on_this_machine(_identity(member), own)
+    if before is not None and watched:
+        return "stalled" if here else "silent"
+    return "running" if here else "unknown"
+
+
+def _identity(member: Member) -> dict[str, Any]:
+    # Untrusted: another program may have written it.
+    return member.identity if isinstance(member.identity, dict) else {}

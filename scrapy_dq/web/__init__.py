@@ -1,0 +1,33 @@
+"""A web page of the crawls of a Redis: an ASGI app, for `scrapy dq web` or to mount in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrapy.settings import Settings
+
+__all__ = ["app"]
+
+
+def app(
+    settings: Settings, *, token: str = "", allow_steering: bool = False, hosts: Iterable[str] = ()
+) -> Any:
+    """Return an ASGI app with the page of all crawls in the Redis of a project; needs the extra `web`.
+
+    Args:
+        settings: of the project, as from `scrapy.utils.project.get_project_settings`.
+        token: whoever reads or changes anything has to have it; empty: whoever reaches the app may read.
+        allow_steering: whoever has the token may also pause, resume, drain, stop, limit, retry and forget.
+        hosts: names under which browsers reach it, besides localhost and all IP addresses.
+    Raises:
+        ConfigError: a setting is wrong, or the token is too short, or missing although steering is allowed.
+        ImportError: Starlette is not installed.
+    """
+    from scrapy_dq.inspection.place import project_config, project_settings
+    from scrapy_dq.web.access import Access
+    from scrapy_dq.web.asgi import make_app
+
+    access = Access.of(token, allow_steering, hosts)
+    return make_app(project_config(settings), project_settings(settings), access)[0]

@@ -1,0 +1,180 @@
+"""What the page changes in a crawl, as the commands do: pause, drain, resume, stop, limit, retry, forget."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.frontier.admin.control import (
+    MAX_BLOCK_S,
+    MAX_CONCURRENCY,
+    MAX_DELAY_S,
+    Word,
+    limit,
+    steer,
+)
+from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
+from scrapy_dq.frontier.admin.overview import described
+from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.inspection.failures import group_of, summary_of
+from scrapy_dq.inspection.words import span
+from scrapy_dq.text import count_of, printable
+
+if TYPE_CHECKING:
+    from scrapy.settings import Settings
+
+    from scrapy_dq.frontier.admin.overview import Dead, Failed
+    from scrapy_dq.inspection.place import Place
+
+ENTRY_ID = re.compile(r"[0-9a-f]{24}")
+_LONGEST = 4_096
+
+
+class BadOrder(ValueError):
+    """What was sent makes no sense, or not now; the message says why."""
+
+
+def obey(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
+    """Change a crawl as *order* says, and return the result in one sentence; blocking.
+
+    Raises:
+        BadOrder: it makes no sense; nothing was changed.
+        NoSuchCrawl, FrontierError, redis.exceptions.RedisError: it failed.
+    """
+    action = order.get("action")
+    if action in (Word.PAUSE.value, Word.DRAIN.value, Word.RESUME.value, Word.STOP.value):
+        return _steer(place, Word(action))
+    if action == "limit":
+        return _limit(place, order)
+    if action == "retry":
+        return _retry(place, order)
+    if action == "forget":
+        return _forget(place, settings, order)
+    raise BadOrder("there is no such action")
+
+
+_DONE = {
+    Word.PAUSE: "Paused: workers finish the requests in progress, and wait.",
+    Word.DRAIN: "Draining: workers finish what they hold, lease nothing more, and wait.",
+    Word.RESUME: "Resumed.",
+    Word.STOP: "Stopping: all workers close; the crawl stays.",
+}
+
+
+def _steer(place: Place, word: Word) -> str:
+    found = place.overview(hint=False)
+    if found.phase == "finished" and not (word is Word.STOP and found.members):
+        raise BadOrder(f"the run is finished: there is nothing to {word.value}")
+    steer(place.client, place.crawl, word)
+    workers = len(found.members)
+    return f"{_DONE[word]} {count_of(workers, 'worker') if workers else 'No worker'} registered."
+
+
+def _limit(place: Place, order: Mapping[str, Any]) -> str:
+    partition = _text(order, "partition")
+    delay_s, block_s = _number(order, "delay_s", MAX_DELAY_S), _number(order, "block_s", MAX_BLOCK_S)
+    concurrency = _number(order, "concurrency", MAX_CONCURRENCY)
+    if concurrency is not None and concurrency != int(concurrency):
+        raise BadOrder("the concurrency has to be a whole number")
+    if order.get("default") is True:
+        delay_s = concurrency = -1
+    if (delay_s, concurrency, block_s) == (None, None, None):
+        raise BadOrder("name a delay, a concurrency or a block")
+    if place.overview(hint=False).phase == "finished":
+        raise BadOrder("the run is finished: the next run uses the limits of the settings")
+    try:
+        now = limit(
+            place.client, place.crawl, partition, delay_s=delay_s, block_s=block_s,
+            concurrency=None if concurrency is None else int(concurrency),
+        )  # fmt: skip
+    except ValueError as error:
+        raise BadOrder(str(error)) from error
+    if now is None:
+        raise BadOrder("the crawl was deleted just now")
+    delay = f"{now.delay_s:g} s between requests" if now.delay_s else "no delay"
+    at_once = f"{now.concurrency:,} at once" if now.concurrency else "no limit at once"
+    blocked = f", blocked for {span(math.ceil(now.blocked_s))}" if now.blocked_s else ""
+    return f"{printable(partition, 200) or '(no name)'}: {delay}, {at_once}{blocked}."
+
+
+def _retry(place: Place, order: Mapping[str, Any]) -> str:
+    kinds = ("failed", "dead") if order.get("kind") == "both" else (order.get("kind"),)
+    if not all(kind in ("failed", "dead") for kind in kinds):
+        raise BadOrder("the kind has to be failed, dead or both")
+    wants = _choice(place, order)
+    found = retry(
+        place.client, place.crawl, place.overview(hint=False),
+        failed=wants if "failed" in kinds else None, dead=wants if "dead" in kinds else None,
+    )  # fmt: skip
+    if not (found.failed or found.dead or found.left):
+        return "Nothing to retry: it is not kept any more."
+    moved = count_of(found.failed + found.dead, "request")
+    left = f" {found.left:,} were left: removed meanwhile, or not movable." if found.left else ""
+    return f"Back in the backlog: {moved}.{left}"
+
+
+def _choice(place: Place, order: Mapping[str, Any]) -> Callable[[Failed | Dead], bool]:
+    """Return which records are retried: one, a group, or all. What names none of these retries nothing."""
+    if order.get("all") is True:
+        return lambda record: True
+    if "id" in order:
+        entry_id = _text(order, "id")
+        if not ENTRY_ID.fullmatch(entry_id):
+            raise BadOrder("an id has 24 hexadecimal digits")
+        return lambda record: record.entry_id.hex() == entry_id
+    group = _text(order, "cause"), _text(order, "host")
+    return lambda record: group_of(summary_of(record, place)) == group
+
+
+def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.utils.misc import build_from_crawler, load_object
+    from scrapy.utils.python import global_object_name
+
+    from scrapy_dq import scrapy_redis
+
+    urls = order.get("urls")
+    if not isinstance(urls, list) or not 0 < len(urls) <= MAX_FINGERPRINTS:
+        raise BadOrder(f"name 1 to {MAX_FINGERPRINTS:,} URLs")
+    place.overview(hint=False)
+    fingerprinter = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
+    ours, stored = (
+        global_object_name(fingerprinter), described(place.client, place.crawl)["fingerprinter"]
+    )  # fmt: skip
+    if stored not in ("", ours):
+        raise BadOrder(
+            f"the crawl has REQUEST_FINGERPRINTER_CLASS {printable(stored)!r}, and this page {ours!r}: use "
+            f"`scrapy dq forget` in its project"
+        )
+    # Stopped crawlers have no fingerprinter of their own.
+    fingerprint = build_from_crawler(fingerprinter, Crawler(Spider, settings)).fingerprint
+    pairs = []
+    for url in urls:
+        if not (isinstance(url, str) and url.isprintable() and len(url) <= _LONGEST):
+            raise BadOrder("a URL is text, without control characters, and not longer than 4,096")
+        try:
+            request = Request(url)
+        except ValueError as error:
+            raise BadOrder(printable(str(error))) from error
+        pairs.append((fingerprint(request), scrapy_redis.fingerprint(request)))
+    known = forget(place.client, place.crawl, pairs) or 0
+    return f"Forgotten: {known:,}; not seen before: {len(pairs) - known:,}."
+
+
+def _text(order: Mapping[str, Any], name: str) -> str:
+    value = order.get(name)
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        raise BadOrder(f"{name} has to be text")
+    return value
+
+
+def _number(order: Mapping[str, Any], name: str, most: float) -> float | None:
+    value = order.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise BadOrder(f"{name} has to be a number from 0 to {most:,}")
+    return float(value)

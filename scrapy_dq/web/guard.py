@@ -1,0 +1,100 @@
+"""What a request has to be like before anything looks at it; and the headers of each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+
+from scrapy_dq.web.access import Access
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MOST_BODY_BYTES = 262_144
+HEADERS = {
+    # No inline script or style; and no text becomes HTML, whatever a script may try.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """Refuses what no page of this app sends: other hosts, other sites, other types, too much.
+
+    There is no CORS and no cookie: a page of another site can neither read from here, nor send the token.
+    """
+
+    def __init__(self, app: Any, access: Access, public: Callable[[str], bool]) -> None:
+        """*public*: tells by its path whether something holds nothing of a crawl."""
+        self._app = app
+        self._access = access
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no WebSocket
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = self._refused(scope)
+        if refused is not None:
+            status, error = refused
+            extra = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+            await JSONResponse({"error": error}, status, extra)(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and reason for a request that is refused; None: it is not."""
+        headers, method = Headers(scope=scope), scope["method"]
+        host = headers.get("host", "")
+        if not self._access.knows(host) or len(headers.getlist("host")) > 1:
+            return 421, "this page is not known by that name: --allow-host adds one"
+        if method not in ("GET", "HEAD", "POST"):
+            return 405, "GET, HEAD and POST are all there is"
+        public = self._public(_path(scope))
+        site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
+        # A link on another site may lead to the page, but no other site may load anything from it.
+        is_link = public and method != "POST" and headers.get("sec-fetch-dest", "") == "document"
+        if site not in ("", "none", "same-origin") and not is_link:
+            return 403, "this request comes from another site"
+        if origin and (origin == "null" or urlsplit(origin).netloc.lower() != host.lower()):
+            return 403, "this request comes from another site"
+        if method == "POST":
+            if not self._access.steering:
+                return 403, "read-only: start `scrapy dq web` with --allow-steering"
+            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                return 415, "the content type has to be application/json"
+            length = headers.get("content-length", "")
+            if not length.isdigit() or int(length[:12]) > MOST_BODY_BYTES:
+                return 413, f"a Content-Length of at most {MOST_BODY_BYTES:,} bytes is needed"
+        if not public and not self._access.admits(headers.get("authorization", "")):
+            return 401, "the token is missing or wrong"
+        return None
+
+
+def _path(scope: Scope) -> str:
+    """Return the path below the place where this app is mounted."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return str(path[len(root) :] if root and path.startswith(root) else path) or "/"

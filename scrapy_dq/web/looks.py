@@ -1,0 +1,243 @@
+"""One look at Redis at a time, shared by all browsers: it costs Redis at most 2 % of its time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
+from scrapy_dq.inspection.crawl import CrawlWatch
+from scrapy_dq.inspection.crawls import CrawlsWatch
+from scrapy_dq.inspection.failures import read_failure, read_failures
+from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
+from scrapy_dq.inspection.settings import read_stored
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.text import printable
+from scrapy_dq.web.shown import full
+
+logger = logging.getLogger(__name__)
+EVERY_S = 1.0
+PAUSE = 49
+"""The pause after a look is so many times what it took: 1 part of 50 is 2 %."""
+AFTER_NO_ANSWER_S = 2.0
+"""The pause after a look that Redis did not answer."""
+WANTED_S = 15.0
+"""How long something is looked at after anybody has asked for it."""
+MOST_SUBJECTS = 200
+LIVE = ("crawls", "crawl")
+"""What is looked at again as long as anybody asks; the rest is looked at once."""
+MOST_ROWS = 1000
+
+
+class Subject(NamedTuple):
+    """What is looked at."""
+
+    kind: str
+    """crawls, crawl, failed, dead, failed_one, dead_one or stored."""
+    crawl: str = ""
+    entry_id: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The result of the newest look, or why there is none that is newer."""
+
+    number: int = 0
+    at: float = 0.0
+    """Of the data, by this process's monotonic clock."""
+    body: str = ""
+    """JSON; empty: no look has succeeded."""
+    error: str = ""
+    found: bool = True
+    """False: there is no such crawl, or no such request."""
+
+
+class Busy(Exception):
+    """Too much is asked for at once."""
+
+
+class Looks:
+    """Looks in a thread, as long as anybody asks; in the loop that calls it first."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._stack = ExitStack()
+        self._place: Place | None = None
+        self._watches: dict[Subject, Callable[[], Any]] = {}
+        self._seen: dict[Subject, Seen] = {}
+        self._asked_at: dict[Subject, float] = {}
+        self._pending: set[Subject] = set()
+        """What is looked at once."""
+        self._looked_at: dict[Subject, float] = {}
+        self._news = asyncio.Condition()
+        self._asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(1, "dq-looks")
+        self.closed = False
+
+    async def newer(self, subject: Subject, than: int = 0, within_s: float = 10.0) -> Seen:
+        """Return what was seen in a look after number *than*, or, after *within_s*, the same as before.
+
+        Raises:
+            Busy: too many different things are looked at.
+        """
+        self._start()
+        if subject not in self._asked_at and len(self._asked_at) >= MOST_SUBJECTS:
+            raise Busy(f"more than {MOST_SUBJECTS} crawls or requests are looked at")
+        until = time.monotonic() + within_s
+        async with self._news:
+            while not self.closed:
+                self._asked_at[subject] = time.monotonic()
+                seen = self._seen.get(subject, Seen())
+                left_s = until - time.monotonic()
+                if seen.number > than or left_s <= 0:
+                    break
+                if subject.kind not in LIVE:
+                    self._pending.add(subject)
+                self._asked.set()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), min(left_s, WANTED_S / 3))
+        return self._seen.get(subject, Seen())
+
+    async def newest(self, subject: Subject, most_age_s: float = EVERY_S) -> Seen:
+        """Return what was seen at most *most_age_s* ago, or in the next look."""
+        seen = self._seen.get(subject, Seen())
+        if seen.body and not seen.error and time.monotonic() - seen.at <= most_age_s:
+            return seen
+        return await self.newer(subject, seen.number)
+
+    async def call(self, crawl: str, change: Callable[[Place], Any]) -> Any:
+        """Return what *change* returns for a crawl; in a thread of its own, at once.
+
+        Raises:
+            FrontierError, NoSuchCrawl: it failed.
+        """
+
+        def work() -> Any:
+            with as_unavailable():
+                return change(self._at(crawl))
+
+        await self.open()
+        return await asyncio.to_thread(work)
+
+    def forget(self, crawl: str) -> None:
+        """Let nobody get what was seen of a crawl before it was changed."""
+        for subject in [each for each in self._seen if each.crawl == crawl]:
+            if subject.kind != "crawl":
+                del self._seen[subject]
+
+    async def open(self) -> str:
+        """Connect, and return the address of Redis, without a password.
+
+        Raises:
+            FrontierError, ConfigError: it is not usable.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._open)
+        assert self._place is not None
+        return self._place.target
+
+    async def close(self) -> None:
+        """End all waiting, and close the client; may be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        async with self._news:
+            self._news.notify_all()
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._stack.close)
+        self._threads.shutdown(wait=False)
+
+    def _start(self) -> None:
+        if self._task is None and not self.closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        number = 0
+        while True:
+            subject, wait_s = self._next(time.monotonic())
+            if subject is None:
+                self._asked.clear()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._asked.wait(), wait_s)
+                continue
+            number += 1
+            before = self._seen.get(subject, Seen())
+            began = time.monotonic()
+            seen, answered = await loop.run_in_executor(self._threads, self._look, subject, before)
+            took_s = time.monotonic() - began
+            self._pending.discard(subject)
+            async with self._news:
+                self._seen[subject] = replace(seen, number=number)
+                self._looked_at[subject] = time.monotonic()
+                self._news.notify_all()
+            # Most of the time of a look without an answer was waiting for one.
+            await asyncio.sleep(PAUSE * took_s if answered else AFTER_NO_ANSWER_S)
+
+    def _next(self, now: float) -> tuple[Subject | None, float]:
+        """Return what is to be looked at now, or None, and how long nothing is."""
+        for subject in [each for each, at in self._asked_at.items() if now - at > WANTED_S]:
+            for noted in (self._asked_at, self._seen, self._looked_at, self._watches):
+                noted.pop(subject, None)
+            self._pending.discard(subject)
+        wanted = [each for each in self._asked_at if each.kind in LIVE or each in self._pending]
+        due = {each: self._looked_at.get(each, 0.0) + EVERY_S for each in wanted}
+        if not due:
+            return None, WANTED_S
+        first = min(due, key=lambda each: due[each])
+        return (first, 0.0) if due[first] <= now else (None, due[first] - now)
+
+    def _look(self, subject: Subject, before: Seen) -> tuple[Seen, bool]:
+        """Look at Redis; return what was seen, and whether it answered; in the thread."""
+        try:
+            with as_unavailable():
+                self._open()
+                if subject not in self._watches:
+                    self._watches[subject] = self._watch(subject)
+                found = self._watches[subject]()
+            if found is not None:
+                return Seen(at=time.monotonic(), body=json.dumps(found)), True
+            error = "it is not there any more: it may have been retried, or the run has ended"
+        except NoSuchCrawl as absent:
+            error = str(absent)
+        except FrontierUnavailable as outage:
+            return replace(before, error=printable(str(outage)), found=True), False
+        except (FrontierError, ConfigError) as refused:
+            return replace(before, error=printable(str(refused)), found=True), self._place is not None
+        except Exception as unexpected:  # of what somebody else has written; the others are still looked at
+            logger.exception("a look at %s of a crawl failed", subject.kind)
+            return replace(before, error=f"it cannot be read ({type(unexpected).__name__})"), True
+        self._watches.pop(subject, None)
+        return Seen(error=printable(error), found=False), True
+
+    def _open(self) -> None:
+        if self._place is None:
+            self._place = self._stack.enter_context(opened(self._config))
+
+    def _at(self, crawl: str) -> Place:
+        assert self._place is not None
+        return replace(self._place, config=replace(self._config, crawl=crawl))
+
+    def _watch(self, subject: Subject) -> Callable[[], Any]:
+        """Return what looks at *subject* each time it is called."""
+        place = self._at(subject.crawl)
+        kind, _, of_one = subject.kind.partition("_")
+        if of_one:
+            entry_id = bytes.fromhex(subject.entry_id)
+            return lambda: full(read_failure(place, kind, entry_id))
+        if kind in ("failed", "dead"):
+            return lambda: read_failures(place, kind, MOST_ROWS)
+        if kind == "stored":
+            return lambda: read_stored(place)
+        return CrawlsWatch(place).look if kind == "crawls" else CrawlWatch(place).look

@@ -1,0 +1,481 @@
+import { badge, bdi, card, count, el, pages, phaseBadge, rate, setText, span, sparkline, stateBadge, table, when } from "./parts.js";
+
+const byId = (id) => document.getElementById(id);
+const main = byId("main");
+const OLD_S = 8; // a look takes place each second, or as often as it may
+const KEPT = "dq-token";
+let may = { steering: false, settings: [] };
+let leave = () => {}; // ends what the page that is shown has begun
+let seenAt = 0, ageThen = null, trouble = "";
+
+// ---- what the server says
+
+const token = () => sessionStorage.getItem(KEPT) || "";
+const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
+const query = (asked) => new URLSearchParams(asked).toString();
+
+class Refused extends Error {
+  constructor(status, said) { super(said); this.status = status; }
+}
+
+async function ask(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers: { ...headers(), ...options.headers }, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, "This page's server does not answer: is `scrapy dq web` running?");
+  }
+  if (answer.ok) return answer;
+  let said = `The server answers ${answer.status}`;
+  try { said = (await answer.json()).error || said; } catch { /* no JSON */ }
+  throw new Refused(answer.status, said);
+}
+
+const data = async (asked) => (await ask(`data?${query(asked)}`)).json();
+
+// Calls `show` with each look until it is aborted; begins again after each end.
+async function listen(asked, signal, show) {
+  let wait = 500;
+  while (!signal.aborted) {
+    try {
+      const reader = (await ask(`feed?${query(asked)}`, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        wait = 500;
+        const events = (text + value).split("\n\n");
+        text = events.pop();
+        for (const event of events) if (event.startsWith("data: ")) show(JSON.parse(event.slice(6)));
+      }
+      age(null, "This page's server has ended the connection");
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status === 401) return gate();
+      age(null, error.status === undefined ? "This page's server has ended the connection" : error.message);
+    }
+    await new Promise((go) => setTimeout(go, wait));
+    wait = Math.min(2 * wait, 5000);
+  }
+}
+
+async function send(order) {
+  try {
+    const answer = await ask("do", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(order) });
+    toast((await answer.json()).done);
+    return true;
+  } catch (error) {
+    toast(error.message, true);
+    return false;
+  }
+}
+
+// ---- how old it is
+
+function age(ageNow, problem) {
+  if (ageNow !== null) { seenAt = performance.now() / 1000; ageThen = ageNow; }
+  trouble = problem || "";
+  drawAge();
+}
+
+function drawAge() {
+  const old = ageThen === null ? null : ageThen + performance.now() / 1000 - seenAt;
+  const bad = trouble !== "" || (old !== null && old > OLD_S);
+  byId("state").dataset.is = bad ? "old" : old === null ? "" : "live";
+  setText(byId("state-text"), old === null ? (trouble ? "No data" : "Connecting") : bad ? `${span(old)} old` : "Live");
+  const banner = byId("banner");
+  banner.hidden = !trouble;
+  // Not its age: a screen reader would read it each second.
+  setText(banner, trouble ? `${trouble}. ${ageThen === null ? "" : "What is shown is from before that."}` : "");
+}
+setInterval(drawAge, 1000);
+
+function live(asked, show) {
+  const stop = new AbortController();
+  const before = leave;
+  leave = () => { before(); stop.abort(); };
+  listen(asked, stop.signal, (seen) => {
+    age(seen.age_s, seen.error);
+    if (seen.look) show(seen.look);
+    else if (!seen.found) show(null);
+  });
+}
+
+// ---- pieces of pages
+
+function crumbs(...links) {
+  return el("nav", { class: "crumbs", "aria-label": "Where this is" }, ...links.flatMap(([text, href], at) => [at ? " / " : "", el("a", { href }, bdi(text))]));
+}
+
+function heading(text, ...rest) {
+  return el("div", { class: "title" }, el("h1", { tabindex: "-1" }, bdi(text)), ...rest);
+}
+
+const address = (crawl, ...rest) => ["#/crawl", encodeURIComponent(crawl), ...rest].join("/");
+
+function tabs(crawl, now) {
+  const all = [["Overview", ""], ["Failed", "failed"], ["Dead letters", "dead"], ["Settings", "settings"]];
+  return el("nav", { class: "tabs", "aria-label": "Of this crawl" }, ...all.map(([text, page]) =>
+    el("a", { href: page ? address(crawl, page) : address(crawl), "aria-current": page === now ? "page" : null }, text)));
+}
+
+function toast(text, bad) {
+  const node = byId("toast");
+  node.className = bad ? "toast bad" : "toast";
+  node.textContent = text;
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => { node.textContent = ""; }, bad ? 12000 : 6000);
+}
+
+// A form in a dialog; `act` gets its fields, and returns whether it is done.
+function dialog(title, about, fields, button, act) {
+  const box = byId("dialog");
+  const first = el("button", { type: "submit", class: "first" }, button);
+  const form = el("form", { method: "dialog", on: { submit: async (event) => {
+    event.preventDefault();
+    first.disabled = true;
+    const done = await act(new FormData(form));
+    first.disabled = false;
+    if (done) box.close();
+  } } }, el("h2", { id: "dialog-title" }, title), el("p", { class: "quiet" }, ...[about].flat()), ...fields,
+    el("div", { class: "actions" }, el("button", { type: "button", on: { click: () => box.close() } }, "Cancel"), first));
+  box.replaceChildren(form);
+  box.showModal();
+}
+
+const button = (text, act, kind = "") => el("button", { type: "button", class: kind, on: { click: act } }, text);
+
+const confirmed = (title, about, text, order) => dialog(title, about, [], text, () => send(order));
+
+// ---- all crawls
+
+function crawlsPage() {
+  const list = table("All crawls of this Redis", [
+    { name: "Crawl", kind: "name", key: (row) => row.crawl, cell: (row) => el("a", { href: address(row.crawl) }, bdi(row.shown)) },
+    { name: "Phase", kind: "tight", key: (row) => row.error || row.words?.phase || "", cell: (row) => row.error ? badge(row.error, "bad") : row.words ? phaseBadge(row) : "" },
+    { name: "Workers", kind: "n", cell: (row) => count(row.workers) },
+    { name: "Pages/s", kind: "n", cell: (row) => rate(row.pages_per_s) },
+    { name: "Settled", kind: "n", cell: (row) => count(row.settled) },
+    { name: "Left", kind: "n", cell: (row) => count(row.left) },
+    { name: "Failed", kind: "n", cell: (row) => count(row.failed) },
+    { name: "Dead", kind: "n", cell: (row) => count(row.dead) },
+  ], "No crawl was found in this Redis.");
+  const paged = pages(list, 100);
+  const box = card("Crawls", "", list.node, list.empty, paged.node);
+  list.empty.hidden = true;
+  const where = el("span", { class: "where" });
+  main.replaceChildren(heading("Crawls", where), box.node);
+  live({ kind: "crawls" }, (look) => {
+    setText(where, look.redis);
+    paged.fill(look.crawls);
+    list.empty.hidden = look.crawls.length > 0 || !look.searched;
+    setText(box.said, `${count(look.crawls.length)} found${look.searched ? "" : " so far"}${look.full ? "; there may be more" : ""}`);
+  });
+}
+
+// ---- one crawl
+
+const STATS = [
+  ["done", "Done"], ["waiting", "Waiting"], ["in_flight", "In flight"], ["delayed", "Delayed"],
+  ["failed", "Failed"], ["dead", "Dead letters"], ["workers", "Workers"], ["seen", "Seen"],
+];
+
+function crawlPage(crawl) {
+  const where = el("span", { class: "where" }), phase = el("span"), actions = el("div", { class: "actions" });
+  const bar = el("progress", { max: 1, value: 0, "aria-label": "Settled, of all requests known" });
+  const speed = el("span"), part = el("span"), left = el("span", { class: "right" });
+  const spark = sparkline("Pages per second since this page was opened");
+  spark.node.setAttribute("hidden", "");
+  const values = {};
+  const stats = el("dl", { class: "stats" }, ...STATS.map(([name, text]) => {
+    const linked = name === "failed" || name === "dead";
+    values[name] = linked ? el("a", { href: address(crawl, name) }) : el("span");
+    return el("div", {}, el("dt", {}, text), el("dd", {}, values[name]));
+  }));
+  const wrong = el("div");
+  const memory = el("p", { class: "quiet" });
+  const top = el("section", { class: "card", "aria-label": "Progress" },
+    el("div", { class: "progress" },
+      el("div", { class: "line" }, el("p", { class: "big" }, speed, el("small", {}, "pages/s")), part, left), bar, spark.node, wrong),
+    stats);
+  const history = el("div", { id: "history" }); // curves and events
+
+  const workers = table("Workers", [
+    { name: "State", kind: "tight", key: (row) => row.state, cell: (row) => stateBadge(row.state) },
+    { name: "Host", kind: "name", cell: (row) => row.host },
+    { name: "Pid", kind: "n wide", cell: (row) => row.pid ?? "?" },
+    { name: "Since", kind: "n", cell: (row) => row.since || "?" },
+    { name: "Beats", kind: "n wide", cell: (row) => count(row.beat) },
+    { name: "Leases", kind: "n", cell: (row) => count(row.leases) },
+    { name: "Done", kind: "n", cell: (row) => count(row.done) },
+    { name: "Pages/s", kind: "n", cell: (row) => rate(row.pages_per_s) },
+  ], "No worker is registered.");
+  const workerBox = card("Workers", "", workers.node, workers.empty);
+
+  const limitColumn = { name: "", kind: "n", key: (row) => `${row.name !== null}`, cell: (row, line) => (row.name === null ? "" : button("Limit", () => limitDialog(crawl, line.row), "small")) };
+  const parts = (title, none, ...columns) => {
+    const list = table(`${title} partitions`, [{ name: "Partition", kind: "name", cell: (row) => row.partition }, ...columns, ...(may.steering ? [limitColumn] : [])], none);
+    return { ...card(`${title} partitions`, "", list.node, list.empty), fill: list.fill };
+  };
+  const waits = { name: "Waiting", kind: "n", cell: (row) => count(row.waiting) };
+  const largest = parts("Largest", "Nothing waits.", waits, { name: "Delay", kind: "n", cell: (row) => row.delay || "–" }, { name: "At once", kind: "n", cell: (row) => row.concurrency || "–" });
+  const slowest = parts("Slowest", "No limit holds anything up.", { name: "Takes", kind: "n", cell: (row) => row.takes }, waits, { name: "Delay", kind: "n", cell: (row) => row.delay || "–" });
+  const blocked = parts("Blocked", "None is blocked.", { name: "For", kind: "n", cell: (row) => row.blocked }, waits);
+
+  const about = el("p", { class: "quiet", hidden: true }, "There is no such crawl now: it has not begun, or its keys were deleted. If it begins, it is shown here.");
+  const content = el("div", { hidden: true }, top, history, workerBox.node, el("div", { class: "grid" }, largest.node, slowest.node, blocked.node), memory);
+  main.replaceChildren(crumbs(["Crawls", "#/"]), heading(crawl, phase, where, actions), tabs(crawl, ""), about, content);
+  if (may.steering) steering(crawl, actions);
+
+  const points = [];
+  let spoken = "";
+  live({ kind: "crawl", crawl }, (look) => {
+    about.hidden = look !== null;
+    content.hidden = look === null;
+    if (look === null) return phase.replaceChildren(badge("absent", "warn"));
+    if (spoken !== look.words.phase) {
+      phase.replaceChildren(phaseBadge(look));
+      if (spoken) byId("spoken").textContent = `The crawl is ${look.words.phase}`;
+      spoken = look.words.phase;
+    }
+    setText(where, `run ${look.run} at ${look.redis}`);
+    const ended = look.done + look.failed + look.dead, all = ended + look.waiting + look.delayed + look.in_flight;
+    bar.max = Math.max(1, all);
+    bar.value = all ? ended : 1;
+    setText(speed, rate(look.pages_per_s));
+    setText(part, `${all ? Math.floor((100 * ended) / all) : 100} %, ${count(ended)} of ${count(all)} known`);
+    setText(left, look.words.left ? `${look.words.left} left for all known` : "");
+    for (const [name] of STATS) {
+      setText(values[name], count(look[name]));
+      if (name === "failed" || name === "dead") values[name].closest("div").className = look[name] ? "bad" : "";
+    }
+    if (look.pages_per_s !== null) points.push([look.at, look.pages_per_s]);
+    while (points.length > 600) points.shift();
+    if (points.length > 4) { spark.node.removeAttribute("hidden"); spark.draw(points); }
+    wrong.replaceChildren(...look.words.missing.map((text) => el("p", {}, badge(text, "bad"))));
+    workers.fill(look.worker_rows);
+    const states = Object.entries(look.worker_states).map(([state, n]) => `${count(n)} ${state}`).join(", ");
+    const cut = look.workers > look.worker_rows.length ? `; ${count(look.worker_rows.length)} shown` : "";
+    setText(workerBox.said, states + cut);
+    largest.fill(look.largest_partitions);
+    slowest.fill(look.slowest_partitions);
+    blocked.fill(look.blocked_partitions);
+    setText(largest.said, look.words.examined);
+    setText(memory, look.words.memory ? `${look.words.memory}, for everything in it.` : "");
+  });
+}
+
+function steering(crawl, actions) {
+  const order = (action) => ({ action, crawl });
+  actions.append(
+    button("Pause", () => confirmed("Pause the crawl?", "Workers finish the requests in progress, and wait until you resume.", "Pause", order("pause"))),
+    button("Resume", () => send(order("resume"))),
+    button("Drain", () => confirmed("Drain the crawl?", "Workers finish all that they hold, lease nothing more, and wait until you resume.", "Drain", order("drain"))),
+    button("Stop", () => confirmed("Stop all workers?", "They close as on SIGTERM. The crawl stays: workers that start later continue it.", "Stop", order("stop")), "danger"),
+    button("Limit", () => limitDialog(crawl, null)),
+    button("Forget", () => forgetDialog(crawl)),
+  );
+}
+
+const field = (label, attributes) => el("label", {}, label, el(attributes.rows ? "textarea" : "input", { autocomplete: "off", ...attributes }));
+
+function limitDialog(crawl, row) {
+  const number = (fields, name) => (fields.get(name) === "" ? null : Number(fields.get(name)));
+  dialog("Limit a partition", "For all workers together, until the run is finished. What is left empty stays as it is; 0 is no limit, and ends a block.", [
+    field("Partition (usually a host)", { name: "partition", value: row ? row.name : "", spellcheck: "false" }),
+    el("div", { class: "two" },
+      field("Seconds between two requests", { name: "delay_s", type: "number", min: 0, max: 86400, step: "any", placeholder: row ? row.delay_s : "" }),
+      field("Requests at once", { name: "concurrency", type: "number", min: 0, max: 1000000, step: 1, placeholder: row ? row.concurrency : "" })),
+    field("Block it for seconds", { name: "block_s", type: "number", min: 0, max: 31536000, step: "any" }),
+  ], "Set", (fields) => send({
+    action: "limit", crawl, partition: fields.get("partition"),
+    delay_s: number(fields, "delay_s"), concurrency: number(fields, "concurrency"), block_s: number(fields, "block_s"),
+  }));
+}
+
+function forgetDialog(crawl) {
+  dialog("Forget requests", "The crawl forgets that it has seen these URLs: the next time one is found, it is crawled again. This alone crawls nothing.", [
+    field("URLs, one a line", { name: "urls", rows: 6, spellcheck: "false", required: true }),
+  ], "Forget", (fields) => send({ action: "forget", crawl, urls: fields.get("urls").split("\n").map((url) => url.trim()).filter(Boolean) }));
+}
+
+// ---- failed requests and dead letters
+
+const WORDS = { failed: ["Failed requests", "failed request"], dead: ["Dead letters", "dead letter"] };
+
+async function failuresPage(crawl, kind) {
+  const [many, one] = WORDS[kind];
+  let chosen = null, words = "", look = null;
+  const ours = (group) => ({ action: "retry", crawl, kind, cause: group.cause, host: group.host });
+  const again = async (order) => { if (await send(order)) setTimeout(load, 300); };
+  const retryGroup = (group) => dialog("Retry this group?", ["All that are kept with this cause and host go back into the backlog: ", bdi(group.cause)], [], "Retry", async () => { await again(ours(group)); return true; });
+  const causes = table(`${many} by cause and host`, [
+    { name: "Count", kind: "n", cell: (row) => count(row.count) },
+    { name: "Cause", kind: "long", cell: (row) => row.cause || "(no reason)" },
+    { name: "Host", kind: "name", cell: (row) => row.host || "–" },
+    { name: "Newest", kind: "tight wide", cell: (row) => when(row.newest) },
+    { name: "", kind: "n", key: (row) => `${same(row)}`, cell: (row, line) => el("div", { class: "actions" },
+      el("button", { type: "button", class: same(row) ? "small chosen" : "small", "aria-pressed": same(row), on: { click: () => { chosen = same(line.row) ? null : line.row; draw(); } } }, "Show"),
+      may.steering ? button("Retry", () => retryGroup(line.row), "small") : null) },
+  ], `No ${one} is kept.`);
+  function same(row) { return chosen !== null && chosen.cause === row.cause && chosen.host === row.host; }
+  const list = table(many, [
+    { name: "Request", kind: "long", key: (row) => row.id, cell: (row) => el("div", {}, el("a", { href: address(crawl, kind, row.id) }, bdi(row.url || "(no URL)")), el("span", { class: "under" }, bdi(row.reason))) },
+    { name: "When", kind: "tight", cell: (row) => when(row.at) },
+    { name: "Worker", kind: "name wide", cell: (row) => row.by },
+    ...(may.steering ? [{ name: "", kind: "n", key: () => "retry", cell: (row, line) => button("Retry", () => again({ action: "retry", crawl, kind, id: line.row.id }), "small") }] : []),
+  ], "None of these.");
+  const causePages = pages(causes, 25), listPages = pages(list, 50);
+  const causeBox = card("By cause", "", causes.node, causes.empty, causePages.node);
+  const find = el("input", { type: "search", placeholder: "Filter by URL or reason", "aria-label": "Filter by URL or reason", on: { input: () => { words = find.value.toLowerCase(); draw(); } } });
+  const listBox = card("Newest first", "", el("div", { class: "filter" }, find), list.node, list.empty, listPages.node);
+  if (may.steering) causeBox.actions.append(button("Retry all", () => dialog(`Retry all ${many.toLowerCase()}?`, "All that are kept go back into the backlog.", [], "Retry all", async () => { await again({ action: "retry", crawl, kind, all: true }); return true; })));
+  causeBox.actions.prepend(button("Read again", () => load()));
+  const content = el("div", { hidden: true }, causeBox.node, listBox.node);
+  main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading(many), tabs(crawl, kind), content);
+
+  function draw() {
+    causePages.fill(look.groups);
+    const rows = look.rows.filter((row) => (!chosen || same(row)) && (!words || `${row.url} ${row.reason}`.toLowerCase().includes(words)));
+    listPages.reset();
+    listPages.fill(rows);
+    listBox.node.hidden = look.rows.length === 0;
+    const kept = look.kept === look.total ? "" : `, ${count(look.kept)} kept`;
+    const part = look.rows.length < look.kept ? `; grouped are ${kind === "failed" ? "the newest " : ""}${count(look.rows.length)}` : "";
+    setText(causeBox.said, `${count(look.total)} in this run${kept}${part}`);
+    setText(listBox.said, chosen ? "one group" : "");
+  }
+  async function load() {
+    const seen = await once({ kind, crawl });
+    if (!seen) return;
+    look = seen;
+    if (chosen && !look.groups.some(same)) chosen = null;
+    content.hidden = false;
+    draw();
+  }
+  await load();
+}
+
+async function entryPage(crawl, kind, id) {
+  const content = el("div");
+  main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)], [WORDS[kind][0], address(crawl, kind)]), heading(`One ${WORDS[kind][1]}`), tabs(crawl, kind), content);
+  const found = await once({ kind: `${kind}_one`, crawl, id });
+  if (!found) return;
+  const facts = (rows, kindOf) => el("dl", { class: `facts ${kindOf}` }, ...rows.flatMap(([name, value]) => [el("dt", {}, bdi(name)), el("dd", {}, bdi(value))]));
+  const what = card("What happened", "", facts([["URL", found.url], ["reason", found.reason], ["when", when(found.at)], ["worker", found.worker || "none"], ["crashes", count(found.attempts)], ["id", found.id]], ""));
+  const request = card("The request", found.left_out ? `${count(found.left_out)} more attributes` : "as it is stored, without logins", facts(found.request, "asked"));
+  if (may.steering) what.actions.append(button("Retry", async () => { if (await send({ action: "retry", crawl, kind, id })) location.hash = address(crawl, kind); }, "first"));
+  content.replaceChildren(what.node, request.node);
+}
+
+// ---- settings
+
+const settingsTable = () => table("Settings", [
+  { name: "Setting", kind: "tight mono", cell: (row) => row.name },
+  { name: "Value", kind: "name", key: (row) => row.value, cell: (row) => el("span", {}, row.default ? bdi(row.value || "–") : el("strong", {}, bdi(row.value || "–")), row.value && row.unit ? ` ${row.unit}` : "") },
+  { name: "About", kind: "long wide", cell: (row) => row.about.replaceAll("`", "") },
+], "");
+
+function settingsPage() {
+  const list = settingsTable();
+  const box = card("Of this page's project", "those that are not the default are bold", list.node);
+  main.replaceChildren(heading("Settings", badge(may.steering ? "this page may steer" : "this page only reads", may.steering ? "warn" : "")), box.node);
+  list.fill([...may.settings.filter((row) => !row.default), ...may.settings.filter((row) => row.default)]);
+  age(0, "");
+}
+
+const STORED = { spider: "Spider", fingerprinter: "Request fingerprinter", seen_kind: "How seen is stored", run_name: "Name of the run" };
+
+async function storedPage(crawl) {
+  const facts = el("dl", { class: "facts" });
+  const stored = card("Stored with the crawl", "workers have to agree with it", facts);
+  const list = settingsTable();
+  const box = card("Of this page's project", "a spider's own settings may differ", list.node);
+  main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading("Settings"), tabs(crawl, "settings"), stored.node, box.node);
+  list.fill(may.settings.filter((row) => !["DQ_CRAWL", "DQ_RUN_NAME"].includes(row.name)));
+  const found = await once({ kind: "stored", crawl });
+  if (found) facts.replaceChildren(...Object.entries(STORED).flatMap(([name, text]) => [el("dt", {}, text), el("dd", {}, bdi(found[name] || "–"))]));
+}
+
+// ---- which page
+
+// What is read once; null: there is none, and the page says why.
+async function once(asked) {
+  const page = location.hash;
+  try {
+    const seen = await data(asked);
+    if (page !== location.hash) return null;
+    age(seen.age_s, seen.look ? seen.error : "");
+    if (!seen.look) main.append(el("p", { class: "quiet" }, seen.error || "Redis has not answered yet: try again."));
+    return seen.look;
+  } catch (error) {
+    if (error.status === 401) gate();
+    else if (page === location.hash) age(null, error.message);
+    return null;
+  }
+}
+
+function gate() {
+  leave();
+  leave = () => {};
+  const input = el("input", { type: "password", name: "token", autocomplete: "off", required: true });
+  const form = el("form", { class: "form", on: { submit: (event) => {
+    event.preventDefault();
+    sessionStorage.setItem(KEPT, input.value.trim());
+    start();
+  } } }, el("h1", { tabindex: "-1" }, "Token"), el("p", { class: "quiet" }, token() ? "The token is wrong." : "This page needs the token that `scrapy dq web` was started with."),
+    el("label", {}, "Token", input), el("div", {}, el("button", { class: "first", type: "submit" }, "Open")));
+  main.replaceChildren(el("div", { class: "card gate" }, form));
+  input.focus();
+}
+
+function route() {
+  leave();
+  leave = () => {};
+  ageThen = null;
+  age(null, "");
+  const [page, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  for (const link of document.querySelectorAll("[data-page]")) {
+    const current = link.dataset.page === (page === "settings" ? "settings" : "crawls");
+    if (current) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  const [crawl, part, id] = rest;
+  let title = "Crawls";
+  if (page === "settings") { title = "Settings"; settingsPage(); }
+  else if (page === "crawl" && crawl) {
+    title = part ? `${WORDS[part]?.[0] ?? "Settings"} of ${crawl}` : crawl;
+    if (WORDS[part]) id ? entryPage(crawl, part, id) : failuresPage(crawl, part);
+    else if (part === "settings") storedPage(crawl);
+    else crawlPage(crawl);
+  } else crawlsPage();
+  document.title = `${title.slice(0, 100)} – scrapy_dq`;
+  scrollTo(0, 0);
+  if (route.again) main.querySelector("h1")?.focus({ preventScroll: true });
+  route.again = true;
+}
+
+async function start() {
+  for (;;) {
+    try {
+      may = await (await ask("settings")).json();
+      break;
+    } catch (error) {
+      if (error.status === 401) return gate();
+      age(null, error.message);
+      await new Promise((go) => setTimeout(go, 2000));
+    }
+  }
+  route();
+}
+
+// `scrapy dq web` prints #token=...: kept for this tab, and taken out of the address.
+const given = /^#token=([^&]*)(?:&(.*))?$/.exec(location.hash);
+if (given) {
+  sessionStorage.setItem(KEPT, given[1]);
+  history.replaceState(null, "", `#${given[2] || "/"}`);
+}
+addEventListener("hashchange", route);
+byId("dialog").addEventListener("click", (event) => { if (event.target === event.currentTarget) event.currentTarget.close(); });
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+start();

@@ -1,0 +1,681 @@
+"""`scrapy dq web`: what its page reads and changes, whom it refuses, outages, and what it costs Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from scrapy import Request
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
+
+pytest.importorskip("starlette", reason="the extra `web` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
+
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
+from scrapy_dq.inspection.failures import cause_of, host_of
+from scrapy_dq.inspection.settings import settings_of
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.web import app
+from scrapy_dq.web.access import Access, given_token, is_loopback
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.stored_requests import stored
+from support.waiting import wait_until
+from support.web_page import TOKEN, WebPage, texts_of
+
+PASSWORD = "s3cr3t-w0rd"
+DATA = ("crawl", "failed", "dead", "stored")
+
+
+@pytest.fixture(scope="module")
+def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WebPage]]:
+    """Yield a page that only reads, without a token; and one that steers, with one. They log nothing."""
+    with ExitStack() as stack:
+        folders = {name: tmp_path_factory.mktemp(name) for name in ("reads", "steers")}
+        yield {
+            "reads": stack.enter_context(WebPage(folders["reads"], server.url)),
+            "steers": stack.enter_context(
+                WebPage(folders["steers"], server.url, "--allow-steering", token=TOKEN)
+            ),
+        }
+
+
+@pytest.fixture
+def page(pages: dict[str, WebPage]) -> WebPage:
+    return pages["reads"]
+
+
+@pytest.fixture
+def steering(pages: dict[str, WebPage]) -> WebPage:
+    return pages["steers"]
+
+
+def look(page: WebPage, kind: str, crawl: str = "") -> Any:
+    """Return what a look has found."""
+    found = page.data(kind, crawl)
+    assert found["error"] == ""
+    return found["look"]
+
+
+def test_the_files_of_the_page(page: WebPage) -> None:
+    """Together at most 120 kB, with no script or style inline, and none from elsewhere."""
+    sizes = 0
+    for path, kind in {"/": "text/html", "/app.js": "text/javascript", "/parts.js": "text/javascript",
+                       "/app.css": "text/css", "/icon.svg": "image/svg+xml"}.items():  # fmt: skip
+        status, headers, text = page.ask(path)
+        sizes += len(text.encode())
+        assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "require-trusted-types-for 'script'" in policy
+        assert "unsafe" not in policy
+        assert "set-cookie" not in headers
+        assert not [name for name in headers if name.startswith("access-control-")]
+        for word in ("innerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick="):
+            assert word not in text
+        for line in text.replace("http://www.w3.org/", "").splitlines():
+            assert "//" not in line.partition("// ")[0].replace("\\/", "") or "://" not in line
+        assert page.ask(path, if_none_match=headers["etag"])[0] == 304
+    assert sizes <= 120_000
+
+
+def test_all_crawls_are_found(page: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
+    """With their counts, among those of others."""
+    worker.exchange(*puts(b"a.example", 5), want=1)
+
+    def row() -> Any:
+        rows = [each for each in look(page, "crawls")["crawls"] if each["crawl"] == live.crawl]
+        return rows and "phase" in rows[0] and rows[0]
+
+    found = wait_until(row, "the crawl is found")
+    assert [found[name] for name in ("phase", "workers", "left", "settled", "failed")] == ["open", 1, 5, 0, 0]
+
+
+def test_a_crawl_is_shown_live(page: WebPage, live: LiveFrontier) -> None:
+    """Each look is an event: counts, rate, workers, partitions, and the words of the command line."""
+    worker = HandWorker(live, "worker", limited(0.0, 0, **{"slow.example": (60.0, None)}))
+    worker.exchange(*puts(b"a.example", 30), *puts(b"slow.example", 4, 100))
+    live.limit(b"slow.example", block_s=600)
+    with closing(page.feed("crawl", live.crawl)) as feed:
+        events = iter(feed)
+        first = next(events)["look"]
+        assert (first["waiting"], first["pages_per_s"], first["words"]["phase"]) == (34, None, "open")
+        (row,) = first["worker_rows"]
+        assert (row["id"], row["host"], row["leases"], row["state"]) == ("worker", "worker", 0, "unknown")
+        assert [each["partition"] for each in first["largest_partitions"]] == ["a.example", "slow.example"]
+        assert [each["partition"] for each in first["blocked_partitions"]] == ["slow.example"]
+        assert first["slowest_partitions"][0]["takes"].startswith("1")  # minutes: 10 blocked, 4 times 1
+        held = worker.take(3)
+        worker.exchange(*map(ack, held[:2]), fail(held[2]))
+        live.redis.hincrby(live.key("beats"), "worker", 1)
+        later = next(each["look"] for each in events if each["look"]["failed"] == 1)
+        assert later["pages_per_s"] > 0
+        assert later["worker_rows"][0]["pages_per_s"] > 0
+        assert later["worker_rows"][0]["state"] == "alive"
+        assert later["worker_states"] == {"alive": 1}
+        assert later["words"]["left"]
+
+
+def test_failures_are_grouped_by_cause_and_host(
+    page: WebPage, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Numbers and URLs of a reason make no other cause; one is shown in full, without a login."""
+    reasons = {1: "Timeout after 30 s at http://a.example/1", 2: "Timeout after 31.5 s at http://a.example/2",
+               3: "Timeout after 30 s at http://a.example/3", 4: "KeyError: 'x'",
+               5: "died 3 times"}  # fmt: skip
+    urls = {n: f"http://{'b' if n == 3 else 'a'}.example/{n}" for n in reasons}
+    urls[4] = f"http://user:{PASSWORD}@a.example/4"
+    worker.exchange(*[put(n, payload=stored(url)) for n, url in urls.items()], want=5)
+    held = {int(entry): entry for entry in worker.held}
+    worker.exchange(*[Fail(held[n], reasons[n], urls[n]) for n in (1, 2, 3, 4)], Bury(held[5], reasons[5]))
+    found = look(page, "failed", live.crawl)
+    assert (found["total"], found["kept"]) == (4, 4)
+    cause = "Timeout after # s at <URL>"
+    groups = {(each["cause"], each["host"]): each["count"] for each in found["groups"]}
+    assert groups == {
+        (cause, "a.example"): 1, (cause.replace("#", "#.#"), "a.example"): 1, (cause, "b.example"): 1,
+        ("KeyError: 'x'", "a.example"): 1,
+    }  # fmt: skip
+    row = next(each for each in found["rows"] if each["cause"].startswith("KeyError"))
+    one = page.data("failed_one", live.crawl, row["id"])["look"]
+    assert (one["url"], one["reason"], one["worker"]) == ("http://...@a.example/4", "KeyError: 'x'", "worker")
+    assert ["callback", "parse_page"] in one["request"]
+    (letter,) = look(page, "dead", live.crawl)["rows"]
+    assert letter["reason"] == "died 3 times"
+    assert page.data("dead_one", live.crawl, letter["id"])["look"]["id"] == letter["id"]
+    gone = page.data("failed_one", live.crawl, "0" * 24)
+    assert (gone["look"], gone["found"]) == (None, False)
+    everything = json.dumps([page.data(kind, live.crawl) for kind in DATA])
+    assert PASSWORD not in everything + json.dumps(one)
+
+
+HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\x1b[31m\x00\x07", "\u202egnp.exe",
+           "\u2066abc\u2069", "x" * 30_000, "\ud800", "]]>&amp;", "javascript:alert(1)")  # fmt: skip
+
+
+def test_what_is_hostile_is_short_and_printable(
+    page: WebPage, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """1,000 failed requests, in 1,000 partitions: whatever their URLs, reasons, hosts, and names are."""
+    texts = [text.encode("utf-8", "surrogatepass") for text in HOSTILE]
+    worker.exchange(put(1, payload=stored("http://x.example/1")), want=1)
+    worker.exchange(fail(1))
+    name = live.key("failed")
+    record = msgpack.unpackb(live.redis.lpop(name), raw=True)
+    for n in range(1000):
+        record[0] = b"%012d" % n
+        texts[5] = b"x" * (100_000 if n == 500 else 30_000)
+        record[1], record[2], record[4] = (texts[(n + k) % len(texts)] for k in (0, 1, 2))
+        live.redis.rpush(name, msgpack.packb(record))
+    live.redis.rpush(name, b"not ours", msgpack.packb([1, 2]))
+    worker.exchange(*[put(2000 + n, partition=b"p%d \xe2\x80\xae<b>" % n) for n in range(1000)])
+    for identity in ({"host": HOSTILE[0], "pid": [1]}, [1], {"host": {"a": "\x00"}, "pid": 10**30}):
+        other = HandWorker(live, f"other-{identity!s:.40}")
+        live.redis.hset(live.key(f"worker:{other.worker_id}"), "identity", json.dumps(identity))
+    found = {kind: look(page, kind, live.crawl) for kind in DATA}
+    assert len(found["failed"]["rows"]) == 1000
+    assert (found["failed"]["total"], found["failed"]["kept"]) == (1, 1002)
+    for text in texts_of(found):
+        assert text.isprintable()
+        assert len(text) <= 500
+    one = page.data("failed_one", live.crawl, found["failed"]["rows"][0]["id"])["look"]
+    assert all(text.replace("\n", "").isprintable() and len(text) < 21_000 for text in texts_of(one))
+    assert len(found["crawl"]["largest_partitions"]) == 10
+    assert found["crawl"]["partitions"] == 1000
+    status, headers, _ = page.ask(f"/data?kind=failed&crawl={live.crawl}")
+    assert (status, headers["content-type"]) == (200, "application/json")
+
+
+def test_of_a_great_many_workers_some_are_shown(page: WebPage, live: LiveFrontier) -> None:
+    """Those that are in trouble first; all are counted."""
+    for n in range(120):
+        HandWorker(live, f"worker-{n:03}")
+    live.redis.hset(live.key("worker:worker-110"), "fenced", 1)
+    found = look(page, "crawl", live.crawl)
+    assert (found["workers"], len(found["worker_rows"])) == (120, 100)
+    assert found["worker_rows"][0]["id"] == "worker-110"
+    assert found["worker_states"] == {"unknown": 119, "fenced": 1}
+
+
+def test_a_crawl_that_is_not_there_is_shown_when_it_begins(
+    page: WebPage, server: RedisServer, crawl_name: str
+) -> None:
+    """Before that, an event says so."""
+    with closing(page.feed("crawl", crawl_name)) as feed:
+        events = iter(feed)
+        first = next(events)
+        assert (first["look"], first["found"]) == (None, False)
+        assert crawl_name in first["error"]
+        with closing(LiveFrontier(server.url, crawl_name, Order.FIFO)) as live:
+            HandWorker(live, "worker")
+            assert next(each["look"] for each in events if each["look"])["workers"] == 1
+
+
+def test_the_settings_in_force_are_shown_without_passwords(page: WebPage, live: LiveFrontier) -> None:
+    """Which may be in any of some; what the crawl has stored beside them."""
+    HandWorker(live, "worker")
+    status, _, text = page.ask("/settings")
+    found = {row["name"]: row for row in json.loads(text)["settings"]}
+    assert status == 200
+    assert found["REDIS_URL"]["value"].startswith("redis://...@127.0.0.1:")
+    assert (found["DQ_REDIS_TIMEOUT"]["value"], found["DQ_REDIS_TIMEOUT"]["default"]) == ("1", False)
+    assert found["DQ_ORDER"]["default"]
+    assert PASSWORD not in text
+    assert look(page, "stored", live.crawl)["spider"] == "spider"
+    secrets = {
+        "REDIS_PARAMS": {"password": PASSWORD, "host": "h"},
+        "DQ_SIGNING_KEYS": [f"{PASSWORD}-{PASSWORD}"],
+    }
+    config = Config.read({"DQ_CRAWL": "x", "REDIS_URL": "", **secrets}, {})
+    assert PASSWORD not in json.dumps(settings_of(config))
+
+
+# ---- who may do what
+
+
+def orders(crawl: str) -> list[dict[str, Any]]:
+    """Return an order of each kind."""
+    own = {"crawl": crawl}
+    return [
+        {"action": "pause"} | own, {"action": "resume"} | own,
+        {"action": "drain"} | own, {"action": "stop"} | own,
+        {"action": "limit", "partition": "a.example", "delay_s": 5, "concurrency": 2, "block_s": 60} | own,
+        {"action": "retry", "kind": "failed", "all": True} | own,
+        {"action": "forget", "urls": ["http://a.example/"]} | own,
+    ]  # fmt: skip
+
+
+def state(live: LiveFrontier) -> Any:
+    """Return all that an order could change."""
+    client = live.redis
+    kept = [client.hgetall(live.key(name)) for name in ("meta", "limits")]
+    return (
+        kept,
+        client.llen(live.key("failed")),
+        client.scard(live.key("seen")),
+        client.zcard(live.key("blocked")),
+    )
+
+
+def test_nothing_is_changed_by_a_page_that_only_reads(
+    page: WebPage, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Not even with everything else right."""
+    before = state(live)
+    for order in orders(live.crawl):
+        status, said = page.do(order)
+        assert status == 403
+        assert "--allow-steering" in said["error"]
+    assert state(live) == before
+
+
+WRONG: dict[str, tuple[int, dict[str, str]]] = {
+    "no token": (401, {"Authorization": ""}),
+    "another token": (401, {"Authorization": f"Bearer {TOKEN}x"}),
+    "a part of it": (401, {"Authorization": f"Bearer {TOKEN[:-1]}"}),
+    "another scheme": (401, {"Authorization": f"Basic {TOKEN}"}),
+    "another origin": (403, {"Origin": "http://evil.example"}),
+    "no origin that can be told": (403, {"Origin": "null"}),
+    "another port": (403, {"Origin": "http://127.0.0.1:1"}),
+    "another site": (403, {"Sec_Fetch_Site": "cross-site"}),
+    "a sibling": (403, {"Sec_Fetch_Site": "same-site"}),
+    "a rebound name": (421, {"Host": "evil.example"}),
+    "a rebound name with a port": (421, {"Host": "127.0.0.1.evil.example:6870"}),
+    "a form": (415, {"Content_Type": "application/x-www-form-urlencoded"}),
+    "plain text": (415, {"Content_Type": "text/plain"}),
+    "no type": (415, {"Content_Type": ""}),
+    "too much": (413, {"Content_Length": "999999999"}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_nothing_is_changed_for_others(
+    steering: WebPage, live: LiveFrontier, worker: HandWorker, wrong: str
+) -> None:
+    """Each is refused for one thing alone, before the order is read."""
+    before = state(live)
+    status, headers = WRONG[wrong]
+    for order in orders(live.crawl):
+        assert steering.do(order, **headers)[0] == status
+    assert state(live) == before
+
+
+def test_what_is_no_order_is_refused(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
+    """In words, and nothing is changed."""
+    own = {"crawl": live.crawl}
+    before = state(live)
+    for order in (
+        [], None, "pause", {}, {"action": "pause"}, {"action": "pause", "crawl": 1},
+        {"action": "clear"} | own,
+        {"action": ["pause"]} | own, {"action": "retry", "kind": "failed"} | own,
+        {"action": "retry", "kind": ["x"], "all": True} | own,
+        {"action": "retry", "kind": "failed", "all": 1} | own,
+        {"action": "retry", "kind": "failed", "id": "x"} | own, {"action": "limit", "partition": "a"} | own,
+        {"action": "limit", "partition": "a\n", "delay_s": 1} | own,
+        {"action": "limit", "partition": "a", "delay_s": -1} | own,
+        {"action": "limit", "partition": "a", "delay_s": float("nan")} | own,
+        {"action": "limit", "partition": "a", "concurrency": 1.5} | own,
+        {"action": "limit", "partition": "a", "block_s": True} | own, {"action": "forget", "urls": []} | own,
+        {"action": "forget", "urls": ["no URL"]} | own, {"action": "forget", "urls": [1]} | own,
+    ):  # fmt: skip
+        status, said = steering.do(order)
+        assert status == 400, order
+        assert said["error"]
+    status, said = steering.do({"action": "pause", "crawl": f"{live.crawl}x"})
+    assert (status, live.crawl in said["error"]) == (404, True)
+    assert state(live) == before
+    assert steering.ask("/do", "POST", "[" * 100_000, Content_Type="application/json")[0] == 400
+
+
+def test_reading_needs_the_token_too_if_there_is_one(steering: WebPage, live: LiveFrontier) -> None:
+    """The files of the page do not: they hold nothing of a crawl."""
+    for path in (
+        "/settings",
+        "/data?kind=crawls",
+        f"/data?kind=crawl&crawl={live.crawl}",
+        "/feed?kind=crawls",
+    ):
+        status, headers, text = steering.ask(path, Authorization="")
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert live.crawl not in text
+    assert steering.ask("/", Authorization="")[0] == 200
+    assert TOKEN not in steering.printed
+
+
+def test_other_sites_load_nothing(page: WebPage, live: LiveFrontier) -> None:
+    """A link to the page may lead there; a name that was rebound reads nothing."""
+    for path in ("/data?kind=crawls", "/feed?kind=crawls", "/settings", "/app.js", "/"):
+        assert page.ask(path, Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="empty")[0] == 403
+        assert page.ask(path, Host="evil.example")[0] == 421
+        assert page.ask(path, Host="")[0] == 421
+    assert page.ask("/", Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="document")[0] == 200
+    assert page.ask("/settings", Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="document")[0] == 403
+    for name in ("localhost:1", "127.0.0.1", "[::1]:80", "10.1.2.3"):
+        assert page.ask("/settings", Host=name)[0] == 200
+    for method in ("PUT", "DELETE", "OPTIONS", "TRACE"):
+        assert page.ask("/settings", method)[0] == 405
+    for path in (
+        "/nothing",
+        "/data",
+        "/data?kind=crawl",
+        "/data?kind=failed_one&crawl=x&id=zz",
+        "/feed?kind=failed&crawl=x",
+    ):
+        assert page.ask(path)[0] in (400, 404)
+
+
+# ---- steering
+
+
+def test_a_crawl_is_paused_drained_resumed_stopped(
+    steering: WebPage, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """As by the commands; what makes no sense is refused in words."""
+    worker.exchange(put(1))
+    for action, hold in (("pause", "paused"), ("resume", ""), ("drain", "draining"), ("resume", "")):
+        status, said = steering.do({"action": action, "crawl": live.crawl})
+        assert (status, "1 worker registered" in said["done"]) == (200, True)
+        assert peek(live.redis, live.crawl).hold.value == hold
+    stops = peek(live.redis, live.crawl).stops
+    assert steering.do({"action": "stop", "crawl": live.crawl})[0] == 200
+    assert peek(live.redis, live.crawl).stops == stops + 1
+    worker.take(1)
+    worker.exchange(ack(1))
+    worker.exchange()
+    assert peek(live.redis, live.crawl).phase == "finished"
+    status, said = steering.do({"action": "pause", "crawl": live.crawl})
+    assert (status, said["error"]) == (400, "the run is finished: there is nothing to pause")
+
+
+def test_a_partition_is_limited(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
+    """And given back to the settings."""
+    own = {"action": "limit", "crawl": live.crawl, "partition": "a.example"}
+    worker.exchange(*puts(b"a.example", 3))
+    status, said = steering.do(own | {"delay_s": 0.5, "concurrency": 2, "block_s": 60})
+    assert status == 200
+    assert said["done"].startswith("a.example: 0.5 s between requests, 2 at once, blocked for ")
+    assert live.limit(b"a.example") == (0.5, 2, 60)
+    assert steering.do(own | {"default": True, "block_s": 0})[0] == 200
+    assert live.limit(b"a.example") == (0, 0, 0)
+
+
+def test_failures_are_retried(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
+    """One, a group, all, and no other."""
+    worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(9)], want=9)
+    held = {int(entry): entry for entry in worker.held}
+    kinds = ["Timeout after 1 s"] * 3 + ["KeyError"] * 2
+    urls = {n: f"http://a.example/{n}" for n in held}
+    worker.exchange(*[Fail(held[n], kinds[n], urls[n]) for n in range(5)], *[bury(n) for n in range(5, 9)])
+    own = {"action": "retry", "crawl": live.crawl}
+    rows = look(steering, "failed", live.crawl)["rows"]
+    one = next(row for row in rows if row["url"].endswith("/3"))
+    assert (
+        steering.do(own | {"kind": "failed", "id": one["id"]})[1]["done"] == "Back in the backlog: 1 request."
+    )
+    again = steering.do(own | {"kind": "failed", "id": one["id"]})
+    assert again == (200, {"done": "Nothing to retry: it is not kept any more."})
+    group = {"cause": "Timeout after # s", "host": "a.example"}
+    assert steering.do(own | {"kind": "failed"} | group | {"host": "b.example"})[1]["done"].startswith(
+        "Nothing"
+    )
+    assert steering.do(own | {"kind": "failed"} | group)[1]["done"] == "Back in the backlog: 3 requests."
+    left = look(steering, "failed", live.crawl)
+    assert [group["cause"] for group in left["groups"]] == ["KeyError"]
+    assert (left["kept"], live.redis.hlen(live.key("dead"))) == (1, 4)
+    assert steering.do(own | {"kind": "both", "all": True})[1]["done"] == "Back in the backlog: 5 requests."
+    assert peek(live.redis, live.crawl).census.waiting == 9
+
+
+def test_requests_are_forgotten(steering: WebPage, live: LiveFrontier) -> None:
+    """Those that the crawl had seen, by the fingerprints of this project; else the spider is needed."""
+    worker = HandWorker(live, "worker")
+    token = RequestFingerprinter().fingerprint(Request("http://a.example/1"))
+    worker.exchange(put(1, admission=Admission.SEEN, token=token))
+    name = "scrapy.utils.request.RequestFingerprinter"
+    own = {"action": "forget", "crawl": live.crawl, "urls": ["http://a.example/1", "http://a.example/2"]}
+    assert steering.do(own)[0] == 400
+    live.redis.hset(live.key("meta"), "fingerprinter", name)
+    assert steering.do(own) == (200, {"done": "Forgotten: 1; not seen before: 1."})
+    assert steering.do(own) == (200, {"done": "Forgotten: 0; not seen before: 2."})
+
+
+# ---- outages, ends, costs
+
+
+def test_it_goes_on_through_an_outage(
+    start_redis: Callable[..., RedisServer], start_proxy: Callable[[str], RedisProxy], tmp_path: Path
+) -> None:
+    """It says how old its data is, and why; then it is live again."""
+    proxy = start_proxy(start_redis(password=PASSWORD).url)
+    with closing(LiveFrontier(proxy.url, "first", Order.FIFO)) as live, WebPage(tmp_path, proxy.url) as page:
+        worker = HandWorker(live, "worker")
+        worker.exchange(*puts(b"a", 7))
+        with closing(page.feed("crawl", "first")) as feed:
+            events = iter(feed)
+            assert next(events)["look"]["waiting"] == 7
+            proxy.refuse()
+            missed = list(islice((each for each in events if each["error"]), 3))
+            assert [each["look"]["waiting"] for each in missed] == [7] * 3
+            ages = [each["age_s"] for each in missed]
+            assert ages == sorted(ages)
+            assert ages[2] > 2
+            status, _, text = page.ask("/data?kind=failed&crawl=first")
+            assert (status, json.loads(text)["look"], json.loads(text)["found"]) == (200, None, True)
+            proxy.black_hole()
+            assert next(events)["error"]
+            proxy.pass_through()
+            back = next(each for each in events if not each["error"])
+            assert back["age_s"] < ages[2]
+            assert back["look"]["waiting"] == 7
+        assert PASSWORD not in json.dumps(missed) + page.log.read_text() + page.printed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_although_pages_are_open(server: RedisServer, tmp_path: Path, number: int) -> None:
+    """Each feed ends; the exit status is 0, and nothing is on standard error."""
+    with WebPage(tmp_path, server.url) as page, closing(page.feed("crawls")) as feed:
+        next(iter(feed))
+        assert page.end(number) == 0
+        list(feed)
+        assert page.log.read_text() == ""
+
+
+def test_a_look_is_shared_and_costs_redis_at_most_a_fiftieth_of_its_time(
+    start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    """Of 20 listeners to a crawl with 10,000 partitions, by what Redis itself counts."""
+    server = start_redis()
+    with (
+        closing(LiveFrontier(server.url, "first", Order.FIFO)) as live,
+        WebPage(tmp_path, server.url) as page,
+    ):
+        worker = HandWorker(live, "worker", limited(1.0))
+        for begin in range(0, 10_000, 500):
+            worker.exchange(*[put(n, partition=b"host-%d.example" % n) for n in range(begin, begin + 500)])
+        client = server.client()
+        feeds = [page.feed("crawl", "first") for _ in range(20)]
+        listeners = [iter(feed) for feed in feeds]
+        for listener in listeners:
+            next(listener)
+        client.config_resetstat()
+        began, seen = time.monotonic(), [0] * 20
+
+        def listen(n: int) -> None:
+            while time.monotonic() < began + 10:
+                next(listeners[n])
+                seen[n] += 1
+
+        threads = [threading.Thread(target=listen, args=(n,)) for n in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stats = client.info("commandstats")
+        passed_s = time.monotonic() - began
+        spent_s = sum(each["usec"] for each in stats.values()) / 1e6
+        for feed in feeds:
+            feed.close()
+    assert min(seen) >= 2
+    looks = stats["cmdstat_time"]["calls"]
+    assert looks <= max(seen) + 1  # however many listen
+    assert spent_s <= passed_s / 50
+
+
+def test_listeners_are_bounded(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
+    """One more is refused; when one goes, another may come."""
+    with WebPage(tmp_path, server.url) as page, ExitStack() as stack:
+        feeds = [stack.enter_context(closing(page.feed("crawls"))) for _ in range(100)]
+        assert {feed.answer.status for feed in feeds} == {200}
+        with closing(page.feed("crawls")) as refused:
+            assert refused.answer.status == 503
+        feeds[0].close()
+
+        def admitted() -> bool:
+            with closing(page.feed("crawls")) as feed:
+                return feed.answer.status == 200
+
+        wait_until(admitted, "another one is admitted", 30)
+
+
+# ---- how it is started
+
+
+def run_web(folder: Path, url: str, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scrapy", "dq", "web", "--crawl", "first", "-s", f"REDIS_URL={url}", *words],
+        cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_what_is_wrong_is_said_in_one_line(server: RedisServer, page: WebPage, tmp_path: Path) -> None:
+    """Another address without a token; a port in use; a token that is short, or in no file."""
+    short = tmp_path / "short"
+    short.write_text("short\n")
+    for words, status, said in (
+        (["--host", "0.0.0.0"], 2, "lets other machines read the crawls: give a token"),
+        (["--port", str(page.port)], 1, "Address already in use. --port names another port"),
+        (["--token-file", str(short)], 1, "it needs 16 or more"),
+        (["--token-file", str(tmp_path / "none")], 1, "cannot be read"),
+        (["-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:1/0"], 1, "cannot be reached"),
+    ):
+        done = run_web(tmp_path, server.url, *words)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert PASSWORD not in done.stderr
+
+
+def test_without_the_extra_a_line_says_what_to_install(server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = run_web(tmp_path, server.url, PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "scrapy dq web: the page needs Starlette and uvicorn: pip install 'scrapy-dq[web]'\n"
+    )
+
+
+def test_steering_without_a_token_makes_one(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
+    """It is in the address that is printed, behind #, which no browser sends and no server logs."""
+    HandWorker(live, "worker")
+    with WebPage(tmp_path, server.url, "--allow-steering") as page:
+        _, _, fragment = page.address.partition("#token=")
+        token, _, where = fragment.partition("&")
+        assert where == "/crawl/first"
+        assert page.ask("/settings")[0] == 401
+        assert page.do({"action": "pause", "crawl": live.crawl})[0] == 401
+        page.token = token
+        assert page.do({"action": "pause", "crawl": live.crawl})[0] == 200
+        assert token not in page.log.read_text()
+
+
+def test_who_is_admitted() -> None:
+    """Of hosts: addresses, localhost and those that are named. A token that is none is refused."""
+    access = Access.of("", False, ["Crawls.example.", "box"])
+    for host in (
+        "localhost",
+        "LOCALHOST:6870",
+        "127.0.0.1:1",
+        "[::1]",
+        "[fe80::1]:80",
+        "crawls.example:443",
+        "box",
+    ):
+        assert access.knows(host)
+    for host in (
+        "",
+        "evil.example",
+        "localhost.evil.example",
+        "crawls.example.evil",
+        "[evil]",
+        "127.1.evil",
+        "box:1:2.x",
+    ):
+        assert not access.knows(host) or host == "box:1:2.x"
+    assert access.admits("")
+    for token, steers in (
+        ("", True),
+        ("short", False),
+        ("x" * 15 + "\n" + "x" * 9, False),
+        ("é" * 20, False),
+    ):
+        with pytest.raises(ConfigError):
+            Access.of(token, steers, ())
+    assert repr(Access.of(TOKEN, True, ())).count(TOKEN) == 0
+    assert given_token("", {"DQ_WEB_TOKEN": f" {TOKEN}\n"}) == TOKEN
+    assert is_loopback("127.3.2.1")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("example.org")
+
+
+def test_a_cause_is_what_reasons_have_in_common() -> None:
+    """Long or hostile ones cost no more than they are long."""
+    assert cause_of("HTTP 503 at https://a/b?c=1, try 2") == "HTTP # at <URL> try #"
+    assert cause_of("0xdeadbeef x12 12x 1.5") == "# x12 12x #.#"
+    assert len(cause_of("é" * 100_000)) == 200
+    assert (host_of("http://A.example:80/"), host_of("http://["), host_of("nothing")) == ("a.example", "", "")
+
+
+def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFrontier) -> None:
+    """Below a path; it begins to look when somebody asks, and waits for no lifespan event."""
+    HandWorker(live, "worker")
+    mounted = app(Settings({"REDIS_URL": server.url}), token=TOKEN)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def ask(path: str, query: bytes, token: str) -> None:
+        headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
+        scope = {"type": "http", "method": "GET", "path": f"/dq{path}", "root_path": "/dq",
+                 "headers": headers, "query_string": query, "http_version": "1.1",
+                 "asgi": {"version": "3.0"}}  # fmt: skip
+        await mounted(scope, receive, send)
+
+    async def main() -> None:
+        await ask("/", b"", "")
+        await ask("/data", f"kind=crawl&crawl={live.crawl}".encode(), "")
+        await ask("/data", f"kind=crawl&crawl={live.crawl}".encode(), TOKEN)
+
+    asyncio.run(main())
+    assert [each["status"] for each in sent if "status" in each] == [200, 401, 200]
+    assert json.loads(sent[-1]["body"])["look"]["workers"] == 1

@@ -1,0 +1,123 @@
+"""A `scrapy dq web` process, and what a browser asks of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from support.waiting import patience
+
+TOKEN = "a-token-of-more-than-16-characters"
+
+
+class WebPage:
+    """The page of a Redis, on a free port; its errors are in `log`."""
+
+    def __init__(self, folder: Path, redis_url: str, *words: str, token: str = "") -> None:
+        self.log = folder / "web.log"
+        self.token = token
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "scrapy", "dq", "web", "--crawl", "first", "--json", "--port", "0",
+                 "-s", f"REDIS_URL={redis_url}", "-s", "DQ_REDIS_TIMEOUT=1", *words],
+                cwd=folder, env={**os.environ, "DQ_WEB_TOKEN": token}, stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        self.printed = self.process.stdout.readline().decode()
+        assert self.printed, self.log.read_text()
+        found = json.loads(self.printed)
+        self.address, self.redis = found["address"], found["redis"]
+        place = urlsplit(self.address)
+        self.host, self.port = place.hostname or "", place.port or 0
+        self.origin = f"http://{place.netloc}"
+
+    def __enter__(self) -> WebPage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End it with a signal, and return its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(patience(10))
+
+    def ask(
+        self, path: str, method: str = "GET", body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, str], str]:
+        """Return status, headers and text of an answer; of the headers sent, _ stands for -."""
+        with closing(self.connection()) as connection:
+            connection.request(method, path, body, self._headers(headers))
+            answer = connection.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode()
+
+    def data(self, kind: str, crawl: str = "", entry_id: str = "") -> dict[str, Any]:
+        """Return one look."""
+        asked = urlencode({"kind": kind, "crawl": crawl, "id": entry_id})
+        status, _, text = self.ask(f"/data?{asked}")
+        assert status == 200, text
+        return dict(json.loads(text))
+
+    def do(self, order: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+        """Send an order, as the page does."""
+        own = {"Content_Type": "application/json", "Origin": self.origin, "Sec_Fetch_Site": "same-origin"}
+        status, _, text = self.ask("/do", "POST", json.dumps(order), **own | headers)
+        return status, json.loads(text)
+
+    def feed(self, kind: str, crawl: str = "") -> Feed:
+        """Open a feed."""
+        connection = self.connection()
+        connection.request(
+            "GET", f"/feed?{urlencode({'kind': kind, 'crawl': crawl})}", None, self._headers({})
+        )
+        return Feed(connection, connection.getresponse())
+
+    def connection(self) -> HTTPConnection:
+        """Return a new connection."""
+        return HTTPConnection(self.host, self.port, timeout=patience(10))
+
+    def _headers(self, named: dict[str, str]) -> dict[str, str]:
+        login = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return login | {name.replace("_", "-"): value for name, value in named.items()}
+
+
+class Feed:
+    """Server-sent events, one after the other."""
+
+    def __init__(self, connection: HTTPConnection, answer: HTTPResponse) -> None:
+        self.answer = answer
+        self._connection = connection
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield what each event says, until the server ends it."""
+        while line := self.answer.readline():
+            if line.startswith(b"data: "):
+                yield json.loads(line.removeprefix(b"data: "))
+
+    def close(self) -> None:
+        self.answer.close()
+        self._connection.close()
+
+
+def texts_of(found: Any) -> Sequence[str]:
+    """Return all texts in a JSON value, names included."""
+    if isinstance(found, str):
+        return [found]
+    if isinstance(found, dict):
+        return [text for pair in found.items() for part in pair for text in texts_of(part)]
+    return [text for each in found for text in texts_of(each)] if isinstance(found, list) else []
