@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
-from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.place import NoSuchCrawl, Place
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
@@ -102,7 +102,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         found = place.overview(anyhow=True)
         asking.say(f"Not everything can be counted, but all of it can be deleted: {refusal}.", options)
         return found
-    except CommandError:
+    except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
         left, unlinked = asyncio.run(alone.with_frontier(place, _delete_rest))
         if not (discarded or unlinked):

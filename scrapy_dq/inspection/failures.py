@@ -23,7 +23,11 @@ LONGEST_SHOWN = 500
 MOST_BYTES = 16_777_216
 """That a list reads: records may have megabytes."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
-_NUMBER = re.compile(r"\b(?:0x[0-9a-f]{1,32}|[0-9]{1,40})\b", re.IGNORECASE)
+# But for the status of a response, which is a cause.
+_NUMBER = re.compile(
+    r"\b(?:0x[0-9a-f]{1,32} | (?![45][0-9]{2}(?!\.?\w)) [0-9]{1,40}(?:\.[0-9]{1,40})*)\b",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 def record_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def by_whom(record: dict[str, Any]) -> str:
 
 
 def cause_of(reason: str) -> str:
-    """Return a *reason* without what differs from request to request: its URLs and its numbers."""
+    """Return a *reason* without what differs from request to request: URLs, numbers."""
     return printable(_NUMBER.sub("#", _URL.sub("<URL>", reason)), LONGEST_CAUSE)
 
 

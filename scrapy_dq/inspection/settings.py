@@ -44,8 +44,10 @@ def _text(field: str, value: Any) -> str:
         return str(getattr(value, "value", value))
     if isinstance(value, float):
         return f"{value:g}"
-    if value is None or isinstance(value, (bool, int, tuple, dict)):
-        return str(value or "") if isinstance(value, (tuple, dict)) else str(value)
+    if isinstance(value, (bool, int)):
+        return str(value)
+    if value is None or isinstance(value, (tuple, dict)):
+        return str(value or "")
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

@@ -6,7 +6,7 @@ const OLD_S = 8; // a look takes place each second, or as often as it may
 const KEPT = "dq-token";
 let may = { steering: false, settings: [] };
 let leave = () => {}; // ends what the page that is shown has begun
-let seenAt = 0, ageThen = null, trouble = "";
+let seenAt = 0, ageThen = null, trouble = "", isLive = false;
 
 // ---- what the server says
 
@@ -81,9 +81,9 @@ function age(ageNow, problem) {
 
 function drawAge() {
   const old = ageThen === null ? null : ageThen + performance.now() / 1000 - seenAt;
-  const bad = trouble !== "" || (old !== null && old > OLD_S);
+  const bad = trouble !== "" || (isLive && old !== null && old > OLD_S);
   byId("state").dataset.is = bad ? "old" : old === null ? "" : "live";
-  setText(byId("state-text"), old === null ? (trouble ? "No data" : "Connecting") : bad ? `${span(old)} old` : "Live");
+  setText(byId("state-text"), old === null ? (trouble ? "No data" : "Connecting") : bad ? `${span(old)} old` : isLive ? "Live" : `Read ${span(old)} ago`);
   const banner = byId("banner");
   banner.hidden = !trouble;
   // Not its age: a screen reader would read it each second.
@@ -94,6 +94,7 @@ setInterval(drawAge, 1000);
 function live(asked, show) {
   const stop = new AbortController();
   const before = leave;
+  isLive = true;
   leave = () => { before(); stop.abort(); };
   listen(asked, stop.signal, (seen) => {
     age(seen.age_s, seen.error);
@@ -162,7 +163,7 @@ function crawlsPage() {
     { name: "Dead", kind: "n", cell: (row) => count(row.dead) },
   ], "No crawl was found in this Redis.");
   const paged = pages(list, 100);
-  const box = card("Crawls", "", list.node, list.empty, paged.node);
+  const box = card("In this Redis", "", list.node, list.empty, paged.node);
   list.empty.hidden = true;
   const where = el("span", { class: "where" });
   main.replaceChildren(heading("Crawls", where), box.node);
@@ -193,7 +194,7 @@ function crawlPage(crawl) {
     values[name] = linked ? el("a", { href: address(crawl, name) }) : el("span");
     return el("div", {}, el("dt", {}, text), el("dd", {}, values[name]));
   }));
-  const wrong = el("div");
+  const wrong = el("div", { class: "wrong" });
   const memory = el("p", { class: "quiet" });
   const top = el("section", { class: "card", "aria-label": "Progress" },
     el("div", { class: "progress" },
@@ -205,7 +206,7 @@ function crawlPage(crawl) {
     { name: "State", kind: "tight", key: (row) => row.state, cell: (row) => stateBadge(row.state) },
     { name: "Host", kind: "name", cell: (row) => row.host },
     { name: "Pid", kind: "n wide", cell: (row) => row.pid ?? "?" },
-    { name: "Since", kind: "n", cell: (row) => row.since || "?" },
+    { name: "Since", kind: "n wide", cell: (row) => row.since || "?" },
     { name: "Beats", kind: "n wide", cell: (row) => count(row.beat) },
     { name: "Leases", kind: "n", cell: (row) => count(row.leases) },
     { name: "Done", kind: "n", cell: (row) => count(row.done) },
@@ -219,12 +220,12 @@ function crawlPage(crawl) {
     return { ...card(`${title} partitions`, "", list.node, list.empty), fill: list.fill };
   };
   const waits = { name: "Waiting", kind: "n", cell: (row) => count(row.waiting) };
-  const largest = parts("Largest", "Nothing waits.", waits, { name: "Delay", kind: "n", cell: (row) => row.delay || "–" }, { name: "At once", kind: "n", cell: (row) => row.concurrency || "–" });
-  const slowest = parts("Slowest", "No limit holds anything up.", { name: "Takes", kind: "n", cell: (row) => row.takes }, waits, { name: "Delay", kind: "n", cell: (row) => row.delay || "–" });
+  const largest = parts("Largest", "Nothing waits.", waits, { name: "Delay", kind: "n wide", cell: (row) => row.delay || "–" }, { name: "At once", kind: "n wide", cell: (row) => row.concurrency || "–" });
+  const slowest = parts("Slowest", "No limit holds anything up.", { name: "Takes", kind: "n", cell: (row) => row.takes }, waits, { name: "Delay", kind: "n wide", cell: (row) => row.delay || "–" });
   const blocked = parts("Blocked", "None is blocked.", { name: "For", kind: "n", cell: (row) => row.blocked }, waits);
 
   const about = el("p", { class: "quiet", hidden: true }, "There is no such crawl now: it has not begun, or its keys were deleted. If it begins, it is shown here.");
-  const content = el("div", { hidden: true }, top, history, workerBox.node, el("div", { class: "grid" }, largest.node, slowest.node, blocked.node), memory);
+  const content = el("div", { hidden: true }, top, history, workerBox.node, el("div", { class: "grid" }, largest.node, el("div", { class: "stack" }, slowest.node, blocked.node)), memory);
   main.replaceChildren(crumbs(["Crawls", "#/"]), heading(crawl, phase, where, actions), tabs(crawl, ""), about, content);
   if (may.steering) steering(crawl, actions);
 
@@ -312,8 +313,7 @@ async function failuresPage(crawl, kind) {
   const retryGroup = (group) => dialog("Retry this group?", ["All that are kept with this cause and host go back into the backlog: ", bdi(group.cause)], [], "Retry", async () => { await again(ours(group)); return true; });
   const causes = table(`${many} by cause and host`, [
     { name: "Count", kind: "n", cell: (row) => count(row.count) },
-    { name: "Cause", kind: "long", cell: (row) => row.cause || "(no reason)" },
-    { name: "Host", kind: "name", cell: (row) => row.host || "–" },
+    { name: "Cause, host", kind: "long", key: (row) => `${row.cause} ${row.host}`, cell: (row) => el("div", {}, bdi(row.cause || "(no reason)"), el("span", { class: "under" }, bdi(row.host || "no host"))) },
     { name: "Newest", kind: "tight wide", cell: (row) => when(row.newest) },
     { name: "", kind: "n", key: (row) => `${same(row)}`, cell: (row, line) => el("div", { class: "actions" },
       el("button", { type: "button", class: same(row) ? "small chosen" : "small", "aria-pressed": same(row), on: { click: () => { chosen = same(line.row) ? null : line.row; draw(); } } }, "Show"),
@@ -323,7 +323,7 @@ async function failuresPage(crawl, kind) {
   const list = table(many, [
     { name: "Request", kind: "long", key: (row) => row.id, cell: (row) => el("div", {}, el("a", { href: address(crawl, kind, row.id) }, bdi(row.url || "(no URL)")), el("span", { class: "under" }, bdi(row.reason))) },
     { name: "When", kind: "tight", cell: (row) => when(row.at) },
-    { name: "Worker", kind: "name wide", cell: (row) => row.by },
+    { name: "Worker", kind: "by wide", cell: (row) => row.by },
     ...(may.steering ? [{ name: "", kind: "n", key: () => "retry", cell: (row, line) => button("Retry", () => again({ action: "retry", crawl, kind, id: line.row.id }), "small") }] : []),
   ], "None of these.");
   const causePages = pages(causes, 25), listPages = pages(list, 50);
@@ -363,7 +363,7 @@ async function entryPage(crawl, kind, id) {
   const found = await once({ kind: `${kind}_one`, crawl, id });
   if (!found) return;
   const facts = (rows, kindOf) => el("dl", { class: `facts ${kindOf}` }, ...rows.flatMap(([name, value]) => [el("dt", {}, bdi(name)), el("dd", {}, bdi(value))]));
-  const what = card("What happened", "", facts([["URL", found.url], ["reason", found.reason], ["when", when(found.at)], ["worker", found.worker || "none"], ["crashes", count(found.attempts)], ["id", found.id]], ""));
+  const what = card("What happened", "", facts([["URL", found.url], ["Reason", found.reason], ["When", when(found.at)], ["Worker", found.worker || "none"], ["Crashes", count(found.attempts)], ["Id", found.id]], ""));
   const request = card("The request", found.left_out ? `${count(found.left_out)} more attributes` : "as it is stored, without logins", facts(found.request, "asked"));
   if (may.steering) what.actions.append(button("Retry", async () => { if (await send({ action: "retry", crawl, kind, id })) location.hash = address(crawl, kind); }, "first"));
   content.replaceChildren(what.node, request.node);
@@ -377,11 +377,16 @@ const settingsTable = () => table("Settings", [
   { name: "About", kind: "long wide", cell: (row) => row.about.replaceAll("`", "") },
 ], "");
 
+const ofProject = () => {
+  const shown = may.settings.filter((row) => !["DQ_CRAWL", "DQ_RUN_NAME"].includes(row.name));
+  return [...shown.filter((row) => !row.default), ...shown.filter((row) => row.default)];
+};
+
 function settingsPage() {
   const list = settingsTable();
   const box = card("Of this page's project", "those that are not the default are bold", list.node);
   main.replaceChildren(heading("Settings", badge(may.steering ? "this page may steer" : "this page only reads", may.steering ? "warn" : "")), box.node);
-  list.fill([...may.settings.filter((row) => !row.default), ...may.settings.filter((row) => row.default)]);
+  list.fill(ofProject());
   age(0, "");
 }
 
@@ -393,7 +398,7 @@ async function storedPage(crawl) {
   const list = settingsTable();
   const box = card("Of this page's project", "a spider's own settings may differ", list.node);
   main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading("Settings"), tabs(crawl, "settings"), stored.node, box.node);
-  list.fill(may.settings.filter((row) => !["DQ_CRAWL", "DQ_RUN_NAME"].includes(row.name)));
+  list.fill(ofProject());
   const found = await once({ kind: "stored", crawl });
   if (found) facts.replaceChildren(...Object.entries(STORED).flatMap(([name, text]) => [el("dt", {}, text), el("dd", {}, bdi(found[name] || "–"))]));
 }
@@ -433,6 +438,7 @@ function gate() {
 function route() {
   leave();
   leave = () => {};
+  isLive = false;
   ageThen = null;
   age(null, "");
   const [page, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });

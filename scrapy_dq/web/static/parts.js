@@ -52,7 +52,7 @@ export function table(caption, columns, none) {
         if (key !== null && cell.key === key) return;
         const made = column.cell(row, line);
         if (made instanceof Node) cell.replaceChildren(made);
-        else if (column.kind === "name" || column.kind === "long") {
+        else if (/^(name|long|by)/.test(column.kind)) {
           if (!cell.firstChild) cell.append(el("bdi", { dir: "auto" }));
           setText(cell.firstChild, String(made));
         } else setText(cell, String(made));
