@@ -16,6 +16,7 @@ from scrapy_dq.commands.subcommand import DONE, Subcommand
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.history import Event
+    from scrapy_dq.inspection.place import Place
 
 LOOK_S = 1.0
 
@@ -54,7 +55,7 @@ class Events(Subcommand):
             _print(listed, len(events))
         return DONE
 
-    def _follow(self, place: looking.Place, events: Sequence[Event], options: argparse.Namespace) -> None:
+    def _follow(self, place: Place, events: Sequence[Event], options: argparse.Namespace) -> None:
         """Print events until Ctrl-C."""
         from scrapy_dq.inspection.history import read_events
 
@@ -69,15 +70,16 @@ class Events(Subcommand):
 
 
 def _line(event: Event) -> str:
-    from scrapy_dq.commands.output.display import when
     from scrapy_dq.inspection.history import said
+    from scrapy_dq.inspection.words import when
 
     return f"{when(event.at)} {said(event)}" + (f" ({event.who})" if event.who else "")
 
 
 def _print(listed: Sequence[Event], kept: int) -> None:
-    from scrapy_dq.commands.output.display import print_table, when
+    from scrapy_dq.commands.output.display import print_table
     from scrapy_dq.inspection.history import said
+    from scrapy_dq.inspection.words import when
     from scrapy_dq.text import count_of
 
     shown = "" if len(listed) == kept else f"; the newest {len(listed):,} are shown"

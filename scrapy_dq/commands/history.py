@@ -58,7 +58,8 @@ class History(Subcommand):
 
 
 def _print(found: Sequence[tuple[Sample, Pace]], count: int) -> None:
-    from scrapy_dq.commands.output.display import print_table, span, width
+    from scrapy_dq.commands.output.display import print_table, width
+    from scrapy_dq.inspection.words import span
     from scrapy_dq.text import count_of
 
     print(f"{count_of(len(found), 'sample')} of {span(found[-1][0].at - found[0][0].at)}.")

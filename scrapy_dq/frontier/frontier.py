@@ -28,6 +28,7 @@ from scrapy_dq.frontier.model import (
     Joined,
     Limits,
     Member,
+    Notices,
     Order,
     Parentless,
     Receipt,
@@ -53,6 +54,7 @@ from scrapy_dq.frontier.wire import (
     parse_epoch,
     parse_limit,
     parse_members,
+    parse_notices,
     parse_receipt,
     parse_words,
     refuse,
@@ -429,6 +431,15 @@ class Frontier:
         """
         reply = await self._call("tally", source, epoch, run, number, deltas)
         return str(reply[0].decode())
+
+    async def notices(self) -> Notices | None:
+        """Return what has happened in the run that nobody was told of, each kind once; None: no crawl.
+
+        Raises:
+            FrontierUnavailable: what it would have returned may be lost.
+        Source: transitions/notices.lua
+        """
+        return parse_notices(await self._call("notices"))
 
     async def census(self) -> Census:
         """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""

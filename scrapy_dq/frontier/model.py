@@ -339,6 +339,15 @@ class Census:
         return bool(self.delayed) and not (self.waiting or self.in_flight or self.seeding)
 
 
+class Notices(NamedTuple):
+    """What of a run nobody was told of yet."""
+
+    run: int
+    census: Census
+    kinds: list[str]
+    """Of finished, dead (there are dead letters), deaths (the third worker died), outage (of a minute)."""
+
+
 class Flushed(NamedTuple):
     """The result of a flush."""
 

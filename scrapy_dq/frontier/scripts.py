@@ -39,6 +39,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "flush": ("starts", "member", "torn"),
     "purge": (),
     "limit": ("limits", "block", "journal"),
+    "notices": ("journal",),
     "steer": ("journal",),
     "retry": ("journal",),
     "forget": ("journal",),

@@ -21,6 +21,7 @@ from scrapy_dq.frontier.model import (
     Limits,
     Member,
     Move,
+    Notices,
     Put,
     Receipt,
     Seen,
@@ -141,6 +142,14 @@ def parse_audit(reply: list[Any]) -> Audited:
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
     lists, unled, partitions, members, gone, seen_gone = reply[1:]
     return Audited(lists, unled, partitions, members, gone, bool(seen_gone))
+
+
+def parse_notices(reply: list[Any]) -> Notices | None:
+    """Read lua/transitions/notices.lua's answer."""
+    if reply[0] != b"OK":
+        return None
+    _, run, counts, kinds = reply
+    return Notices(run, Census(*counts), [kind.decode() for kind in kinds])
 
 
 def ms(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""What runs in addition to a worker: progress log, health checks of Redis, shared stats, Retry-After."""
+"""What runs beside a worker: progress log, health checks of Redis, shared stats, notices, Retry-After."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.engine_hooks import Settlement
+from scrapy_dq.scheduling.notices import Notices
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import Progress
 from scrapy_dq.scheduling.retry_after import RetryAfter
@@ -49,6 +50,9 @@ class SideTasks:
         self._sharing: StatsSharing | None = None
         if isinstance(crawler.stats, SharedStats):
             self._sharing = StatsSharing(crawler.stats, frontier, worker, config.stats_interval_s)
+        self._notices: Notices | None = None
+        if config.notify_url:
+            self._notices = Notices(config.notify_url, config.crawl, frontier, worker)
         self._progress = Progress(config.log_interval_s, lambda: worker.census, lambda: settlement.start_over)
         self._health = HealthMonitor(frontier.client, target, embedded=config.embedded)
 
@@ -58,10 +62,12 @@ class SideTasks:
         self._health.stop()
 
     async def leave(self, leaving: Awaitable[None]) -> None:
-        """Await *leaving*, which unregisters the worker, and share the last stats."""
+        """Await *leaving*, which unregisters the worker; share the last stats, and send the last notices."""
         if self._sharing is None:
             await leaving
-            return
-        # Stats are sent before the next run can start; those that leaving itself counts, afterwards.
-        await asyncio.gather(self._sharing.end(), leaving)
-        await self._sharing.end()
+        else:
+            # Stats are sent before the next run can start; those that leaving itself counts, afterwards.
+            await asyncio.gather(self._sharing.end(), leaving)
+            await self._sharing.end()
+        if self._notices is not None:
+            await self._notices.end()

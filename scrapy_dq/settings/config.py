@@ -38,6 +38,7 @@ from scrapy_dq.settings.setting import (
     text,
     texts,
     url,
+    web_address,
 )
 from scrapy_dq.text import prose_without_logins
 
@@ -168,6 +169,13 @@ class Config:
     )
     log_interval_s: float = setting_field(
         "DQ_LOG_INTERVAL", 60.0, number, "The time between two progress lines; 0: none", "s", 0, 86_400
+    )
+    notify_url: str = setting_field(
+        "DQ_NOTIFY_URL",
+        "",
+        web_address,
+        "A webhook that is told of ends, dead letters and deaths",
+        repr=False,
     )
     redis_timeout_s: float = setting_field(
         "DQ_REDIS_TIMEOUT", 2.0, number, "How long one reply of Redis may take", "s", 0.1, 60

@@ -24,7 +24,14 @@ SHORTEST_KEY = 16
 """Characters of a signing key: a guess is tried a million times a second."""
 _PROGRAM = "an existing program, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
-_MAY_HOLD_A_PASSWORD = ("REDIS_URL", "REDIS_PARAMS", "REDIS_HOST", "REDIS_PORT", "DQ_SIGNING_KEYS")
+_MAY_HOLD_A_PASSWORD = (
+    "REDIS_URL",
+    "REDIS_PARAMS",
+    "REDIS_HOST",
+    "REDIS_PORT",
+    "DQ_SIGNING_KEYS",
+    "DQ_NOTIFY_URL",
+)
 
 
 @dataclass(frozen=True)
@@ -180,6 +187,18 @@ def need_program(setting: Setting, value: str) -> None:
 
 def url(setting: Setting, value: Any) -> str:
     check_url(setting.name, text(setting, value))
+    return str(value)
+
+
+def web_address(setting: Setting, value: Any) -> str:
+    """Check that *value* is a URL of http or https, or empty; it may hold a secret, which no error quotes."""
+    try:
+        parts = urlsplit(value)
+        good = not value or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+    except (AttributeError, TypeError, ValueError):
+        good = False
+    if not good or not str(value).isprintable() or " " in str(value):
+        raise setting.wrong(value, setting.allowed)
     return str(value)
 
 
@@ -371,4 +390,5 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     text: "a string",
     texts: "a list of strings",
     url: "a string",
+    web_address: "a URL of http or https, or empty",
 }

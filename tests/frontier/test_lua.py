@@ -46,6 +46,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "flush": ([],),
     "limit": (b"partition",),
     "members": (),
+    "notices": (),
     "tally": ("source", "epoch", 0, 1, b"\x90"),
     "sweep": (1.0,),
     "purge": (Found([], [], []),),

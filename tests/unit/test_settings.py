@@ -30,6 +30,7 @@ KINDS = {
     "folder": "an existing folder that can be written to",
     "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
     "signing_keys": "a list of secret texts",
+    "web_address": "a URL of http or https, or empty",
     "schemes": "a list of URL schemes",
     "program": "an existing program, by its path or its name", "template": "a string",
     "loadable": "a function, or its dotted path",
@@ -107,6 +108,8 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_SIGNING_KEYS", "", ()),
     ("DQ_TYPES", ("a.B",), ("a.B",)),
     ("DQ_LOG_INTERVAL", 0, 0.0),
+    ("DQ_NOTIFY_URL", "https://chat.example/hook?token=x", "https://chat.example/hook?token=x"),
+    ("DQ_NOTIFY_URL", "", ""),
     ("DQ_REDIS_TIMEOUT", "0.1", 0.1),
     ("DQ_REDIS_SERVER", sys.executable, sys.executable),
     ("DQ_REDIS_SERVER", "sh", "sh"),
@@ -220,6 +223,11 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_SIGNING_KEYS", [b"0123456789abcdef"]),
     ("DQ_TYPES", 3),
     ("DQ_LOG_INTERVAL", -1),
+    ("DQ_NOTIFY_URL", "chat.example/hook"),
+    ("DQ_NOTIFY_URL", "file:///etc/passwd"),
+    ("DQ_NOTIFY_URL", "https://chat.example:x/"),
+    ("DQ_NOTIFY_URL", "https://chat.example/\nx"),
+    ("DQ_NOTIFY_URL", b"https://chat.example/"),
     ("DQ_REDIS_TIMEOUT", 0),
     ("DQ_REDIS_SERVER", Path("/opt/redis-server")),
     ("DQ_REDIS_SERVER", "nonesuch"),
@@ -261,7 +269,7 @@ def test_a_bad_value_is_refused(name: str, value: Any) -> None:
     assert message.startswith(name)
     assert allowed(BY_NAME[name]) in message
     if name not in ("REDIS_URL", "REDIS_PARAMS"):
-        assert (f"= {value!r}:" in message) == (name != "DQ_SIGNING_KEYS")
+        assert (f"= {value!r}:" in message) == (name not in ("DQ_SIGNING_KEYS", "DQ_NOTIFY_URL"))
 
 
 @pytest.mark.parametrize("value", ["zz%s", "%(zz)s", "%"])

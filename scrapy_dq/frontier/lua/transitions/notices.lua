@@ -1,0 +1,34 @@
+-- notices: what has happened in this run that nobody was told of yet. What this call returns, it never returns again.
+-- ARGS     none
+-- RETURNS  OK, run, census, kinds: of finished, dead, deaths (the third worker has died), outage (it took a minute)
+--          | ABSENT
+-- COST     O(events of the journal)
+-- CRASH    before: nothing; after, reply lost: nobody is told
+-- USES     journal.MOST_EVENTS, keys.key, state, state.census, types.wrong_type
+local DEATHS, OUTAGE_MS = 3, 60000
+local wrong = wrong_type()
+if wrong then return wrong end
+if not state.epoch then return { 'ABSENT' } end
+local deaths, longest_ms = 0, 0
+local events = redis.pcall('LRANGE', key.journal, -MOST_EVENTS, -1)
+for _, packed in ipairs(events.err and {} or events) do
+  local read, event = pcall(cmsgpack.unpack, packed)
+  if read and type(event) == 'table' and event[1] == state.run then
+    if event[3] == 'died' then deaths = deaths + 1 end
+    if event[3] == 'outage' and type(event[5]) == 'number' then longest_ms = math.max(longest_ms, event[5]) end
+  end
+end
+local counts, kinds = census(), {}
+local before = string.format('%.0f:', state.run)
+local noticed = redis.call('HGET', key.meta, 'noticed') or ''
+if string.sub(noticed, 1, #before) ~= before then noticed = before end
+local function notice(kind, has_happened)
+  if not has_happened or string.find(noticed, kind, 1, true) then return end
+  kinds[#kinds + 1], noticed = kind, noticed .. kind .. ' '
+end
+notice('finished', state.phase == 'finished')
+notice('dead', counts[4] > 0)
+notice('deaths', deaths >= DEATHS)
+notice('outage', longest_ms >= OUTAGE_MS)
+if kinds[1] then redis.call('HSET', key.meta, 'noticed', noticed) end
+return { 'OK', state.run, counts, kinds }

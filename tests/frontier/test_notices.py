@@ -1,0 +1,76 @@
+"""What somebody should be told of a run: each kind once, whoever asks."""
+
+from __future__ import annotations
+
+import msgpack
+
+from scrapy_dq.frontier.model import Figures
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put
+
+
+def kinds(live: LiveFrontier) -> list[str]:
+    """Return what is new."""
+    found = live.call("notices")
+    return list(found.kinds) if found else []
+
+
+def test_nothing_is_told_of_no_crawl_and_of_one_that_only_runs(live: LiveFrontier) -> None:
+    assert live.call("notices") is None
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), want=1)
+    assert kinds(live) == []
+
+
+def test_dead_letters_and_the_end_are_told_once(live: LiveFrontier) -> None:
+    """With the counts of the moment; the next run has its own."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), put(2), put(3), want=2)
+    worker.exchange(bury(1))
+    found = live.call("notices")
+    assert (found.run, found.kinds, found.census.dead, found.census.waiting) == (0, ["dead"], 1, 1)
+    assert kinds(live) == []
+    worker.exchange(ack(2), want=1)
+    worker.exchange(ack(3), seeding=0)
+    assert kinds(live) == ["finished"]
+    assert kinds(live) == []
+    live.call("leave", "worker", worker.epoch, worker.run, False)
+    again = HandWorker(live, "again")
+    again.exchange(put(4), want=1)
+    assert (again.run, kinds(live)) == (1, [])
+    again.exchange(bury(4), seeding=0)
+    assert kinds(live) == ["finished", "dead"]
+
+
+def test_the_third_death_is_told(live: LiveFrontier) -> None:
+    worker = HandWorker(live, "worker")
+    for n in range(3):
+        assert kinds(live) == []
+        HandWorker(live, f"dead {n}")
+        worker.fence(f"dead {n}")
+    assert kinds(live) == ["deaths"]
+    HandWorker(live, "dead 4")
+    worker.fence("dead 4")
+    assert kinds(live) == []
+
+
+def test_an_outage_of_a_minute_is_told(live: LiveFrontier) -> None:
+    worker = HandWorker(live, "worker")
+    for seconds, told in ((59.9, []), (60.0, ["outage"]), (90.0, [])):
+        live.redis.hdel(live.key("meta"), "sampled")  # so that each is an outage of its own
+        live.frontier.report_blocking(live.redis, worker.worker_id, worker.epoch, Figures(), seconds)
+        assert kinds(live) == told
+
+
+def test_what_others_have_written_breaks_nothing(live: LiveFrontier) -> None:
+    """Into the journal, or beside it."""
+    worker = HandWorker(live, "worker")
+    worker.exchange(put(1), put(2), want=1)
+    worker.exchange(bury(1))
+    for event in (b"", b"\xc1", msgpack.packb([0, 1, "outage", "", {}, ""]), msgpack.packb({"a": 1})):
+        live.redis.rpush(live.key("journal"), event)
+    live.redis.hset(live.key("meta"), "noticed", b"\xff" * 1_000)
+    assert kinds(live) == ["dead"]
+    live.redis.delete(live.key("journal"))
+    live.redis.set(live.key("journal"), "not ours")
+    assert kinds(live) == []
+    live.redis.delete(live.key("journal"))

@@ -1,0 +1,100 @@
+"""DQ_NOTIFY_URL: a real webhook is told of a real crawl."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import free_port
+
+SPIDER = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        yield from super().parse(response)
+        yield response.follow("/never?s=0", self.parse, meta={"dq_delay": "soon"})
+"""
+
+
+class Webhook:
+    """It refuses the first notice that comes."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.taken: list[dict[str, Any]] = []
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hook.asked += 1
+                refused = hook.asked == 1
+                if not refused:
+                    hook.taken.append(json.loads(body) | {"path": self.path})
+                self.send_response(500 if refused else 204)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    hook = Webhook()
+    yield hook
+    hook.server.shutdown()
+    hook.server.server_close()
+
+
+def test_each_event_is_told_once_and_the_address_is_in_no_log(
+    redis_url: str,
+    make_project: Callable[..., Project],
+    start_site: Callable[..., TreeSite],
+    webhook: Webhook,
+) -> None:
+    """Two workers crawl; the webhook refuses once."""
+    project = make_project(
+        [start_site(pages=30).start_url],
+        redis_url=redis_url,
+        spider=SPIDER,
+        settings={"DQ_NOTIFY_URL": f"http://127.0.0.1:{webhook.server.server_port}/hook/s3cret"},
+    )
+    workers = project.start_workers(2)
+    assert set(project.wait(60)) <= {"finished", "run_over"}
+    told = {one["event"]: one for one in webhook.taken}
+    assert sorted(one["event"] for one in webhook.taken) == ["dead", "finished"]
+    assert told["finished"]["counts"]["done"] == 30
+    assert told["finished"]["text"].startswith(f"Crawl '{project.name}' has finished: 30 done, 0 failed, ")
+    assert {one["path"] for one in webhook.taken} == {"/hook/s3cret"}
+    assert not any("s3cret" in worker.text or "ERROR" in worker.text for worker in workers)
+
+
+def test_a_webhook_that_is_away_delays_nothing_but_the_end(
+    redis_url: str, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
+) -> None:
+    """It is named, without what may be a secret."""
+    project = make_project(
+        [start_site(pages=5).start_url],
+        redis_url=redis_url,
+        settings={"DQ_NOTIFY_URL": f"http://127.0.0.1:{free_port()}/hook/s3cret"},
+    )
+    worker = project.run_to_end(timeout_s=60)
+    assert len(project.count()) == 5
+    assert "WARNING: DQ_NOTIFY_URL: 127.0.0.1 did not answer before the end of the crawl" in worker.text
+    assert "s3cret" not in worker.text
