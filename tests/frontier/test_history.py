@@ -399,7 +399,7 @@ def test_each_event_is_said_in_words() -> None:
                  "outage", "damaged", "limit", "retry", "forget"):  # fmt: skip
         assert said(Event(0, 0, kind, "", 2, "about")) != f"{kind} 2 about"
     assert said(Event(0, 0, "sang", "", 2, "about")) == "sang 2 about"
-    assert said(Event(0, 0, "died", "", 1, "")) == "a worker died; 1 lease of it to be reclaimed"
+    assert said(Event(0, 0, "died", "", 1, "")) == "a worker died with 1 lease"
 
 
 def test_the_pace_is_that_since_the_sample_before() -> None:

@@ -38,6 +38,8 @@ COMMANDS = {
     "scrapy dq peek": "tests/commands/test_peek.py test_what_is_shown_is_what_is_leased_next",
     "scrapy dq failed": "tests/commands/test_failures.py test_each_is_reported_with_url_reason_time_worker",
     "scrapy dq dead": "tests/commands/test_failures.py test_one_is_shown_in_full",
+    "scrapy dq events": "tests/commands/test_events.py test_a_crawl_with_a_killed_worker",
+    "scrapy dq history": "tests/commands/test_history.py test_curves_and_the_newest_are_shown",
     "scrapy dq pause": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
     "scrapy dq resume": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
     "scrapy dq drain": "tests/commands/test_steering.py test_waiting_has_an_end",
