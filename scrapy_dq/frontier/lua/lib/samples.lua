@@ -49,7 +49,7 @@ end
 local function sample(found, last)
   local at = wall_ms()
   local age = at - found[1] -- below 0: Redis's clock was set back
-  if age >= 0 and age < (last and 1000 or EVERY_MS) then return end
+  if age >= 0 and age < EVERY_MS and not last then return end
   found[1], found[2] = at, found[2] + 1
   local dead, info = redis.pcall('HLEN', key.dead), redis.pcall('INFO', 'memory')
   local memory = type(info) == 'string' and string.match(info, 'used_memory:(%d+)') or 0
