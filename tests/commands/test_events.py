@@ -14,6 +14,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.worker.identity import own_name
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 from support.project import Project
@@ -103,6 +104,8 @@ def test_a_crawl_with_a_killed_worker(
     wait_until(lambda: len(project.count(pids=[dying.pid])) >= 3, "it crawls", 30)
     os.kill(dying.pid, signal.SIGKILL)
     dying.wait(30)
+    with server.client() as client:
+        (member,) = peek(client, project.name).members
     other = project.start_worker()
     other.wait(120)
     assert other.close_reason == "finished"
@@ -117,7 +120,7 @@ def test_a_crawl_with_a_killed_worker(
     for kind, expected in pids.items():
         who = [event["who"] for event in events if event["kind"] == kind]
         assert [f"-{pid}-" in name for name, pid in zip(who, expected, strict=True)] == [True] * len(expected)
-    assert events[3]["count"] > 0
+    assert events[3]["count"] == member.in_flight
     assert samples[-1]["done"] == len(site.paths)
     assert samples[-1]["workers"] == 0
     assert samples[-1]["exchanges"] > 0
