@@ -183,7 +183,7 @@ def test_what_others_can_read_is_given_back(
     q = make(settings={"DQ_SIGNING_KEYS": keys})
     for _ in range(2):
         with pytest.raises(FrontierRefused, match=reason):
-            q.get()
+            q.get(timeout=20)
     q.close()
     receipt = worker.exchange(want=1)
     assert [lease.payload for lease in receipt.leases] == [payload]
