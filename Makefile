@@ -4,13 +4,14 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_BROWSER := $(VENV)/.installed-browser
 INSTALLED_COVERAGE := $(VENV)/.installed-coverage
 PLUGINS := .venv-plugins
 INSTALLED_PLUGINS := $(PLUGINS)/.installed
 DOCS := .venv-docs
 INSTALLED_DOCS := $(DOCS)/.installed
 
-.PHONY: demo check test coverage load soak simulate simulate-mutations plugins compare-faults bench bench-domains docs lint wheel clean
+.PHONY: demo check test coverage load soak simulate simulate-mutations browser plugins compare-faults bench bench-domains docs lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -50,6 +51,10 @@ simulate-mutations: $(INSTALLED)
 plugins: $(INSTALLED_PLUGINS)
 	$(PLUGINS)/bin/python -m pytest -m plugins tests/plugins $(ARGS)
 
+# The page of `scrapy dq web` in the Chromium of this system, with axe, which needs npm.
+browser: $(INSTALLED_BROWSER) .axe/node_modules
+	$(RUN) -m pytest tests/commands/test_web_browser.py $(ARGS)
+
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)
 	cd tests && ../$(RUN) -m faults.compare $(ARGS)
@@ -86,7 +91,7 @@ wheel: $(INSTALLED)
 	$(RUN) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 
 clean:
-	rm -rf $(VENV) $(PLUGINS) $(DOCS) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PLUGINS) $(DOCS) .axe build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Anew whenever the dependencies may have changed. Editable installs from a
@@ -100,6 +105,13 @@ $(INSTALLED): setup.cfg pyproject.toml
 $(INSTALLED_BENCH): $(INSTALLED)
 	$(RUN) -m pip install --quiet --editable ".[bench]"
 	touch $@
+
+$(INSTALLED_BROWSER): $(INSTALLED)
+	$(RUN) -m pip install --quiet --editable ".[browser]"
+	touch $@
+
+.axe/node_modules:
+	npm install --silent --prefix .axe axe-core@4
 
 $(INSTALLED_COVERAGE): $(INSTALLED)
 	$(RUN) -m pip install --quiet --editable ".[coverage]"

@@ -34,11 +34,15 @@ def record_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
     """Return a failed request or dead letter, with its `request` in full."""
     from scrapy_dq.codec.shown import shown
 
-    return summary_of(found, place) | {"request": shown(found.payload, place.config.max_entry_bytes)}
+    summary = summary_of(found, place, LONGEST_REASON)
+    return summary | {"request": shown(found.payload, place.config.max_entry_bytes)}
 
 
-def summary_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
-    """Return what a list says of a failed request or dead letter."""
+def summary_of(found: Failed | Dead, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
+    """Return what a list says of a failed request or dead letter.
+
+    Its reason has at most *longest* characters. The time grows with the square of that, if somebody has written a single word.
+    """
     from scrapy_dq.codec.shown import shown, url_of, without_logins
 
     most = place.config.max_entry_bytes
@@ -46,9 +50,7 @@ def summary_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
         "id": found.entry_id.hex(),
         "url": without_logins(getattr(found, "label", "")) or title_of(shown(found.payload, most)),
         # An earlier version, or another program, may have stored it with a login.
-        "reason": prose_without_logins(
-            found.reason[:LONGEST_REASON], url_of(found.payload, most), limit=LONGEST_REASON
-        ),
+        "reason": prose_without_logins(found.reason[:longest], url_of(found.payload, most), limit=longest),
         "at": found.at,
         "worker": found.worker_id,
         "attempts": found.attempts,

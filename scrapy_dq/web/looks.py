@@ -26,7 +26,11 @@ from scrapy_dq.web.shown import full
 logger = logging.getLogger(__name__)
 EVERY_S = 1.0
 PAUSE = 49
-"""The pause after a look is so many times what it took: 1 part of 50 is 2 %."""
+"""The pause after a look is so many times what it took of Redis: 1 part of 50 is 2 %."""
+OWN_PART = 0.75
+"""Most of the time of a look that counts as Python's own: Redis may still send what is being read."""
+PATIENCE_S = 25.0
+"""How long an answer waits for its turn."""
 AFTER_NO_ANSWER_S = 2.0
 """The pause after a look that Redis did not answer."""
 WANTED_S = 15.0
@@ -112,7 +116,7 @@ class Looks:
         seen = self._seen.get(subject, Seen())
         if seen.body and not seen.error and time.monotonic() - seen.at <= most_age_s:
             return seen
-        return await self.newer(subject, seen.number)
+        return await self.newer(subject, seen.number, PATIENCE_S)
 
     async def call(self, crawl: str, change: Callable[[Place], Any]) -> Any:
         """Return what *change* returns for a crawl; in a thread of its own, at once.
@@ -174,9 +178,7 @@ class Looks:
                 continue
             number += 1
             before = self._seen.get(subject, Seen())
-            began = time.monotonic()
-            seen, answered = await loop.run_in_executor(self._threads, self._look, subject, before)
-            took_s = time.monotonic() - began
+            seen, answered, took_s = await loop.run_in_executor(self._threads, self._timed, subject, before)
             self._pending.discard(subject)
             async with self._news:
                 self._seen[subject] = replace(seen, number=number)
@@ -197,6 +199,13 @@ class Looks:
             return None, WANTED_S
         first = min(due, key=lambda each: due[each])
         return (first, 0.0) if due[first] <= now else (None, due[first] - now)
+
+    def _timed(self, subject: Subject, before: Seen) -> tuple[Seen, bool, float]:
+        """Look at Redis; also return how long it may have worked for that: as long as the thread waited."""
+        began, own_began = time.monotonic(), time.thread_time()
+        seen, answered = self._look(subject, before)
+        took_s, own_s = time.monotonic() - began, time.thread_time() - own_began
+        return seen, answered, took_s - min(own_s, OWN_PART * took_s)
 
     def _look(self, subject: Subject, before: Seen) -> tuple[Seen, bool]:
         """Look at Redis; return what was seen, and whether it answered; in the thread."""

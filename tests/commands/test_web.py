@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 from scrapy import Request
 from scrapy.settings import Settings
@@ -25,13 +24,17 @@ from scrapy.utils.request import RequestFingerprinter
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 
-from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.overview import dead, failed, peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
-from scrapy_dq.inspection.failures import cause_of, host_of
+from scrapy_dq.inspection import failures
+from scrapy_dq.inspection.failures import cause_of, host_of, read_failures
+from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.web import app
 from scrapy_dq.web.access import Access, given_token, is_loopback
+from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Subject
+from support.failed_records import HOSTILE, add_hostile
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
@@ -165,25 +168,11 @@ def test_failures_are_grouped_by_cause_and_host(
     assert PASSWORD not in everything + json.dumps(one)
 
 
-HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\x1b[31m\x00\x07", "\u202egnp.exe",
-           "\u2066abc\u2069", "x" * 30_000, "\ud800", "]]>&amp;", "javascript:alert(1)")  # fmt: skip
-
-
 def test_what_is_hostile_is_short_and_printable(
     page: WebPage, live: LiveFrontier, worker: HandWorker
 ) -> None:
     """1,000 failed requests, in 1,000 partitions: whatever their URLs, reasons, hosts, and names are."""
-    texts = [text.encode("utf-8", "surrogatepass") for text in HOSTILE]
-    worker.exchange(put(1, payload=stored("http://x.example/1")), want=1)
-    worker.exchange(fail(1))
-    name = live.key("failed")
-    record = msgpack.unpackb(live.redis.lpop(name), raw=True)
-    for n in range(1000):
-        record[0] = b"%012d" % n
-        texts[5] = b"x" * (100_000 if n == 500 else 30_000)
-        record[1], record[2], record[4] = (texts[(n + k) % len(texts)] for k in (0, 1, 2))
-        live.redis.rpush(name, msgpack.packb(record))
-    live.redis.rpush(name, b"not ours", msgpack.packb([1, 2]))
+    add_hostile(live, worker)
     worker.exchange(*[put(2000 + n, partition=b"p%d \xe2\x80\xae<b>" % n) for n in range(1000)])
     for identity in ({"host": HOSTILE[0], "pid": [1]}, [1], {"host": {"a": "\x00"}, "pid": 10**30}):
         other = HandWorker(live, f"other-{identity!s:.40}")
@@ -200,6 +189,39 @@ def test_what_is_hostile_is_short_and_printable(
     assert found["crawl"]["partitions"] == 1000
     status, headers, _ = page.ask(f"/data?kind=failed&crawl={live.crawl}")
     assert (status, headers["content-type"]) == (200, "application/json")
+
+
+def test_a_list_reads_a_bounded_part(
+    server: RedisServer, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records may have megabytes: those that were read are grouped, and the others counted."""
+    add_hostile(live, worker, 20)
+    worker.exchange(*[put(n, reason="odd") for n in range(2, 22)])
+    with opened(Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})) as place:
+        assert [len(read_failures(place, kind, 100)["rows"]) for kind in ("failed", "dead")] == [20, 20]
+        monkeypatch.setattr(failures, "MOST_BYTES", 1)
+        found = read_failures(place, "failed", 100)
+        assert (len(found["rows"]), found["kept"]) == (4, 22)
+        assert len(read_failures(place, "dead", 100)["rows"]) <= 20
+    assert len(failed(live.redis, live.crawl, 100, most_bytes=0)) == 0
+    assert len(dead(live.redis, live.crawl, 100, most_bytes=0)) == 0
+
+
+def test_too_many_things_are_not_looked_at(crawl_name: str) -> None:
+    """Whoever may read could ask for any number of crawls."""
+
+    async def ask() -> int:
+        looks = Looks(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
+        try:
+            for n in range(MOST_SUBJECTS):
+                await looks.newer(Subject("crawl", f"{crawl_name}-{n}"), within_s=0)
+            with pytest.raises(Busy):
+                await looks.newer(Subject("crawl", crawl_name), within_s=0)
+            return len(looks._asked_at)
+        finally:
+            await looks.close()
+
+    assert asyncio.run(ask()) == MOST_SUBJECTS
 
 
 def test_of_a_great_many_workers_some_are_shown(page: WebPage, live: LiveFrontier) -> None:

@@ -1,4 +1,4 @@
-import { badge, bdi, card, count, el, pages, phaseBadge, rate, setText, span, sparkline, stateBadge, table, when } from "./parts.js";
+import { badge, bdi, card, count, el, pages, phaseBadge, printable, rate, setText, span, sparkline, stateBadge, table, when } from "./parts.js";
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
@@ -408,16 +408,23 @@ async function storedPage(crawl) {
 // What is read once; null: there is none, and the page says why.
 async function once(asked) {
   const page = location.hash;
+  const wait = el("p", { class: "quiet", role: "status" }, "Waiting for Redis");
+  const late = setTimeout(() => main.append(wait), 1000);
   try {
-    const seen = await data(asked);
+    let seen;
+    // Without an error, its turn has not come: looks at Redis take turns.
+    do seen = await data(asked); while (!seen.look && !seen.error && page === location.hash);
     if (page !== location.hash) return null;
     age(seen.age_s, seen.look ? seen.error : "");
-    if (!seen.look) main.append(el("p", { class: "quiet" }, seen.error || "Redis has not answered yet: try again."));
+    if (!seen.look) main.append(el("p", { class: "quiet" }, `It cannot be shown: ${seen.error}.`));
     return seen.look;
   } catch (error) {
     if (error.status === 401) gate();
     else if (page === location.hash) age(null, error.message);
     return null;
+  } finally {
+    clearTimeout(late);
+    wait.remove();
   }
 }
 
@@ -455,7 +462,7 @@ function route() {
     else if (part === "settings") storedPage(crawl);
     else crawlPage(crawl);
   } else crawlsPage();
-  document.title = `${title.slice(0, 100)} – scrapy_dq`;
+  document.title = `${printable(title).slice(0, 100)} – scrapy_dq`;
   scrollTo(0, 0);
   if (route.again) main.querySelector("h1")?.focus({ preventScroll: true });
   route.again = true;

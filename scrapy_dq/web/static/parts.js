@@ -12,8 +12,11 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
+// As the server does with all that it sends; an address may have any text.
+export const printable = (text) => String(text).replace(/(?!\n)[\p{C}\p{Zl}\p{Zp}]/gu, "?");
+
 // Text of a crawl, whose direction changes nothing around it.
-export const bdi = (text) => el("bdi", { dir: "auto" }, String(text));
+export const bdi = (text) => el("bdi", { dir: "auto" }, printable(text));
 
 export const count = (value) => (value == null ? "–" : Number(value).toLocaleString("en-US"));
 export const rate = (value) =>
