@@ -41,7 +41,7 @@ def record_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
 def summary_of(found: Failed | Dead, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
     """Return what a list says of a failed request or dead letter.
 
-    Its reason has at most *longest* characters. The time grows with the square of that, if somebody has written a single word.
+    Its reason has at most *longest* characters: the time grows with the square of that, if it is one word.
     """
     from scrapy_dq.codec.shown import shown, url_of, without_logins
 
