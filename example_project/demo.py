@@ -2,8 +2,8 @@
 
     python example_project/demo.py
 
-It runs `scrapy dq crawl books -w 3 -o books.jsonl`. Everything is on this machine and in a temporary
-folder: the bookshop, the workers and their embedded Redis.
+It runs `scrapy dq crawl books -w 3 -o books.jsonl`, and `scrapy dq web` beside it. Everything is on this
+machine and in a temporary folder: the bookshop, the workers and their embedded Redis. Only report.html stays.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -32,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 PROJECT = "project"
 CRAWL = "books"
 FEED = "books.jsonl"
+REPORT = Path("report.html").absolute()
 WORKERS = 3
 LATENCY_S = 0.5
 """What a page takes; with 16 requests at once in each worker, the crawl lasts long enough to be watched."""
@@ -67,9 +69,16 @@ class Demo:
             words = ("dq", "crawl", CRAWL, "-w", str(WORKERS), "-o", FEED)
             print(f"The bookshop is open at {env['BOOKSHOP_URL']}\n$ scrapy {' '.join(words)}", flush=True)
             options = ("-s", "REDIS_URL=", "-s", "FEEDS={}")
+            if find_spec("starlette") and find_spec("uvicorn"):
+                page = stack.enter_context((self.folder / "page.log").open("wb"))
+                show = ("scrapy", "dq", "web", CRAWL, "--port", "0", *options[:2])
+                stack.enter_context(running(*show, cwd=self.project, env=env, output=page))
+                print(f"Watch it at {wait_for_url(self.folder / 'page.log')}", flush=True)
             crew = stack.enter_context(running("scrapy", *words, *options, cwd=self.project, env=env))
             self._kill_one_halfway(crew, time.monotonic() + DEADLINE_S)
             status = crew.wait(DEADLINE_S)
+            tell = ("scrapy", "dq", "report", CRAWL, "--output", str(REPORT), *options[:2])
+            stack.enter_context(running(*tell, cwd=self.project, env=env)).wait(DEADLINE_S)
         return self._close(status)
 
     def _kill_one_halfway(self, crew: subprocess.Popen[bytes], deadline: float) -> None:
@@ -102,6 +111,7 @@ class Demo:
             ("products in the feed", f"{len(found):,} of {len(self.catalogue.products):,}"),
             ("in it twice", f"{twice} (the killed worker, pid {self.killed}, held {self.held} requests)"),
             ("pages served", f"{len(served):,} of {len(self.catalogue.paths):,}, {served.total():,} times"),
+            ("report", str(REPORT)),
             ("exit status", f"{status}: the run is {'' if status == 0 else 'not '}finished"),
         ):
             print(f"{name:<24}{text}")

@@ -36,12 +36,12 @@ def running(
             process.wait()
 
 
-def wait_for_url(log: Path, timeout_s: float = 10.0) -> str:
-    """Wait for the line in which the site says where it is."""
+def wait_for_url(log: Path, timeout_s: float = 30.0) -> str:
+    """Wait for the line in which a site says where it is, at its end."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        found = re.search(r"^(http://\S+)$", log.read_text(), re.MULTILINE)
+        found = re.search(r"(?:^|: )(http://\S+)$", log.read_text(), re.MULTILINE)
         if found:
             return found[1]
         time.sleep(0.05)
-    raise SystemExit(f"The site did not start within {timeout_s:.0f} s: see {log}")
+    raise SystemExit(f"It did not start within {timeout_s:.0f} s: see {log}")

@@ -110,6 +110,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["dead", name, "--json"],
         ["events", name, "--json"],
         ["history", name, "--json"],
+        ["report", name, "--json"],
         ["doctor", name, "--audit", "--json"],
         ["pause", name],
         ["drain", name],

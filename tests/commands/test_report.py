@@ -1,0 +1,122 @@
+"""`scrapy dq report`: one file that tells all, and in which nothing of a crawl is more than text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, bury, fail, put
+
+HOSTILE = "<script>alert(x)</script>\x1b[31m\u202e&\"' http://a.example/"
+BEGAN_MS = 1_790_000_000_000
+
+
+class Page(HTMLParser):
+    """Its elements, and the text in them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.open: list[str] = []
+        self.text = ""
+        self.addresses: list[str | None] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href") or name.startswith("on")]
+        if tag not in ("meta", "line", "path"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("line", "path"):
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data + " "
+
+
+@pytest.fixture
+def crawl(live: LiveFrontier) -> LiveFrontier:
+    """Return a crawl with a history, failures, dead letters and a dead worker, some of it hostile."""
+    worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
+    worker.exchange(*(put(n, partition=b"a.example<b>") for n in range(1, 9)), want=3)
+    first, second, _ = sorted(int(each) for each in worker.held)
+    worker.exchange(fail(first, reason=HOSTILE), bury(second, reason="its format is 9"), seeding=1)
+    HandWorker(live, "dead<i>")
+    worker.fence("dead<i>")
+    for n in range(30):
+        record = (
+            bytes((1, 0)) + _varint(1_790_000_000 + 10 * n) + bytes((0, *[min(n, 99)] * 2, 1, 6, 0, 1, 2))
+        )
+        live.redis.rpush(live.key("samples"), record + _varint(n) + _varint(2**20) + bytes((5, 9, 0, 0)))
+    live.redis.rpush(live.key("journal"), msgpack.packb([0, BEGAN_MS + 90_000, HOSTILE, HOSTILE, 1, HOSTILE]))
+    live.redis.rpush(live.key("journal"), msgpack.packb([0, BEGAN_MS + 90_000, "died", "dead<i>", 2, ""]))
+    return live
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number >= 128:
+        found.append(128 + number % 128)
+        number //= 128
+    return bytes((*found, number))
+
+
+def test_a_page_holds_all_that_is_known(dq: Any, crawl: LiveFrontier) -> None:
+    """Totals, curves, partitions, failures by cause, events."""
+    page = Page("\n".join(dq.lines("report")))
+    assert {"svg", "path", "line", "table", "dl"} <= page.tags
+    text = " ".join(page.text.split())
+    for part in (
+        f"{crawl.crawl} Run 0, open",
+        "failed 1 ",
+        "dead 1 ",
+        "pages per second : at most",
+        "memory of Redis : at most",
+        "Largest partitions",
+        "a.example<b>",
+        "Failed requests, by cause",
+        "its format is #",
+        "a worker died with 2 leases",
+        "the run began",
+    ):
+        assert part in text, (part, text)
+    assert not page.open
+
+
+def test_nothing_of_a_crawl_is_more_than_text(dq: Any, crawl: LiveFrontier) -> None:
+    """No script, no address, no byte that a terminal obeys; a policy that forbids them, too."""
+    html = "\n".join(dq.lines("report"))
+    page = Page(html)
+    assert not page.tags & {"script", "img", "a", "link", "iframe", "i", "object"}
+    assert not page.addresses
+    assert "<script>alert(x)</script>" in page.text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", html)
+    assert "default-src &#x27;none&#x27;" in html or "default-src 'none'" in html
+
+
+def test_a_crawl_without_a_history_has_a_report(dq: Any, live: LiveFrontier) -> None:
+    """And a file may be named."""
+    HandWorker(live, "worker")
+    assert "There are no samples" in "\n".join(dq.lines("report"))
+
+
+def test_it_is_written_to_a_file(dq: Any, crawl: LiveFrontier, tmp_path: Path) -> None:
+    assert dq.lines("report", "--output", str(tmp_path / "report.html")) == []
+    assert Page((tmp_path / "report.html").read_text("utf-8")).tags >= {"svg", "table"}
+    found = dq.found("report")
+    assert (found["status"]["failed"], len(found["failed"]), len(found["dead"])) == (1, 1, 1)
+    assert len(found["samples"]) >= 30
+    assert {event["kind"] for event in found["events"]} >= {"joined", "died"}
