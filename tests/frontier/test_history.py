@@ -336,11 +336,11 @@ def test_who_gave_a_command_is_in_the_journal(live: LiveFrontier, spider: HandWo
     for word in Word:
         steer(live.redis, live.crawl, word, BY)
     wake(live.redis, live.crawl)
+    forget(live.redis, live.crawl, [(b"unknown", b"")], BY)
     limit(live.redis, live.crawl, "a.example", by=BY)
     limit(live.redis, live.crawl, "a.example", delay_s=0.5, concurrency=3, by=BY)
     limit(live.redis, live.crawl, "a.example", block_s=60, by=BY)
     forget(live.redis, live.crawl, [(b"token", b""), (b"unknown", b"")], BY)
-    forget(live.redis, live.crawl, [(b"token", b"")], BY)
     spider.exchange(fail(1), bury(2))
     overview = peek(live.redis, live.crawl)
     everything = lambda record: True  # noqa: E731
@@ -361,13 +361,34 @@ def test_an_event_that_repeats_the_last_one_replaces_it(live: LiveFrontier, spid
     """Within ten minutes, by the same person; the counts are added."""
     for by in (BY, BY, "bob@desk", BY):
         steer(live.redis, live.crawl, Word.PAUSE, by)
-    packed = live.redis.lindex(live.key("journal"), -1)
-    fields = msgpack.unpackb(packed, raw=True)
-    live.redis.lset(live.key("journal"), -1, msgpack.packb([fields[0], fields[1] - 601_000, *fields[2:]]))
+    let_the_last_event_be_older(live)
     steer(live.redis, live.crawl, Word.PAUSE, BY)
     assert happened(live)[2:] == [
         ("pause", BY, 2, ""), ("pause", "bob@desk", 1, ""), ("pause", BY, 1, ""), ("pause", BY, 1, ""),
     ]  # fmt: skip
+
+
+def let_the_last_event_be_older(live: LiveFrontier) -> None:
+    """By more than ten minutes."""
+    run, at, *rest = msgpack.unpackb(live.redis.lindex(live.key("journal"), -1), raw=True)
+    record = msgpack.packb([run, at - 601_000, *rest], use_bin_type=False)
+    live.redis.lset(live.key("journal"), -1, record)
+
+
+def test_a_run_that_is_finished_now_and_then_is_one_event(live: LiveFrontier, spider: HandWorker) -> None:
+    """As that of a program that puts one request each hour."""
+    for n in range(3):
+        spider.exchange(put(n), want=1)
+        spider.exchange(ack(n))
+        let_the_last_event_be_older(live)
+    assert happened(live)[2:] == [("finished", "", 3, "")]
+
+
+def test_a_long_id_is_cut(live: LiveFrontier) -> None:
+    """Of a worker; somebody else may have written it."""
+    HandWorker(live, "x" * 150, SPIDER)
+    records = live.redis.lrange(live.key("journal"), 0, -1)
+    assert [msgpack.unpackb(record, raw=True)[3] for record in records] == [b"x" * 80] * 2
 
 
 def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: HandWorker) -> None:
