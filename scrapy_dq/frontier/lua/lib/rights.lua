@@ -29,7 +29,9 @@ local function refused_commands()
     try(command, scratch, '')
   end
   for _, command in ipairs({ 'HRANDFIELD', 'HSCAN', 'LINDEX' }) do try(command, scratch, 0) end
-  for _, command in ipairs({ 'LREM', 'LSET', 'LTRIM', 'ZRANGE', 'ZREVRANGE' }) do try(command, scratch, 0, 0) end
+  for _, command in ipairs({ 'LRANGE', 'LREM', 'LSET', 'LTRIM', 'ZRANGE', 'ZREVRANGE' }) do
+    try(command, scratch, 0, 0)
+  end
   for _, command in ipairs({ 'ZRANGEBYLEX', 'ZRANGEBYSCORE' }) do try(command, scratch, '-', '+') end
   for _, command in ipairs({ 'HINCRBY', 'HINCRBYFLOAT' }) do try(command, scratch, '', 'no number') end
   try('HSET', scratch, '', '', 'of these the number is even')
