@@ -71,8 +71,6 @@ class Guard:
         host = headers.get("host", "")
         if not self._access.knows(host) or len(headers.getlist("host")) > 1:
             return 421, "this page is not known by that name: --allow-host adds one"
-        if method not in ("GET", "HEAD", "POST"):
-            return 405, "GET, HEAD and POST are all there is"
         public = self._public(_path(scope))
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
         # A link on another site may lead to the page, but no other site may load anything from it.

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.web import app
 from scrapy_dq.web.access import Access, given_token, is_loopback
-from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Subject
+from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Seen, Subject
 from support.failed_records import HOSTILE, add_hostile
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
 from support.proxy import RedisProxy
@@ -174,7 +175,11 @@ def test_what_is_hostile_is_short_and_printable(
     """1,000 failed requests, in 1,000 partitions: whatever their URLs, reasons, hosts, and names are."""
     add_hostile(live, worker)
     worker.exchange(*[put(2000 + n, partition=b"p%d \xe2\x80\xae<b>" % n) for n in range(1000)])
-    for identity in ({"host": HOSTILE[0], "pid": [1]}, [1], {"host": {"a": "\x00"}, "pid": 10**30}):
+    for identity in (
+        {"host": HOSTILE[2] + HOSTILE[3], "pid": [1]},
+        [1],
+        {"host": {"a": "\x00"}, "pid": 10**30},
+    ):
         other = HandWorker(live, f"other-{identity!s:.40}")
         live.redis.hset(live.key(f"worker:{other.worker_id}"), "identity", json.dumps(identity))
     found = {kind: look(page, kind, live.crawl) for kind in DATA}
@@ -265,6 +270,7 @@ def test_the_settings_in_force_are_shown_without_passwords(page: WebPage, live: 
         "DQ_SIGNING_KEYS": [f"{PASSWORD}-{PASSWORD}"],
     }
     config = Config.read({"DQ_CRAWL": "x", "REDIS_URL": "", **secrets}, {})
+    config = replace(config, redis_url=f"redis://:{PASSWORD} / {PASSWORD}@redis.example/0")
     assert PASSWORD not in json.dumps(settings_of(config))
 
 
@@ -557,6 +563,30 @@ def test_a_look_is_shared_and_costs_redis_at_most_a_fiftieth_of_its_time(
     looks = stats["cmdstat_time"]["calls"]
     assert looks <= max(seen) + 1  # however many listen
     assert spent_s <= passed_s / 50
+
+
+def test_after_a_look_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 49 times what it waited for Redis, whatever is to be looked at."""
+    looks_at: list[tuple[float, float]] = []
+
+    def look(looks: Looks, subject: Subject, before: Seen) -> tuple[Seen, bool]:
+        began = time.monotonic()
+        time.sleep(0.04)
+        looks_at.append((began, time.monotonic()))
+        return Seen(at=time.monotonic(), body="{}"), True
+
+    monkeypatch.setattr(Looks, "_look", look)
+
+    async def ask() -> None:
+        looks = Looks(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
+        for name in ("a", "b", "a"):
+            await looks.newest(Subject("failed", name), 0.0)
+        await looks.close()
+
+    asyncio.run(ask())
+    assert len(looks_at) == 3
+    for (_, ended), (began, _) in pairwise(looks_at):
+        assert began - ended >= 49 * 0.04
 
 
 def test_listeners_are_bounded(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
