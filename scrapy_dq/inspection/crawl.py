@@ -68,11 +68,10 @@ class CrawlWatch:
 
 
 def _worker(row: dict[str, Any]) -> dict[str, Any]:
-    pid, since_s = row["pid"], row["since_s"]
+    since_s = row["since_s"]
     return row | {
         "id": printable(row["id"], LONGEST_NAME),
         "host": printable(row["host"], LONGEST_NAME),
-        "pid": pid if isinstance(pid, int) and 0 < pid < 2**31 else None,
         "since": "" if since_s is None else span(since_s),
     }
 

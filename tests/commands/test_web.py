@@ -176,11 +176,11 @@ def test_what_is_hostile_is_short_and_printable(
     add_hostile(live, worker)
     worker.exchange(*[put(2000 + n, partition=b"p%d \xe2\x80\xae<b>" % n) for n in range(1000)])
     for identity in (
-        {"host": HOSTILE[2] + HOSTILE[3], "pid": [1]},
+        {"host": HOSTILE[2] + HOSTILE[3], "pid": 7},
         [1],
         {"host": {"a": "\x00"}, "pid": 10**30},
     ):
-        other = HandWorker(live, f"other-{identity!s:.40}")
+        other = HandWorker(live, f"other-\x1b{identity!s:.40}")
         live.redis.hset(live.key(f"worker:{other.worker_id}"), "identity", json.dumps(identity))
     found = {kind: look(page, kind, live.crawl) for kind in DATA}
     assert len(found["failed"]["rows"]) == 1000
