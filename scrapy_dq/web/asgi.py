@@ -37,7 +37,7 @@ FILES = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 """They hold nothing of a crawl: whoever reaches the page may load them."""
-KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "stored")
+KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "stored", "history", "days")
 LONGEST_CRAWL = 1_000
 
 

@@ -18,6 +18,7 @@ from scrapy_dq.frontier.admin.control import (
 from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.failures import group_of, summary_of
 from scrapy_dq.inspection.words import span
 from scrapy_dq.text import count_of, printable
@@ -67,7 +68,7 @@ def _steer(place: Place, word: Word) -> str:
     found = place.overview(hint=False)
     if found.phase == "finished" and not (word is Word.STOP and found.members):
         raise BadOrder(f"the run is finished: there is nothing to {word.value}")
-    steer(place.client, place.crawl, word)
+    steer(place.client, place.crawl, word, _who())
     workers = len(found.members)
     return f"{_DONE[word]} {count_of(workers, 'worker') if workers else 'No worker'} registered."
 
@@ -87,7 +88,7 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
     try:
         now = limit(
             place.client, place.crawl, partition, delay_s=delay_s, block_s=block_s,
-            concurrency=None if concurrency is None else int(concurrency),
+            concurrency=None if concurrency is None else int(concurrency), by=_who(),
         )  # fmt: skip
     except ValueError as error:
         raise BadOrder(str(error)) from error
@@ -107,6 +108,7 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
     found = retry(
         place.client, place.crawl, place.overview(hint=False),
         failed=wants if "failed" in kinds else None, dead=wants if "dead" in kinds else None,
+        by=_who(),
     )  # fmt: skip
     if not (found.failed or found.dead or found.left):
         return "Nothing to retry: it is not kept any more."
@@ -160,8 +162,13 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
         except ValueError as error:
             raise BadOrder(printable(str(error))) from error
         pairs.append((fingerprint(request), scrapy_redis.fingerprint(request)))
-    known = forget(place.client, place.crawl, pairs) or 0
+    known = forget(place.client, place.crawl, pairs, _who()) or 0
     return f"Forgotten: {known:,}; not seen before: {len(pairs) - known:,}."
+
+
+def _who() -> str:
+    """Return who gave an order, as events name them: who runs this page; the token names nobody."""
+    return f"{own_name()} (page)"
 
 
 def _text(order: Mapping[str, Any], name: str) -> str:

@@ -16,6 +16,7 @@ from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
 from scrapy_dq.inspection.crawl import CrawlWatch
 from scrapy_dq.inspection.crawls import CrawlsWatch
+from scrapy_dq.inspection.curves import read_curves
 from scrapy_dq.inspection.failures import read_failure, read_failures
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
 from scrapy_dq.inspection.settings import read_stored
@@ -33,6 +34,8 @@ PATIENCE_S = 25.0
 """How long an answer waits for its turn."""
 AFTER_NO_ANSWER_S = 2.0
 """The pause after a look that Redis did not answer."""
+HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
+"""Every 10 s there is a new sample."""
 WANTED_S = 15.0
 """How long something is looked at after anybody has asked for it."""
 MOST_SUBJECTS = 200
@@ -45,7 +48,7 @@ class Subject(NamedTuple):
     """What is looked at."""
 
     kind: str
-    """crawls, crawl, failed, dead, failed_one, dead_one or stored."""
+    """crawls, crawl, failed, dead, failed_one, dead_one, stored, history (three hours) or days."""
     crawl: str = ""
     entry_id: str = ""
 
@@ -113,6 +116,7 @@ class Looks:
 
     async def newest(self, subject: Subject, most_age_s: float = EVERY_S) -> Seen:
         """Return what was seen at most *most_age_s* ago, or in the next look."""
+        most_age_s = HISTORY_EVERY_S if subject.kind in HISTORY else most_age_s
         seen = self._seen.get(subject, Seen())
         if seen.body and not seen.error and time.monotonic() - seen.at <= most_age_s:
             return seen
@@ -247,6 +251,8 @@ class Looks:
             return lambda: full(read_failure(place, kind, entry_id))
         if kind in ("failed", "dead"):
             return lambda: read_failures(place, kind, MOST_ROWS)
+        if kind in ("history", "days"):
+            return lambda: read_curves(place, minutes=kind == "days")
         if kind == "stored":
             return lambda: read_stored(place)
         return CrawlsWatch(place).look if kind == "crawls" else CrawlWatch(place).look

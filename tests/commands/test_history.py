@@ -11,36 +11,14 @@ import pytest
 
 from scrapy_dq.commands.history import BLOCKS, curve
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier
-
-BEGAN = 1_790_000_000
-GIB_KIB = 2**20
-
-
-def packed(*numbers: int) -> bytes:
-    """Return a sample as lua/lib/samples.lua writes it."""
-    found = bytearray(b"\1")
-    for number in numbers:
-        while number >= 128:
-            found.append(128 + number % 128)
-            number //= 128
-        found.append(number)
-    return bytes(found)
+from support.samples import BEGAN, add_samples
 
 
 @pytest.fixture
 def sampled(live: LiveFrontier) -> HandWorker:
     """Return a worker of a crawl that has a history of ten minutes: it was fast, stood still, and ended."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
-    done = 0
-    for n in range(60):
-        done += 500 if n < 30 else 0 if n < 40 else 1000
-        record = packed(
-            0, BEGAN + 10 * n, 0, done, n // 10, 1, 10_000 - 100 * n, 7, 16, 2, done, GIB_KIB + n,
-            50 * n, 100 * n, 0, 0,
-        )  # fmt: skip
-        live.redis.rpush(live.key("samples"), record)
-        if n % 6 == 0:
-            live.redis.rpush(live.key("minutes"), record)
+    add_samples(live, 60)
     return worker
 
 

@@ -27,8 +27,10 @@ pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 
 from scrapy_dq.frontier.admin.overview import dead, failed, peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
+from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection import failures
 from scrapy_dq.inspection.failures import cause_of, host_of, read_failures
+from scrapy_dq.inspection.history import read_events
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import Config, ConfigError
@@ -36,9 +38,10 @@ from scrapy_dq.web import app
 from scrapy_dq.web.access import Access, given_token, is_loopback
 from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Seen, Subject
 from support.failed_records import HOSTILE, add_hostile
-from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
+from support.samples import BEGAN, add_samples
 from support.stored_requests import stored
 from support.waiting import wait_until
 from support.web_page import TOKEN, WebPage, texts_of
@@ -194,6 +197,22 @@ def test_what_is_hostile_is_short_and_printable(
     assert found["crawl"]["partitions"] == 1000
     status, headers, _ = page.ask(f"/data?kind=failed&crawl={live.crawl}")
     assert (status, headers["content-type"]) == (200, "application/json")
+
+
+def test_the_history_is_shown(page: WebPage, live: LiveFrontier) -> None:
+    """In as many points as there is room for; with the events, the newest first."""
+    HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
+    add_samples(live, 800)
+    found = look(page, "history", live.crawl)
+    assert found["curves"] == ["at", "pages_per_s", "left", "failed", "memory_bytes", "workers"]
+    points = found["points"]
+    assert len(points) == 800 // 3 + 1
+    assert points[0] == [BEGAN + 20, 50.0, 9823, 1, 2**30 + 2 * 1024, 2]
+    assert points[-1][:2] == [BEGAN + 7990, 100.0]
+    assert [event["said"] for event in found["events"]] == ["a worker joined", "the run began"]
+    assert found["events"][0]["who"] == "worker"
+    days = look(page, "days", live.crawl)
+    assert [point[0] for point in days["points"]] == list(range(BEGAN, BEGAN + 8000, 60))
 
 
 def test_a_list_reads_a_bounded_part(
@@ -423,6 +442,8 @@ def test_a_crawl_is_paused_drained_resumed_stopped(
     stops = peek(live.redis, live.crawl).stops
     assert steering.do({"action": "stop", "crawl": live.crawl})[0] == 200
     assert peek(live.redis, live.crawl).stops == stops + 1
+    ordered = [event for event in read_events(live.redis, live.crawl) if event.kind in ("pause", "stop")]
+    assert [event.who for event in ordered] == [f"{own_name()} (page)"] * 2
     worker.take(1)
     worker.exchange(ack(1))
     worker.exchange()

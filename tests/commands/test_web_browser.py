@@ -6,9 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,9 +27,10 @@ from playwright import sync_api
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from support.failed_records import add_hostile
-from support.live_frontier import HandWorker, LiveFrontier, ack, limited, put, puts
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, limited, put, puts
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
+from support.samples import add_samples
 from support.stored_requests import stored
 from support.waiting import wait_until
 from support.web_page import TOKEN, WebPage
@@ -197,6 +200,22 @@ def test_it_is_live_while_a_worker_crawls_and_is_killed(browse: Any, live: LiveF
     browser.see("dead", "tbody tr:first-child")
 
 
+def test_the_history_is_shown(browse: Any, live: LiveFrontier) -> None:
+    """Curves of the last hours, or days, with a mark for each event; and the events as a list."""
+    HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
+    add_samples(live, 200, round(time.time()) - 1900)
+    browser = browse(viewport={"width": 360, "height": 640})
+    tab = browser.open(where(live))
+    browser.see("Pages per second")
+    assert tab.get_by_role("img").count() == 4
+    assert "now 100.0, at most 100.1" in tab.get_by_role("img").first.get_attribute("aria-label")
+    assert tab.locator("figure").first.locator("line").count() >= 1
+    browser.see("a worker joined", "main table")
+    tab.get_by_role("button", name="2 days").click()
+    tab.locator("button[aria-pressed=true]", has_text="2 days").wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_an_outage_is_shown_and_its_end(
     browse: Any,
     start_redis: Callable[..., RedisServer],
@@ -347,7 +366,8 @@ def test_who_has_no_token_is_asked_for_it(browse: Any, live: LiveFrontier, worke
     reads = browse("reads")
     reads.open(where(live))
     reads.see("Workers")
-    assert reads.tab.locator("main button:visible").count() == 0
+    buttons = reads.tab.locator("main button:visible").all_text_contents()
+    assert set(buttons) <= {"3 hours", "2 days"}
 
 
 def test_by_keyboard(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
@@ -380,6 +400,7 @@ def test_by_keyboard(browse: Any, live: LiveFrontier, worker: HandWorker) -> Non
 def test_axe_finds_nothing_serious(browse: Any, live: LiveFrontier, worker: HandWorker, scheme: str) -> None:
     """On each page, and in a dialog."""
     crawl_with_failures(live, worker)
+    add_samples(live, 60, round(time.time()) - 600)
     browser = browse("steers", color_scheme=scheme, bypass_csp=True)
     found: dict[str, Any] = {}
 

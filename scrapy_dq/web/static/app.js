@@ -1,4 +1,4 @@
-import { badge, bdi, card, count, el, pages, phaseBadge, printable, rate, setText, span, sparkline, stateBadge, table, when } from "./parts.js";
+import { badge, bdi, card, chart, count, el, pages, phaseBadge, printable, rate, setText, span, stateBadge, table, when } from "./parts.js";
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
@@ -186,8 +186,6 @@ function crawlPage(crawl) {
   const where = el("span", { class: "where" }), phase = el("span"), actions = el("div", { class: "actions" });
   const bar = el("progress", { max: 1, value: 0, "aria-label": "Settled, of all requests known" });
   const speed = el("span"), part = el("span"), left = el("span", { class: "right" });
-  const spark = sparkline("Pages per second since this page was opened");
-  spark.node.setAttribute("hidden", "");
   const values = {};
   const stats = el("dl", { class: "stats" }, ...STATS.map(([name, text]) => {
     const linked = name === "failed" || name === "dead";
@@ -198,9 +196,9 @@ function crawlPage(crawl) {
   const memory = el("p", { class: "quiet" });
   const top = el("section", { class: "card", "aria-label": "Progress" },
     el("div", { class: "progress" },
-      el("div", { class: "line" }, el("p", { class: "big" }, speed, el("small", {}, "pages/s")), part, left), bar, spark.node, wrong),
+      el("div", { class: "line" }, el("p", { class: "big" }, speed, el("small", {}, "pages/s")), part, left), bar, wrong),
     stats);
-  const history = el("div", { id: "history" }); // curves and events
+  const history = historyOf(crawl);
 
   const workers = table("Workers", [
     { name: "State", kind: "tight", key: (row) => row.state, cell: (row) => stateBadge(row.state) },
@@ -225,11 +223,10 @@ function crawlPage(crawl) {
   const blocked = parts("Blocked", "None is blocked.", { name: "For", kind: "n", cell: (row) => row.blocked }, waits);
 
   const about = el("p", { class: "quiet", hidden: true }, "There is no such crawl now: it has not begun, or its keys were deleted. If it begins, it is shown here.");
-  const content = el("div", { hidden: true }, top, history, workerBox.node, el("div", { class: "grid" }, largest.node, el("div", { class: "stack" }, slowest.node, blocked.node)), memory);
+  const content = el("div", { hidden: true }, top, history.curves, workerBox.node, el("div", { class: "grid" }, largest.node, el("div", { class: "stack" }, slowest.node, blocked.node)), history.events, memory);
   main.replaceChildren(crumbs(["Crawls", "#/"]), heading(crawl, phase, where, actions), tabs(crawl, ""), about, content);
   if (may.steering) steering(crawl, actions);
 
-  const points = [];
   let spoken = "";
   live({ kind: "crawl", crawl }, (look) => {
     about.hidden = look !== null;
@@ -251,9 +248,6 @@ function crawlPage(crawl) {
       setText(values[name], count(look[name]));
       if (name === "failed" || name === "dead") values[name].closest("div").className = look[name] ? "bad" : "";
     }
-    if (look.pages_per_s !== null) points.push([look.at, look.pages_per_s]);
-    while (points.length > 600) points.shift();
-    if (points.length > 4) { spark.node.removeAttribute("hidden"); spark.draw(points); }
     wrong.replaceChildren(...look.words.missing.map((text) => el("p", {}, badge(text, "bad"))));
     workers.fill(look.worker_rows);
     const states = Object.entries(look.worker_states).map(([state, n]) => `${count(n)} ${state}`).join(", ");
@@ -265,6 +259,45 @@ function crawlPage(crawl) {
     setText(largest.said, look.words.examined);
     setText(memory, look.words.memory ? `${look.words.memory}, for everything in it.` : "");
   });
+}
+
+// The curves of the last hours or days, with the events marked on them, and the events as a list.
+function historyOf(crawl) {
+  let kind = "history";
+  const charts = [
+    chart("Pages per second", 1, rate), chart("Left", 2, count), chart("Failed and dead", 3, count),
+    chart("Redis memory", 4, (bytes) => `${(bytes / 1048576).toLocaleString("en-US", { maximumFractionDigits: 1 })} MiB`),
+  ];
+  const spans = { history: "3 hours", days: "2 days" };
+  const box = card("History", "", el("div", { class: "charts" }, ...charts.map((each) => each.node)));
+  const choices = Object.entries(spans).map(([name, text]) => el("button", { type: "button", class: "small", "aria-pressed": "false", on: { click: () => { kind = name; load(); } } }, text));
+  box.actions.append(...choices);
+  const list = table("Events", [
+    { name: "When", kind: "tight", cell: (row) => when(row.at) },
+    { name: "What", kind: "long", cell: (row) => row.said },
+    { name: "Who", kind: "by wide", cell: (row) => row.who },
+  ], "Nothing has happened yet.");
+  const paged = pages(list, 15);
+  const events = card("Events", "", list.node, list.empty, paged.node);
+  box.node.hidden = events.node.hidden = true;
+  async function load() {
+    const page = location.hash, asked = kind;
+    let seen;
+    try { seen = await data({ kind: asked, crawl }); } catch { return; } // the feed says what is wrong
+    if (page !== location.hash || asked !== kind || !seen.look) return;
+    Object.keys(spans).forEach((name, at) => { choices[at].setAttribute("aria-pressed", String(name === kind)); choices[at].className = name === kind ? "small chosen" : "small"; });
+    const { points, events: happened } = seen.look;
+    for (const each of charts) each.draw(points, happened);
+    box.node.hidden = points.length < 2;
+    events.node.hidden = false;
+    paged.fill(happened);
+    setText(events.said, happened.length ? `the newest ${count(happened.length)}` : "");
+  }
+  load();
+  const timer = setInterval(load, 10000);
+  const before = leave;
+  leave = () => { before(); clearInterval(timer); };
+  return { curves: box.node, events: events.node };
 }
 
 function steering(crawl, actions) {

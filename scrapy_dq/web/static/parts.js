@@ -96,27 +96,53 @@ export const phaseBadge = (look) => badge(look.words.phase, look.hold ? "warn" :
 const STATES = { alive: "good", running: "good", unknown: "", fenced: "warn", stalled: "warn", silent: "warn", dead: "bad" };
 export const stateBadge = (state) => badge(state, STATES[state]);
 
-// A line of numbers over time, as wide as there is room for.
-export function sparkline(label) {
-  const ns = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(ns, "svg");
-  const under = document.createElementNS(ns, "path");
-  const line = document.createElementNS(ns, "path");
-  under.setAttribute("class", "under");
-  svg.setAttribute("class", "spark");
-  svg.setAttribute("viewBox", "0 0 100 100");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", label);
-  svg.append(under, line);
-  return {
-    node: svg,
-    draw(points) {
-      const first = points[0][0], last = points[points.length - 1][0] || 1;
-      const top = Math.max(...points.map((point) => point[1]), 1e-9);
-      const at = points.map(([x, y]) => `${((100 * (x - first)) / (last - first || 1)).toFixed(2)},${(96 - (92 * y) / top).toFixed(2)}`);
-      line.setAttribute("d", `M${at.join("L")}`);
-      under.setAttribute("d", `M0,100L${at.join("L")}L100,100Z`);
-    },
-  };
+const svg = (tag, attributes = {}) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  return made;
+};
+
+// A curve over time with a mark for each event; `place` is the number's place in a point, `said` its text.
+export function chart(title, place, said) {
+  const now = el("span", { class: "now" }), top = el("span"), first = el("span"), last = el("span");
+  const marks = svg("g"), under = svg("path", { class: "under" }), line = svg("path");
+  const picture = svg("svg", { class: "spark", viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img" });
+  picture.append(marks, under, line);
+  const node = el("figure", { class: "chart" }, el("figcaption", {}, el("span", {}, title), now), picture,
+    el("div", { class: "axis" }, first, top, last));
+  function draw(points, events) {
+    const known = points.filter((point) => point[place] !== null);
+    node.hidden = known.length < 2;
+    if (node.hidden) return;
+    const from = points[0][0], to = points[points.length - 1][0];
+    const most = Math.max(...known.map((point) => point[place]), 1e-9);
+    const x = (at) => ((100 * (at - from)) / (to - from || 1)).toFixed(2);
+    const y = (value) => (97 - (92 * value) / most).toFixed(2);
+    let path = "", area = "", run = [];
+    const end = () => {
+      if (run.length) {
+        path += `M${run.map(([at, value]) => `${x(at)},${y(value)}`).join("L")}`;
+        area += `M${x(run[0][0])},97L${run.map(([at, value]) => `${x(at)},${y(value)}`).join("L")}L${x(run[run.length - 1][0])},97Z`;
+      }
+      run = [];
+    };
+    for (const point of points) point[place] === null ? end() : run.push([point[0], point[place]]);
+    end();
+    line.setAttribute("d", path);
+    under.setAttribute("d", area);
+    marks.replaceChildren(...events.filter((event) => event.at >= from && event.at <= to).slice(0, 60).map((event) => {
+      const mark = svg("line", { x1: x(event.at), x2: x(event.at), y1: 3, y2: 97, class: /died|outage|damaged/.test(event.kind) ? "bad" : "" });
+      const title = svg("title");
+      title.textContent = `${when(event.at)}: ${event.said}`;
+      mark.append(title);
+      return mark;
+    }));
+    const newest = said(known[known.length - 1][place]);
+    setText(now, newest);
+    setText(top, `most: ${said(most < 1e-6 ? 0 : most)}`);
+    setText(first, when(from).slice(5, 16));
+    setText(last, when(to).slice(5, 16));
+    picture.setAttribute("aria-label", `${title} from ${when(from)} to ${when(to)}: now ${newest}, at most ${said(most < 1e-6 ? 0 : most)}`);
+  }
+  return { node, draw };
 }
