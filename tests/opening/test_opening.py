@@ -347,6 +347,7 @@ def use_everything(url: str, crawl: str) -> None:
     b.exchange(want=4)
     live.call("beats", "b", b.epoch)
     live.call("members")
+    assert live.call("notices").kinds == ["dead"]
     assert live.call("adopt", b.epoch, b.run, "", 1, [b"\1" * 20])[0] == 1
     known = put(30, admission=Admission.SEEN)
     known.known_as = b"\1" * 20
@@ -370,5 +371,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     assert set(TRANSITIONS) == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "report", "flush", "limit",
-        "overview", "tally", "adopt", "sweep", "audit", "purge",
+        "overview", "tally", "adopt", "sweep", "audit", "purge", "notices",
     }  # fmt: skip
