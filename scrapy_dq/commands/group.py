@@ -26,6 +26,7 @@ from scrapy_dq.commands.forget import Forget
 from scrapy_dq.commands.history import History
 from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
+from scrapy_dq.commands.metrics import PrometheusMetrics
 from scrapy_dq.commands.output.streams import lasting_streams
 from scrapy_dq.commands.peek import Peek
 from scrapy_dq.commands.push import Push
@@ -44,7 +45,7 @@ from scrapy_dq.text import printable
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Events(), History(), Report(),
     Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(), SeenOf(),
-    Clear(), Adopt(), Web(),
+    Clear(), Adopt(), Web(), PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

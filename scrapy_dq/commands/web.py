@@ -13,13 +13,14 @@ from urllib.parse import quote
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.listening import HOST, address_of, listening, name_of, port
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 
 if TYPE_CHECKING:
     from scrapy_dq.web.looks import Looks
 
-HOST, PORT = "127.0.0.1", 6870
-NOT_INSTALLED = "the page needs Starlette and uvicorn: pip install 'scrapy-dq[web]'"
+PORT = 6870
+NOT_INSTALLED = "the page needs Starlette, uvicorn and prometheus_client: pip install 'scrapy-dq[web]'"
 LOOK_S = 0.1
 MOST_REQUESTS = 400
 GRACE_S = 3
@@ -41,7 +42,7 @@ class Web(Subcommand):
         looking.add_crawl_options(parser)
         parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
         parser.add_argument(
-            "--port", type=_port, default=PORT, help=f"the port; 0: any that is free (default: {PORT})"
+            "--port", type=port, default=PORT, help=f"the port; 0: any that is free (default: {PORT})"
         )
         parser.add_argument(
             "--allow-host", action="append", default=[], metavar="NAME",
@@ -65,7 +66,7 @@ class Web(Subcommand):
 
             from scrapy_dq.web.asgi import make_app
         except ImportError as error:
-            if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client"):
                 raise
             raise CommandError(NOT_INSTALLED) from None
         token = given = given_token(options.token_file)
@@ -76,7 +77,7 @@ class Web(Subcommand):
             )
         if options.allow_steering and not given:
             token = new_token()
-        names = [*options.allow_host, _name_of(options.host)]
+        names = [*options.allow_host, name_of(options.host)]
         config, spider = looking.spider_named(settings, options)
         crawler_settings = spider.crawler.settings if spider else project_settings(settings)
         page, looks = make_app(config, crawler_settings, Access.of(token, options.allow_steering, names))
@@ -90,8 +91,8 @@ class Web(Subcommand):
         crawl = config.crawl if options.spider or options.crawl else ""
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with _listening(options.host, options.port) as listener:
-                address = _address(options.host, listener)
+            with listening(options.host, options.port) as listener:
+                address = address_of(options.host, listener)
                 fragment = _fragment(crawl, "" if given else token)
                 asyncio.run(_serve(server, looks, listener, f"{address}{fragment}", options))
         except KeyboardInterrupt:
@@ -120,42 +121,8 @@ async def _serve(
         await looks.close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        CommandError: it cannot.
-    """
-    try:
-        (family, *_, address), *_ = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        return socket.create_server(address[:2], family=family)
-    except OSError as error:
-        # Python appends the address to some; getaddrinfo has numbers of its own.
-        reason = str(error.strerror or error).partition(" (while")[0]
-        why = f"{host}:{port} cannot be listened on: {reason}"
-        raise CommandError(f"{why}. --port names another port") from error
-
-
-def _address(host: str, listener: socket.socket) -> str:
-    """Return the URL of the page; for all addresses of this machine, by its name."""
-    port, name = listener.getsockname()[1], _name_of(host)
-    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
-
-
-def _name_of(host: str) -> str:
-    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
-
-
 def _fragment(crawl: str, token: str) -> str:
     """Return what the page finds behind #: no browser sends it, and no log has it."""
     parts = [f"token={token}"] if token else []
     parts += [f"/crawl/{quote(crawl, safe='')}"] if crawl else []
     return "#" + "&".join(parts) if parts else ""
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65_536):
-        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, not {text!r}")
-    return int(text)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter, deque
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.inspection.status import RATE_OVER_S, Progress
+from scrapy_dq.inspection.status import Progress
 from scrapy_dq.inspection.words import examined, fine_span, memory, missing, phase_of, span
-from scrapy_dq.inspection.workers import WAIT_S, workers_of
+from scrapy_dq.inspection.workers import WorkersWatch
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.model import Member
     from scrapy_dq.inspection.place import Place
 
 MOST_WORKERS = 100
@@ -27,7 +25,7 @@ class CrawlWatch:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._progress = Progress(place)
-        self._looks: deque[tuple[float, dict[str, Member]]] = deque()
+        self._workers = WorkersWatch()
 
     def look(self) -> dict[str, Any]:
         """Return all that the page of a crawl shows, without anything that is not printable.
@@ -37,7 +35,7 @@ class CrawlWatch:
         """
         overview = self._place.overview(hint=False)
         status = self._progress.status(overview)
-        rows = self._workers(overview.members)
+        rows = self._workers.look(overview.members, self._place.now())
         states = Counter(row["state"] for row in rows)
         rows.sort(key=lambda row: row["state"] not in _TROUBLED)
         for kind in ("largest", "slowest", "blocked"):
@@ -53,18 +51,6 @@ class CrawlWatch:
                 "missing": list(missing(status)),
             },
         }
-
-    def _workers(self, members: list[Member]) -> list[dict[str, Any]]:
-        now = time.monotonic()
-        while len(self._looks) > 1 and now - self._looks[1][0] >= RATE_OVER_S:
-            self._looks.popleft()
-        self._looks.append((now, {member.worker_id: member for member in members}))
-        first_at, before = self._looks[0]
-        passed_s = now - first_at
-        # The first look has nothing to compare with.
-        return workers_of(
-            members, before if passed_s else {}, passed_s, self._place.now(), watched=passed_s >= WAIT_S
-        )
 
 
 def _worker(row: dict[str, Any]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = 
         redis.exceptions.RedisError: no reply, or another type of key.
     """
     name, kept = ("minutes", MOST_MINUTES) if minutes else ("samples", MOST_SAMPLES)
-    return _read(client, keys.prefix(crawl) + name, min(most, kept), _sample)
+    return _read(client, keys.prefix(crawl) + name, min(most, kept), parse_sample)
 
 
 def read_events(client: Any, crawl: str, most: int = MOST_EVENTS) -> list[Event]:
@@ -185,7 +185,7 @@ def _varints(packed: bytes) -> Iterator[int]:
             number = shift = 0
 
 
-def _sample(record: bytes) -> Sample:
+def parse_sample(record: bytes) -> Sample:
     """Decode a record of lua/lib/samples.lua; raise any exception if it is invalid."""
     if len(record) > MOST_RECORD_BYTES or record[:1] != b"\1":
         raise ValueError("no sample of ours")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.inspection.status import RATE_OVER_S
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.model import Member
@@ -27,6 +30,24 @@ def read_workers(place: Place, wait_s: float) -> list[dict[str, Any]]:
         time.sleep(wait_s)
     members, passed_s = place.overview().members, time.monotonic() - began
     return workers_of(members, before, passed_s, place.now(), watched=wait_s >= WAIT_S)
+
+
+class WorkersWatch:
+    """Workers, looked at repeatedly; rates, and whether they are silent, are those of the last 5 s."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, dict[str, Member]]] = deque()
+
+    def look(self, members: Sequence[Member], now: float = 0.0) -> list[dict[str, Any]]:
+        """Return the state of each; *now*: as for `workers_of`; without it, `since_s` means nothing."""
+        at = time.monotonic()
+        while len(self._looks) > 1 and at - self._looks[1][0] >= RATE_OVER_S:
+            self._looks.popleft()
+        self._looks.append((at, {member.worker_id: member for member in members}))
+        first_at, before = self._looks[0]
+        passed_s = at - first_at
+        # The first look has nothing to compare with.
+        return workers_of(members, before if passed_s else {}, passed_s, now, watched=passed_s >= WAIT_S)
 
 
 def workers_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
+from scrapy_dq.inspection.metrics import CONTENT_TYPE, Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.text import printable
@@ -56,6 +58,7 @@ def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, L
         Route("/data", site.data),
         Route("/feed", site.feed),
         Route("/settings", site.settings),
+        Route("/metrics", site.metrics),
         Route("/do", site.do, methods=["POST"]),
     ]
     return Guard(Starlette(routes=routes, lifespan=lifespan), access, FILES.__contains__), looks
@@ -70,6 +73,7 @@ class _Site:
         self._access = access
         self._looks = looks
         self._feeds = Feeds(looks)
+        self._metrics = Metrics()
 
     async def data(self, request: Request) -> Response:
         """Return one look."""
@@ -95,6 +99,14 @@ class _Site:
         """Return the settings in force, and what this page may do."""
         found = {"settings": settings_of(self._config), "steering": self._access.steering}
         return JSONResponse(found)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics of all crawls, for Prometheus."""
+        try:
+            text = await self._looks.call("", self._metrics.text)
+        except FrontierError:  # no connection yet
+            text = await asyncio.to_thread(self._metrics.text, None)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     async def do(self, request: Request) -> Response:
         """Change a crawl, and say what was done."""

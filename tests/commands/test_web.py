@@ -660,7 +660,8 @@ def test_without_the_extra_a_line_says_what_to_install(server: RedisServer, tmp_
     done = run_web(tmp_path, server.url, PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "scrapy dq web: the page needs Starlette and uvicorn: pip install 'scrapy-dq[web]'\n"
+        "scrapy dq web: the page needs Starlette, uvicorn and prometheus_client: "
+        "pip install 'scrapy-dq[web]'\n"
     )
 
 

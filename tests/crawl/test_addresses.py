@@ -111,6 +111,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["events", name, "--json"],
         ["history", name, "--json"],
         ["report", name, "--json"],
+        ["metrics", name, "--json"],
         ["doctor", name, "--audit", "--json"],
         ["pause", name],
         ["drain", name],

@@ -23,12 +23,14 @@ TOKEN = "a-token-of-more-than-16-characters"
 class WebPage:
     """The page of a Redis, on a free port; its errors are in `log`."""
 
+    COMMAND: tuple[str, ...] = ("web", "--crawl", "first")
+
     def __init__(self, folder: Path, redis_url: str, *words: str, token: str = "") -> None:
         self.log = folder / "web.log"
         self.token = token
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "scrapy", "dq", "web", "--crawl", "first", "--json", "--port", "0",
+                [sys.executable, "-m", "scrapy", "dq", *self.COMMAND, "--json", "--port", "0",
                  "-s", f"REDIS_URL={redis_url}", "-s", "DQ_REDIS_TIMEOUT=1", *words],
                 cwd=folder, env={**os.environ, "DQ_WEB_TOKEN": token}, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip

@@ -55,6 +55,7 @@ COMMANDS = {
     "scrapy dq clear": "tests/commands/test_clear.py test_it_says_what_there_is_and_asks",
     "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_continues",
     "scrapy dq web": "tests/commands/test_web.py test_steering_without_a_token_makes_one",
+    "scrapy dq metrics": "tests/commands/test_metrics.py test_they_are_printed_once",
     "scrapy dq adopt": "tests/adoption/test_command.py test_what_was_adopted_is_reported",
     "git grep -lz": "tests/unit/test_docs.py test_the_import_paths_of_a_project_are_changed",
     "redis-cli rpush": "tests/scheduling/test_redis_spider.py "

@@ -1,0 +1,179 @@
+"""The figures of one crawl, read repeatedly, and what has to be remembered for them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.overview import described, peek
+from scrapy_dq.frontier.errors import denies
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.inspection.history import parse_sample, read_events
+from scrapy_dq.inspection.workers import WAIT_S, WorkersWatch
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Overview
+
+LONGEST_LABEL = 100
+FINISHED_LATER_S = 60.0
+"""A finished crawl is read that much later than its turn, if not all are read each time."""
+_PARTITIONS = {"ready": "rotation", "suspects": "suspects", "resting": "resting", "saturated": "saturated"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of one crawl."""
+
+    overview: Overview
+    done: int
+    failed: int
+    """Of this run, in which neither falls as far as this process sees: a retry lowers the stored count."""
+    workers: Mapping[str, int]
+    """By state."""
+    partitions: Mapping[str, int]
+    """By state."""
+    died: int
+    reclaimed: int
+    """Leases of those that died. Both of this run, as far as its journal reaches when it is read first."""
+    spider: str
+    seen_kind: str
+    exchanges: int = 0
+    exchange_s: float = 0.0
+    errors: int = 0
+    outage_s: float = 0.0
+    """Of the newest sample of this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A crawl, and its newest figures."""
+
+    crawl: str
+    """Its name, printable and short."""
+    at: float
+    """When they were read, by this process's monotonic clock."""
+    measured: Measured | None
+    """None: it cannot be read."""
+
+
+class MeasuredCrawl:
+    """A crawl that is read repeatedly."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.row = Row(label_of(name), 0.0, None)
+        self.due = 0.0
+        self._first_at = 0.0
+        self._run = ("", -1)
+        self._described: dict[str, str] = {}
+        self._workers = WorkersWatch()
+        self._done, self._failed = _Rising(), _Rising()
+        self._journal = b""
+        """Its last event."""
+        self._deaths: set[tuple[float, str]] = set()
+        self._died = self._reclaimed = 0
+
+    def look(self, client: Any) -> bool:
+        """Read it; return whether it exists."""
+        self.due = at = time.monotonic()
+        self._first_at = self._first_at or at
+        unreadable = Row(self.row.crawl, at, None)
+        try:
+            overview = peek(client, self.name)
+            if overview.phase == "absent":
+                self.row = Row(self.row.crawl, 0.0, None)
+                return False
+            if (overview.epoch, overview.run) != self._run:
+                self._begin(client, overview)
+            self.row = Row(self.row.crawl, at, self._measure(client, overview))
+            if overview.phase == "finished":
+                self.due += FINISHED_LATER_S
+        except FrontierRefused:
+            self.row = unreadable  # keys of another type, or too many workers: the others can be read
+        except Exception as error:
+            if not denies(error):
+                raise
+            self.row = unreadable
+        return True
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is absent, or was read, and its workers for long enough."""
+        has_workers = self.row.measured is not None and self.row.measured.overview.members
+        return bool(self.due) and (not has_workers or self.row.at - self._first_at >= WAIT_S)
+
+    def _begin(self, client: Any, overview: Overview) -> None:
+        self._described = described(client, self.name)
+        self._done, self._failed = _Rising(), _Rising()
+        self._journal, self._deaths, self._died, self._reclaimed = b"", set(), 0, 0
+        self._run = (overview.epoch, overview.run)
+
+    def _measure(self, client: Any, overview: Overview) -> Measured:
+        prefix = keys.prefix(self.name)
+        with client.pipeline(transaction=False) as pipeline:
+            for name in _PARTITIONS.values():
+                pipeline.zcard(prefix + name)
+            pipeline.lindex(prefix + "samples", -1)
+            pipeline.lindex(prefix + "journal", -1)
+            # One of another type fails alone.
+            *sizes, record, journal = pipeline.execute(raise_on_error=False)
+        if isinstance(journal, bytes) and journal != self._journal:
+            self._count_deaths(client, overview.run)
+            self._journal = journal
+        measured = Measured(
+            overview,
+            self._done.now(overview.census.done),
+            self._failed.now(overview.census.failed),
+            Counter(row["state"] for row in self._workers.look(overview.members)),
+            {state: count_in(size) or 0 for state, size in zip(_PARTITIONS, sizes, strict=True)},
+            self._died,
+            self._reclaimed,
+            printable(self._described["spider"], LONGEST_LABEL),
+            printable(self._described["seen_kind"], LONGEST_LABEL),
+        )
+        with suppress(Exception):  # it is untrusted
+            sample = parse_sample(record)
+            if sample.run == overview.run:
+                names = ("exchanges", "exchange_s", "errors", "outage_s")
+                return replace(measured, **{name: getattr(sample, name) for name in names})
+        return measured
+
+    def _count_deaths(self, client: Any, run: int) -> None:
+        events = read_events(client, self.name)
+        deaths = {(each.at, each.who): each for each in events if each.kind == "died" and each.run == run}
+        for death in deaths.keys() - self._deaths:
+            self._died += 1
+            self._reclaimed += deaths[death].count
+        self._deaths = set(deaths)
+
+
+class _Rising:
+    """A count that never falls, as the stored one does if requests are retried, or Redis is rolled back."""
+
+    def __init__(self) -> None:
+        self._last = self._fallen = 0
+
+    def now(self, count: int) -> int:
+        self._fallen += max(0, self._last - count)
+        self._last = count
+        return count + self._fallen
+
+
+def label_of(crawl: str) -> str:
+    """Return a printable, short name of a crawl; one that is not the name itself ends with a hash of it."""
+    shown = printable(crawl, LONGEST_LABEL)
+    if shown == crawl:
+        return shown
+    return f"{shown}~{hashlib.sha256(crawl.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def count_in(reply: Any) -> int | None:
+    """Return the count that Redis has answered; None: it is none."""
+    return reply if isinstance(reply, int) and reply >= 0 else None

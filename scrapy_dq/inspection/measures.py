@@ -1,0 +1,129 @@
+"""What the metrics are made of: the figures of all crawls of a Redis, read a bounded part at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.backlog import info_of
+from scrapy_dq.frontier.admin.crawls import scan_crawls, some_crawls
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.measured import MeasuredCrawl, Row, count_in
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.place import Place
+
+MOST_CRAWLS = 500
+PART = 20
+"""Crawls that one look reads at most."""
+MOST_COST = 4.0
+"""Milliseconds of Redis that they may take, as estimated: for each crawl, and for each of its workers."""
+CRAWL_COST, WORKER_COST = 0.16, 0.008
+MOST_SCANS = 2
+"""Calls of SCAN in one look, of 1,000 keys each."""
+LONGEST_S = 3.0
+"""No look begins to read a further crawl after so long."""
+SHARED_S = 1.0
+"""Whoever asks within so long of a look gets the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The result of a look."""
+
+    up: bool
+    took_s: float
+    crawls: Sequence[Row] = ()
+    """No two have the same name."""
+    memory_bytes: int | None = None
+    """Used memory of the whole Redis; None: unknown."""
+    maxmemory_bytes: int | None = None
+    """0: no limit."""
+
+
+class MeasuresWatch:
+    """Looks at the crawls of a Redis, for whoever asks, in whatever thread; one look at a time."""
+
+    def __init__(self, crawl: str = "") -> None:
+        """*crawl*: the only one; empty: all."""
+        self._only = crawl
+        self._crawls: dict[str, MeasuredCrawl] = {crawl: MeasuredCrawl(crawl)} if crawl else {}
+        self._cursor: int | None = None
+        """Of the search for crawls; None: it has not begun."""
+        self._newest = Measures(False, 0.0)
+        self._at = -SHARED_S
+        self._lock = threading.Lock()
+
+    def look(self, place: Place | None) -> Measures:
+        """Return what there is now; without crawls if Redis gives no usable answer.
+
+        Args:
+            place: of any crawl; None: there is no Redis.
+        """
+        with self._lock:
+            began = time.monotonic()
+            if began - self._at >= SHARED_S:
+                self._newest = Measures(False, 0.0)
+                with suppress(FrontierError):
+                    self._newest = self._read(place) if place else self._newest
+                self._at = time.monotonic()
+                self._newest = replace(self._newest, took_s=self._at - began)
+            return self._newest
+
+    @property
+    def complete(self) -> bool:
+        """Whether each crawl that was found has been read, and its workers for long enough to be judged."""
+        return all(each.complete for each in self._crawls.values())
+
+    def _read(self, place: Place) -> Measures:
+        with as_unavailable():
+            client = place.client
+            if not self._only:
+                self._search(client)
+            until = time.monotonic() + LONGEST_S
+            for crawl in self._next(client):
+                if time.monotonic() < until and not crawl.look(client) and not self._only:
+                    del self._crawls[crawl.name]
+            memory = info_of(client, "memory") or {}
+        rows = [self._crawls[name].row for name in sorted(self._crawls)]
+        # Equal labels would make all of the text invalid: such names are made for that.
+        unique = {row.crawl: row for row in reversed(rows) if row.at}
+        return Measures(
+            True, 0.0, list(reversed(unique.values())),
+            count_in(memory.get("used_memory")), count_in(memory.get("maxmemory")),
+        )  # fmt: skip
+
+    def _search(self, client: Any) -> None:
+        names: list[str] = []
+        if self._cursor is None:
+            names, self._cursor = some_crawls(client), 0
+        else:
+            for _ in range(MOST_SCANS):
+                self._cursor, part = scan_crawls(client, self._cursor)
+                names += part
+                if not self._cursor:
+                    break
+        for name in names:
+            if name not in self._crawls and len(self._crawls) < MOST_CRAWLS:
+                self._crawls[name] = MeasuredCrawl(name)
+
+    def _next(self, client: Any) -> list[MeasuredCrawl]:
+        """Return those that were not read for longest, as many as may be read at once, and at least one."""
+        longest = sorted(self._crawls.values(), key=lambda each: each.due)[:PART]
+        with client.pipeline(transaction=False) as pipeline:
+            for each in longest:
+                pipeline.scard(keys.prefix(each.name) + "members")
+            workers = [count_in(reply) or 0 for reply in pipeline.execute(raise_on_error=False)]
+        cost, chosen = 0.0, list[MeasuredCrawl]()
+        for each, members in zip(longest, workers, strict=True):
+            cost += CRAWL_COST + WORKER_COST * members
+            if chosen and cost > MOST_COST:
+                break
+            chosen.append(each)
+        return chosen

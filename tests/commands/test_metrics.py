@@ -1,0 +1,411 @@
+"""`scrapy dq metrics`: what Prometheus reads of crawls, what that costs Redis, and who may read it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from redis import Redis
+
+pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+
+
+from scrapy_dq.frontier import peek, retry
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.rights import acl_of
+from scrapy_dq.inspection import measures
+from scrapy_dq.inspection.measured import label_of
+from scrapy_dq.inspection.metrics import Metrics
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.settings import Config
+from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, put, puts
+from support.metrics_server import MetricsServer, Samples
+from support.redis_server import RedisServer
+from support.samples import packed
+from support.stored_requests import stored
+from support.waiting import free_port, wait_until
+from support.web_page import TOKEN, WebPage
+
+PASSWORD = "s3cr3t-w0rd"
+
+
+@pytest.fixture
+def place(server: RedisServer, crawl_name: str) -> Iterator[Place]:
+    """Return a crawl in the Redis of the tests."""
+    with server.client() as client:
+        yield Place(client, "redis", Config.read({"DQ_CRAWL": crawl_name, "REDIS_URL": server.url}, {}))
+
+
+@pytest.fixture
+def scrape(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Samples]:
+    """Return a function that scrapes the crawl, each time anew."""
+    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    metrics = Metrics(place.crawl)
+    return lambda: Samples(metrics.text(place).decode())
+
+
+def note(live: LiveFrontier, kind: str, who: str, count: int = 1, run: int = 0) -> None:
+    """Append an event to the journal."""
+    record = msgpack.packb([run, int(time.time() * 1000), kind, who, count, ""])
+    live.redis.rpush(live.key("journal"), record)
+
+
+def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
+    """Of requests, workers, partitions; what the workers have counted; at most 60 series of a crawl."""
+    worker = HandWorker(live, "worker", limited(0.0, 0, **{"slow.example": (60.0, None)}))
+    moves = [*puts(b"a.example", 7), *puts(b"slow.example", 3, 100), put(200, due_in=3600)]
+    worker.exchange(*moves, want=3)
+    held = worker.take(0) or [int(entry) for entry in worker.held]
+    worker.exchange(ack(held[0]), fail(held[1]))
+    sample = packed(0, int(time.time()), 0, 1, 1, 0, 7, 1, 1, 1, 0, 1000, 50, 250, 3, 4500)
+    live.redis.rpush(live.key("samples"), sample)
+    found = scrape()
+    assert found.value("dq_up") == 1
+    assert found.value("dq_crawls") == 1
+    assert (found.value("dq_redis_memory_bytes") or 0) > 0
+    assert found.value("dq_redis_maxmemory_bytes") == 0
+    series = found.of(live.crawl)
+    assert len(series) <= 60
+    expected = {
+        "dq_crawl_up": 1, "dq_requests waiting": 7, "dq_requests in_flight": 1, "dq_requests delayed": 1,
+        "dq_requests_done_total": 1, "dq_requests_failed_total": 1, "dq_dead_letters": 0, "dq_gone": 0,
+        "dq_workers unknown": 1, "dq_workers alive": 0, "dq_on_hold": 0, "dq_phase open": 1,
+        "dq_phase finished": 0, "dq_run_number": 0, "dq_exchange_duration_seconds_count": 50,
+        "dq_exchange_duration_seconds_sum": 0.25, "dq_redis_errors_total": 3, "dq_outage_seconds_total": 4.5,
+        "dq_workers_died_total": 0, "dq_leases_reclaimed_total": 0, "dq_run_info exact spider": 1,
+    }  # fmt: skip
+    assert {name: series[name] for name in expected} == expected
+    states = {name: value for name, value in series.items() if name.startswith("dq_partitions")}
+    assert sum(states.values()) == 2
+    assert len(states) == 4
+    assert found.types["dq_exchange_duration_seconds"] == "summary"
+
+
+def test_a_worker_is_silent_when_its_heartbeat_stands_still(
+    scrape: Callable[[], Samples], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the second look on; one that has a heartbeat is alive, one that was fenced is fenced."""
+    workers = [HandWorker(live, name) for name in ("beats", "silent", "fenced")]
+    assert scrape().of(live.crawl)["dq_workers unknown"] == 3
+    workers[0].fence("fenced")
+    live.redis.hincrby(live.key("beats"), "beats", 1)
+    monkeypatch.setattr("scrapy_dq.inspection.workers.WAIT_S", 0.0)
+    series = scrape().of(live.crawl)
+    found = {state: series[f"dq_workers {state}"] for state in ("alive", "silent", "fenced", "unknown")}
+    assert found == {"alive": 1, "silent": 1, "fenced": 1, "unknown": 0}
+
+
+def test_a_counter_does_not_fall_when_failed_requests_are_retried(
+    scrape: Callable[[], Samples], live: LiveFrontier, worker: HandWorker
+) -> None:
+    """For Prometheus it would have begun anew, and all that had failed before would be new failures."""
+    worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(5)], want=5)
+    worker.exchange(*map(fail, range(5)))
+    assert scrape().of(live.crawl)["dq_requests_failed_total"] == 5
+    retry(live.redis, live.crawl, peek(live.redis, live.crawl), failed=lambda record: True)
+    series = scrape().of(live.crawl)
+    assert (series["dq_requests_failed_total"], series["dq_requests waiting"]) == (5, 5)
+    worker.take(1)
+    worker.exchange(*map(fail, [int(entry) for entry in worker.held]))
+    assert scrape().of(live.crawl)["dq_requests_failed_total"] == 6
+
+
+def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
+    """Of this run; each once, also when it is no longer among the newest events."""
+    worker = HandWorker(live, "worker")
+    note(live, "died", "of another run", 1000, run=7)
+    note(live, "died", "first", 3)
+    assert scrape().of(live.crawl)["dq_workers_died_total"] == 1
+    live.redis.ltrim(live.key("journal"), 1, 0)
+    other = HandWorker(live, "dies")
+    other.exchange(*puts(b"a.example", 9), want=4)
+    worker.reclaim("dies")
+    for _ in range(2):
+        series = scrape().of(live.crawl)
+        assert (series["dq_workers_died_total"], series["dq_leases_reclaimed_total"]) == (2, 7)
+
+
+def test_what_a_run_has_counted_begins_at_0(
+    scrape: Callable[[], Samples], live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Counts, deaths and sums of samples are those of the run before."""
+    worker.exchange(put(1), want=1)
+    worker.exchange(ack(1))
+    note(live, "died", "first")
+    live.redis.rpush(live.key("samples"), packed(0, 1_790_000_000, *[9] * 14))
+    assert scrape().of(live.crawl)["dq_redis_errors_total"] == 9
+    worker.exchange()
+    worker.leave()
+    assert scrape().of(live.crawl)["dq_phase finished"] == 1
+    HandWorker(live, "next")
+    series = scrape().of(live.crawl)
+    assert (series["dq_run_number"], series["dq_phase open"]) == (1, 1)
+    for name in ("dq_requests_done_total", "dq_workers_died_total", "dq_redis_errors_total"):
+        assert series[name] == 0
+
+
+HOSTILE = (
+    'a"b\\n\n{x="1"} 7', "\x1b[31m\x00", "x" * 5000, "\u202egnp.exe", " blank ", "é\U0001f577",
+    "a\r\ndq_up 0",
+)  # fmt: skip
+
+
+def test_names_of_crawls_are_short_and_printable(
+    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they are; two never become one, although one is made to."""
+    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    server = start_redis()
+    names = [*HOSTILE, "x" * 5001, label_of(HOSTILE[1])]
+    with ExitStack() as stack:
+        client = stack.enter_context(server.client())
+        for name in names:
+            HandWorker(stack.enter_context(closing(LiveFrontier(server.url, name, Order.FIFO))), "worker")
+        config = Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {})
+        text = Metrics().text(Place(client, "redis", config)).decode()
+    found = Samples(text)
+    assert found.value("dq_up") == 1
+    assert found.value("dq_crawls") == len(names) - 1
+    assert found.crawls == {label_of(name) for name in names}
+    for label in found.crawls:
+        assert label.isprintable()
+        assert len(label) <= 120
+
+
+def test_what_somebody_else_wrote_breaks_nothing(
+    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crawl with a key of another type cannot be read: the others can. Its history may be anything."""
+    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    server = start_redis()
+    with ExitStack() as stack:
+        client = stack.enter_context(server.client())
+        crawls = [
+            stack.enter_context(closing(LiveFrontier(server.url, name, Order.FIFO)))
+            for name in ("damaged", "strange", "fine")
+        ]
+        for live in crawls:
+            HandWorker(live, "worker").exchange(*puts(b"a.example", 3))
+        client.delete(crawls[0].key("rotation"))
+        client.set(crawls[0].key("rotation"), "x")
+        for name, value in (("samples", b"\1" + b"\xff" * 600), ("journal", "x")):
+            client.delete(crawls[1].key(name))
+            client.rpush(crawls[1].key(name), value)
+        client.hset(crawls[1].key("worker:worker"), "identity", '[{"host": 1}]')
+        client.hset(crawls[1].key("meta"), "spider", "\x00" * 1000)
+        metrics = Metrics()
+        place = Place(client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}))
+        found = Samples(metrics.text(place).decode())
+        client.delete(crawls[1].key("journal"), crawls[1].key("samples"))
+        client.set(crawls[1].key("journal"), "x")
+        client.set(crawls[1].key("samples"), "x")
+        again = Samples(metrics.text(place).decode())
+    for each in (found, again):
+        assert each.value("dq_up") == 1
+        assert each.of("damaged").keys() == {"dq_crawl_up", "dq_age_seconds"}
+        assert each.of("damaged")["dq_crawl_up"] == 0
+        for name in ("strange", "fine"):
+            assert each.of(name)["dq_requests waiting"] == 3
+
+
+def test_a_scrape_costs_redis_at_most_5_ms(
+    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 60 crawls of up to 40 workers; each is read in turn, and older figures say how old they are."""
+    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    server, scrapes, spent = start_redis(), 30, list[float]()
+    with ExitStack() as stack:
+        client = stack.enter_context(server.client())
+        for n in range(60):
+            live = stack.enter_context(closing(LiveFrontier(server.url, f"crawl-{n}", Order.FIFO)))
+            for k in range(40 if n % 10 == 0 else 2):
+                worker = HandWorker(live, f"worker-{k}")
+            worker.exchange(*puts(b"a.example", 3), want=1)
+        metrics = Metrics()
+        place = Place(client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}))
+        metrics.text(place)  # it begins with a search
+        for _ in range(scrapes):
+            client.config_resetstat()
+            found = Samples(metrics.text(place).decode())
+            stats = client.info("commandstats")
+            # Those that scripts call are in the time of the scripts, too.
+            spent.append(sum(each["usec"] for each in stats.values()) / 1000)
+    assert len(found.crawls) == 60
+    # Redis measures with a clock that also runs while it waits for a processor.
+    assert sorted(spent)[scrapes // 4] <= 5
+    assert stats["cmdstat_evalsha"]["calls"] <= measures.PART
+    ages = [found.of(crawl)["dq_age_seconds"] for crawl in found.crawls]
+    assert min(ages) < max(ages)
+
+
+def test_a_user_with_few_rights_reads_what_it_may(
+    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An observer of one crawl: others cannot be read; without INFO, nothing is known of the memory."""
+    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    server = start_redis()
+    with ExitStack() as stack:
+        admin = stack.enter_context(server.client())
+        for name in ("ours", "theirs"):
+            live = stack.enter_context(closing(LiveFrontier(server.url, name, Order.FIFO)))
+            HandWorker(live, "worker").exchange(*puts(b"a.example", 3))
+        rights = acl_of("observer", "ours").split()
+        admin.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *rights, "-info")
+        url = server.url.replace("redis://", "redis://observer:pw@")
+        client = stack.enter_context(Redis.from_url(url))
+        config = Config.read({"DQ_CRAWL": "-", "REDIS_URL": url}, {})
+        found = Samples(Metrics().text(Place(client, "redis", config)).decode())
+    assert found.of("ours")["dq_requests waiting"] == 3
+    assert found.of("theirs").keys() == {"dq_crawl_up", "dq_age_seconds"}
+    assert (found.value("dq_up"), found.value("dq_redis_memory_bytes")) == (1, None)
+
+
+def test_who_asks_at_once_gets_the_same(place: Place, live: LiveFrontier, worker: HandWorker) -> None:
+    """However many Prometheuses there are."""
+    metrics = Metrics(live.crawl)
+    first = metrics.samples(place)
+    worker.exchange(put(1))
+    assert metrics.samples(place)[:2] == first[:2]
+    names = {"dq_requests", "dq_requests_done_total"}
+    assert [s for s in metrics.samples(place) if s["name"] in names] == [
+        s for s in first if s["name"] in names
+    ]
+
+
+# ---- the command
+
+
+def test_they_are_printed_once(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """For node_exporter's textfile collector: workers are watched until it is known whether they live."""
+    worker.exchange(put(1))
+    found = Samples("\n".join(dq.lines("metrics")) + "\n")
+    series = found.of(live.crawl)
+    assert series["dq_requests waiting"] == 1
+    assert series["dq_workers silent"] == 1
+    assert found.crawls == {live.crawl}
+    listed = dq.found("metrics")
+    assert {(s["name"], frozenset(s["labels"].items())) for s in listed} == set(found.series)
+
+
+def test_without_redis_a_metric_says_so(dq_at: Callable[[str], Any]) -> None:
+    """That is no error: a file that is not written anew would say that all is well."""
+    dq = dq_at(f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0")
+    found = Samples("\n".join(dq.lines("metrics")) + "\n")
+    assert dq.status == 0
+    assert found.value("dq_up") == 0
+    assert found.names == {"dq_up", "dq_scrape_seconds"}
+
+
+def test_it_serves_through_an_outage(start_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    """Meanwhile only that there is one; then everything again. No password is printed; SIGTERM ends it."""
+    server = start_redis(appendonly=True, password=PASSWORD)
+    with (
+        closing(LiveFrontier(server.url, "first", Order.FIFO)) as live,
+        MetricsServer(tmp_path, server.url, "first") as metrics,
+    ):
+        HandWorker(live, "worker").exchange(*puts(b"a.example", 3))
+        up = wait_until(lambda: (s := metrics.scrape()).of("first") and s, "the crawl is found")
+        assert up.of("first")["dq_requests waiting"] == 3
+        server.stop()
+        down = wait_until(lambda: (s := metrics.scrape()).value("dq_up") == 0 and s, "the outage is seen")
+        assert down.names == {"dq_up", "dq_scrape_seconds"}
+        server.start()
+        back = wait_until(lambda: (s := metrics.scrape()).value("dq_up") == 1 and s, "Redis is back")
+        assert back.of("first")["dq_requests waiting"] == 3
+        assert metrics.end(signal.SIGTERM) == 0
+        assert metrics.log.read_text() == ""
+        assert PASSWORD not in metrics.printed + up.text + down.text
+
+
+def test_who_may_read(server: RedisServer, tmp_path: Path) -> None:
+    """With a token, whoever has it, by any name; without one, nobody whose Host is a name of elsewhere."""
+    with MetricsServer(tmp_path, server.url, "first") as metrics:
+        assert metrics.ask("/metrics")[0] == 200
+        assert metrics.ask("/metrics", Host="localhost:1")[0] == 200
+        assert metrics.ask("/metrics", Host="rebound.example")[0] == 421
+        assert metrics.ask("/other")[0] == 404
+        assert metrics.ask("/metrics", "POST", "{}")[0] == 501
+    with MetricsServer(tmp_path, server.url, "first", token=TOKEN) as metrics:
+        status, headers, _ = metrics.ask("/metrics", Authorization="Bearer wrong")
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert metrics.ask("/metrics", Host="crawls.example")[0] == 200
+        assert TOKEN not in metrics.printed + metrics.log.read_text()
+
+
+def test_connections_that_say_nothing_do_not_keep_others_out(server: RedisServer, tmp_path: Path) -> None:
+    """Those beyond 20 are closed at once, others after 10 s; when they have gone, all is as before."""
+    with MetricsServer(tmp_path, server.url, "first") as metrics:
+        with ExitStack() as stack:
+            for _ in range(30):
+                stack.enter_context(closing(metrics.connection())).connect()
+
+            def turned_away() -> bool:
+                try:
+                    metrics.ask("/metrics")
+                except OSError:
+                    return True
+                return False
+
+            assert turned_away()
+
+        def answered() -> bool:
+            return not turned_away()
+
+        wait_until(answered, "it answers again")
+
+
+def test_the_page_has_them_too(
+    server: RedisServer, tmp_path: Path, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """At /metrics, by the rules of the page."""
+    worker.exchange(put(1))
+    with WebPage(tmp_path, server.url, token=TOKEN) as page:
+        status, headers, text = page.ask("/metrics")
+        assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert live.crawl in Samples(text).crawls
+        page.token = ""
+        assert page.ask("/metrics")[0] == 401
+        assert page.ask("/metrics", Host="rebound.example")[0] == 421
+
+
+def test_the_page_has_them_through_an_outage(start_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    server = start_redis(appendonly=True)
+    with WebPage(tmp_path, server.url) as page:
+        assert Samples(page.ask("/metrics")[2]).value("dq_up") == 1
+        server.stop()
+        wait_until(lambda: Samples(page.ask("/metrics")[2]).value("dq_up") == 0, "the outage is seen")
+        server.start()
+        wait_until(lambda: Samples(page.ask("/metrics")[2]).value("dq_up") == 1, "Redis is back")
+
+
+def test_what_is_wrong_is_said_in_one_line(server: RedisServer, tmp_path: Path) -> None:
+    """Another address without a token; nothing to serve with; the package that is missing."""
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "prometheus_client.py").write_text(
+        "raise ModuleNotFoundError('no', name='prometheus_client')\n"
+    )
+    path = os.pathsep.join([str(tmp_path / "without"), os.environ.get("PYTHONPATH", "")])
+    for words, environ, status, said in (
+        (["--port", "0", "--host", "0.0.0.0"], {}, 2, "lets other machines read the metrics: give a token"),
+        (["--port", "0", "-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:1/0"], {}, 1, "cannot be reached"),
+        ([], {"PYTHONPATH": path}, 1, "need prometheus_client: pip install 'scrapy-dq[metrics]'"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "scrapy", "dq", "metrics", "--crawl", "first",
+             "-s", f"REDIS_URL={server.url}", *words],
+            cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (status, "")
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert PASSWORD not in done.stderr
