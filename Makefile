@@ -11,7 +11,7 @@ INSTALLED_PLUGINS := $(PLUGINS)/.installed
 DOCS := .venv-docs
 INSTALLED_DOCS := $(DOCS)/.installed
 
-.PHONY: demo check test coverage load soak simulate simulate-mutations browser plugins compare-faults bench bench-domains docs lint wheel clean
+.PHONY: demo check test coverage load soak simulate simulate-mutations browser screenshots plugins compare-faults bench bench-domains docs lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -54,6 +54,10 @@ plugins: $(INSTALLED_PLUGINS)
 # The page of `scrapy dq web` in the Chromium of this system, with axe, which needs npm.
 browser: $(INSTALLED_BROWSER) .axe/node_modules
 	$(RUN) -m pytest tests/commands/test_web_browser.py $(ARGS)
+
+# The pictures of docs/watching.md.
+screenshots: $(INSTALLED_BROWSER)
+	$(RUN) docs/pictures/page.py
 
 # Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,9 +93,16 @@ class Crawl:
         return (self.pages - self.left_out - 1) / self.seconds
 
 
-def crawl(name: str, round_trip_ms: float, repetition: int, stop_after_s: float = 0) -> Crawl:
+Beside = Callable[[Path, str, str], AbstractContextManager[Any]]
+
+
+def crawl(
+    name: str, round_trip_ms: float, repetition: int, stop_after_s: float = 0, beside: Beside | None = None
+) -> Crawl:
     """Crawl a new catalogue with a new Redis; stop after *stop_after_s* if that is not 0.
 
+    Args:
+        beside: what runs meanwhile; it gets a folder, the URL of Redis, and the name of the crawl.
     Raises:
         RuntimeError: a page was crawled twice, or, in a crawl that was not stopped, never.
     """
@@ -121,6 +128,8 @@ def crawl(name: str, round_trip_ms: float, repetition: int, stop_after_s: float 
             folder / "project", [site.start_url], redis_url=url, settings=settings, spider=SPIDER
         )
         stack.callback(project.close)
+        if beside is not None:
+            stack.enter_context(beside(folder, url or "", project.name))
         of_site, of_proxy = CpuMeter([site.pid]), CpuMeter([proxy.pid] if proxy else [])
         redis_began = _redis_seconds(redis)
         began = time.monotonic()
