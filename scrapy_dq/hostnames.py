@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
+import urllib.parse
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from encodings import punycode
+from encodings import idna, punycode
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -16,29 +18,49 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 LONGEST_LABEL = 63
 """Characters between two dots of a host name."""
+LONGEST_HOST = 255
+"""Characters of a host name, with some room; of a URL's host with user and password, if it is not ASCII."""
 
 
-def bound_punycode() -> None:
-    """Have Python's `punycode` codec raise UnicodeError for a text longer than a label, in this process.
+def bound_host_names() -> None:
+    """Have no host in this process take longer than a real one: call it before URLs of others are read.
 
-    Its time grows with the square of a text: a minute for a link to a host of 20,000 letters beyond ASCII,
-    hours for a page that claims to be written in it. `idna` refuses a longer label, too, but encodes
-    it first. Not each link is checked instead: Scrapy encodes those of pages before this package sees them.
+    Python and w3lib need the square of its length to write a host beyond ASCII as punycode (a minute for
+    20,000 letters), to read such a text (hours, for a page that claims to be written in it) and to normalize
+    it (ten minutes for 1 MB of accents, without letting go of the GIL). Not each link is checked instead:
+    Scrapy encodes those of pages before this package sees them. What is too long is left as it is, or raises
+    UnicodeError, so that w3lib leaves it: `check_host` (codec/attributes.py) then refuses it.
     """
-    for name in ("punycode_encode", "punycode_decode"):
-        convert = getattr(punycode, name)
-        if not getattr(convert, "is_bounded", False):
-            setattr(punycode, name, _bounded(convert))
+    for module, name, longest, instead in (
+        (punycode, "punycode_encode", LONGEST_LABEL, _refuse),
+        (punycode, "punycode_decode", LONGEST_LABEL, _refuse),
+        (idna, "nameprep", LONGEST_HOST, _refuse),
+        (urllib.parse, "_checknetloc", LONGEST_HOST, _accept),
+        (sys.modules.get("w3lib._url"), "_nfkc_netloc", LONGEST_HOST, _leave),  # since 2.5
+    ):
+        convert = getattr(module, name, None)
+        if convert is not None and not getattr(convert, "is_bounded", False):
+            setattr(module, name, _bounded(convert, longest, instead))
 
 
-def _bounded(convert: Callable[..., Any]) -> Callable[..., Any]:
+def _bounded(convert: Callable[..., Any], longest: int, instead: Callable[[Any], Any]) -> Callable[..., Any]:
     def bounded(text: Any, *args: Any) -> Any:
-        if len(text) > LONGEST_LABEL:
-            raise UnicodeError(f"a label of a host name has at most {LONGEST_LABEL} characters")
-        return convert(text, *args)
+        return convert(text, *args) if len(text) <= longest else instead(text)
 
     bounded.is_bounded = True  # type: ignore[attr-defined]
     return bounded
+
+
+def _refuse(text: Any) -> None:
+    raise UnicodeError(f"{len(text):,} characters are too many for a host name")
+
+
+def _accept(netloc: str) -> None:
+    """As `_checknetloc` does with what changes nothing when it is normalized."""
+
+
+def _leave(netloc: str) -> tuple[str, str]:
+    return netloc, netloc
 
 
 def one_spelling(host: str) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from scrapy_dq.codec import playwright
 from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.hostnames import LONGEST_HOST
 
 Check = Callable[[Any], Any]
 """Returns the value in plain types. Raises Unfit, or any other exception, if it is not acceptable."""
@@ -80,8 +81,7 @@ _NOT_TEXT_ENCODINGS = {
     "idna", "punycode",
 }  # fmt: skip
 MAX_NETLOC = 1_000
-"""Characters of a URL's host with its port, and beyond ASCII with user and password. A host name has at most
-253."""
+"""Characters of a URL's host with its port, if it is ASCII; else LONGEST_HOST, with user and password."""
 LONGEST_METHOD = 100
 """Scrapy keeps a stat for each method name."""
 MOST_COOKIE_CHARACTERS = 5_000_000
@@ -93,29 +93,27 @@ MOST_JSON_VALUES = 1_000
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
-_IGNORED_AT_START = "".join(map(chr, range(33)))
-_before_query = re.compile(r"[^?#]*").match
+# As Python and w3lib find it: they ignore white space, and w3lib takes a backslash for a slash, as browsers.
+_netloc_of = re.compile(r"[\x00-\x20]*[A-Za-z][A-Za-z0-9+.-]*:(?:[\t\r\n]*[/\\]){2}([^/?#]*)").match
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
 def check_host(url: str) -> None:
     """Raise Unfit if the host part of *url* is longer than a real one can be.
 
-    Call it before a Request is made. Python encodes a host beyond ASCII in a time that grows with the square
-    of its length: an hour for one of 100 kB. Scrapy looks for cookies of each domain above a host: for one of
-    50 kB it takes 1.3 GB.
+    Call it before a Request is made, or Python splits the URL. Both take a time that grows with the square of
+    a host beyond ASCII (see `bound_host_names`), and Scrapy looks for cookies of each domain above a host:
+    for one of 50 kB it takes 1.3 GB.
     """
-    if len(url) <= MAX_NETLOC:
+    if len(url) <= LONGEST_HOST:
         return
-    # w3lib takes a backslash for a slash, as browsers do: http:\\\\example.com
-    start = _before_query(url).group().replace("\\", "/")  # type: ignore[union-attr]
-    try:
-        netloc = urlsplit(start.lstrip(_IGNORED_AT_START)).netloc
-    except ValueError:  # Scrapy cannot find a host in it either
-        return
+    found = _netloc_of(url)
+    netloc = found[1] if found else ""
     # A password in ASCII may be long and costs nothing.
-    if len(netloc.rpartition("@")[2] if netloc.isascii() else netloc) > MAX_NETLOC:
-        raise Unfit(f"its host has more than {MAX_NETLOC:,} characters")
+    is_ascii = netloc.isascii()
+    longest = MAX_NETLOC if is_ascii else LONGEST_HOST
+    if len(netloc.rpartition("@")[2] if is_ascii else netloc) > longest:
+        raise Unfit(f"its host has more than {longest:,} characters")
 
 
 def check_parses(url: str) -> None:
@@ -279,6 +277,10 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any], most_b
                 "referrer_policy names what Scrapy would import and call: it is stored if DQ_TYPES lists it"
             )
 
+    def proxy(value: Any) -> None:
+        if isinstance(value, str):
+            check_host(value)
+
     def download_timeout(value: Any) -> None:
         if value is not None and (type(value) not in (int, float) or not 0 <= value <= LONGEST_DOWNLOAD_S):
             raise Unfit(f"download_timeout is a number of seconds, at most {LONGEST_DOWNLOAD_S:,}")
@@ -294,6 +296,7 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any], most_b
         _WRITES_A_FILE: write_file,
         "download_maxsize": download_maxsize,
         "referrer_policy": referrer_policy,
+        "proxy": proxy,
         "download_timeout": download_timeout,
     }
     checks |= playwright.meta_checks(own_method) if playwright.LISTED not in listed else {}

@@ -9,7 +9,7 @@ from scrapy_dq.text import count_of, printable, prose_without_logins, without_lo
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
-    from scrapy_dq.settings import Config
+    from scrapy_dq.settings import Config, Setting
 
 _LONGEST = 500
 
@@ -22,9 +22,7 @@ def settings_of(config: Config) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": setting.name,
-                "value": printable(
-                    prose_without_logins(_text(setting.field, value), limit=_LONGEST), _LONGEST
-                ),
+                "value": printable(prose_without_logins(_text(setting, value), limit=_LONGEST), _LONGEST),
                 "unit": setting.unit,
                 "about": setting.doc,
                 "default": value == setting.default or not (value or setting.default),
@@ -33,13 +31,15 @@ def settings_of(config: Config) -> list[dict[str, Any]]:
     return rows
 
 
-def _text(field: str, value: Any) -> str:
-    if field == "redis_url":
+def _text(setting: Setting, value: Any) -> str:
+    if setting.field == "redis_url":
         return without_login(value)
-    if field == "redis_params":  # any of their values may be secret
+    if isinstance(value, dict) and setting.secret:  # any of their values may be
         return ", ".join(f"{name} = ..." for name in value)
-    if field == "signing_keys":
+    if setting.field == "signing_keys":
         return count_of(len(value), "key") if value else ""
+    if setting.secret:
+        return "..." if value else ""
     if isinstance(value, str):
         return str(getattr(value, "value", value))
     if isinstance(value, float):

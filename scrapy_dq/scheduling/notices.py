@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shlex
+import threading
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Census, FrontierError, FrontierUnavailable
 from scrapy_dq.frontier.worker.worker import Worker
-from scrapy_dq.text import count_of
+from scrapy_dq.text import count_of, printable
 
 logger = logging.getLogger(__name__)
 EVERY_S = 20.0
 TIMEOUT_S = 10.0
+"""Of one try, in all."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
 """Before the second try to reach the webhook, the third, ..."""
 LAST_S = 5.0
@@ -38,21 +42,28 @@ class Notices:
         self._frontier = frontier
         self._worker = worker
         self._sending: set[asyncio.Task[None]] = set()
+        self._reason = "no answer yet"
+        """Why the last try failed."""
         self._asking = asyncio.create_task(self._ask_on(), name=f"scrapy-dq notices {worker.id}")
 
     async def end(self) -> None:
-        """Ask once more, after the worker has left: the run may be finished. Send for LAST_S at most."""
+        """Ask once more, after the worker has left: the run may be finished. It takes LAST_S at most."""
         self._asking.cancel()
+        until = time.monotonic() + LAST_S
         with suppress(FrontierError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._ask(), LAST_S / 2)
+            await asyncio.wait_for(self._ask(), LAST_S)
         if self._sending:
-            _, unsent = await asyncio.wait(self._sending, timeout=LAST_S)
+            _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))
             for each in unsent:
                 each.cancel()
             if unsent:
-                logger.warning("DQ_NOTIFY_URL: %s did not answer before the end of the crawl", self._host)
+                logger.warning(
+                    "DQ_NOTIFY_URL: %s was not told of %d events before the end of the crawl (%s)",
+                    self._host, len(unsent), self._reason,
+                )  # fmt: skip
 
     async def _ask_on(self) -> None:
+        said = ""
         while True:
             await asyncio.sleep(EVERY_S)
             try:
@@ -60,8 +71,9 @@ class Notices:
             except FrontierUnavailable:
                 pass  # the worker reports outages
             except FrontierError as error:
-                logger.error("DQ_NOTIFY_URL is told nothing any more: %s", error)
-                return
+                if str(error) != said:
+                    said = str(error)
+                    logger.error("DQ_NOTIFY_URL is told nothing meanwhile: %s", error)
             except Exception:
                 logger.exception("Unexpected error while notices were asked for; trying again")
 
@@ -77,27 +89,25 @@ class Notices:
 
     async def _send(self, body: bytes) -> None:
         for pause_s in (*PAUSES_S, None):
-            try:
-                await asyncio.to_thread(_post, self._url, body)
+            self._reason = await _posted(self._url, body)
+            if not self._reason:
                 return
-            except Exception as error:
-                # Neither the URL nor its errors: a webhook is a secret.
-                reason = str(getattr(error, "code", "")) or type(error).__name__
-                if pause_s is None:
-                    logger.error("DQ_NOTIFY_URL: %s was not reached (%s)", self._host, reason)
-                    return
-                logger.debug("DQ_NOTIFY_URL: %s was not reached (%s); trying again", self._host, reason)
-                await asyncio.sleep(pause_s)
+            if pause_s is None:
+                logger.error("DQ_NOTIFY_URL: %s was not told of an event (%s)", self._host, self._reason)
+                return
+            logger.info("DQ_NOTIFY_URL: %s was not reached (%s); trying again", self._host, self._reason)
+            await asyncio.sleep(pause_s)
 
 
 def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -> bytes:
     """Return the JSON of a notice: `text` for people (chat services show it), the rest for programs."""
     dead = count_of(census.dead, "dead letter")
     counts = f"{census.done:,} done, {census.failed:,} failed, {dead}, {census.waiting:,} waiting"
+    look = f"--crawl {shlex.quote(crawl)}"
     words = {
         "finished": f"has finished: {census.done:,} done, {census.failed:,} failed, {dead}",
-        "dead": f"has {dead}: `scrapy dq dead` shows them",
-        "deaths": f"has lost its third worker: `scrapy dq events` tells when each died ({counts})",
+        "dead": f"has {dead}: `scrapy dq dead {look}` shows them",
+        "deaths": f"has lost its third worker: `scrapy dq events {look}` tells when each died ({counts})",
         "outage": f"goes on after more than a minute without Redis ({counts})",
     }
     about = {
@@ -114,8 +124,46 @@ def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -
     return json.dumps(about).encode()
 
 
-def _post(url: str, body: bytes) -> None:
+async def _posted(url: str, body: bytes) -> str:
+    """Try once, for TIMEOUT_S in all; return why it failed, without the URL, a secret; "": it did not."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[str] = loop.create_future()
+
+    def settle(reason: str) -> None:
+        if not done.done():
+            done.set_result(reason)
+
+    def work() -> None:
+        reason = _post(url, body)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, reason)
+
+    # Not a thread of the loop's executor: a process waits for these at its end, and a webhook that sends a
+    # byte from time to time never comes to its end.
+    threading.Thread(target=work, name="scrapy-dq webhook", daemon=True).start()
+    try:
+        return await asyncio.wait_for(done, TIMEOUT_S)
+    except asyncio.TimeoutError:
+        return f"no answer within {TIMEOUT_S:g} s"
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirected POST would become a GET, without its body."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+def _post(url: str, body: bytes) -> str:
     headers = {"Content-Type": "application/json", "User-Agent": "scrapy-dq"}
-    asked = urllib.request.Request(url, body, headers, method="POST")
-    with urllib.request.urlopen(asked, timeout=TIMEOUT_S):
-        pass
+    try:
+        asked = Request(url, body, headers, method="POST")
+        with build_opener(_NoRedirect).open(asked, timeout=TIMEOUT_S):
+            return ""
+    except HTTPError as error:
+        return f"status {error.code}"
+    except Exception as error:
+        reason = getattr(error, "reason", error)
+        return printable(
+            reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
+        )

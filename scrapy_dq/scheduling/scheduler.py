@@ -14,7 +14,7 @@ from scrapy.utils.misc import build_from_crawler
 
 from scrapy_dq.codec import CannotDecode
 from scrapy_dq.frontier.model import Admission, Lease, Put
-from scrapy_dq.hostnames import bound_punycode
+from scrapy_dq.hostnames import bound_host_names
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.download_hooks import DownloadHooks
 from scrapy_dq.scheduling.dupefilter import DupeFilter
@@ -70,7 +70,7 @@ class Scheduler(BaseScheduler):
 
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None
-        bound_punycode()
+        bound_host_names()
         self._crawler = crawler
         self._count = crawler.stats.inc_value
         self._opened = False

@@ -48,6 +48,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     doc: str = ""
     """What it is for, in one line of Markdown."""
+    secret: bool = False
+    """Its value may hold a password or a key: it is not shown."""
 
     def wrong(self, value: Any, expected: str) -> ConfigError:
         # A port of a command line is text.
@@ -105,7 +107,7 @@ def setting_field(
         required: code that creates a Config directly has to give a value.
         repr: False for a value that may contain a password.
     """
-    setting = Setting(name, "", default, parse, unit, low, high, choices, doc)
+    setting = Setting(name, "", default, parse, unit, low, high, choices, doc, secret=not repr)
     metadata = {"setting": setting}
     if required:
         return field(metadata=metadata, repr=repr)
@@ -195,6 +197,7 @@ def web_address(setting: Setting, value: Any) -> str:
     try:
         parts = urlsplit(value)
         good = not value or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+        good = good and value.isascii() and "@" not in parts.netloc
     except (AttributeError, TypeError, ValueError):
         good = False
     if not good or not str(value).isprintable() or " " in str(value):
@@ -390,5 +393,5 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     text: "a string",
     texts: "a list of strings",
     url: "a string",
-    web_address: "a URL of http or https, or empty",
+    web_address: "a URL of http or https in ASCII, without a login, or empty",
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scrapy_dq.commands.input.again import repeated
+from scrapy_dq.inspection.settings import settings_of
+from scrapy_dq.settings import SETTINGS, Config
 
 
 @pytest.mark.parametrize(
@@ -62,3 +66,22 @@ def test_a_password_is_not_repeated(flag: str, value: str, shown: str) -> None:
 
 def test_an_option_that_was_not_given_is_not_repeated() -> None:
     assert list(repeated("-s", None)) == []
+
+
+@pytest.mark.parametrize("setting", [each for each in SETTINGS if each.secret], ids=lambda each: each.name)
+def test_no_secret_setting_is_shown_anywhere(setting: Any) -> None:
+    """Neither in a command to type again, nor on the page of the settings, nor by Python."""
+    values = {
+        "REDIS_URL": "redis://:s3cr3t-0123456789@host/0",
+        "REDIS_PARAMS": {"password": "s3cr3t-0123456789"},
+        "DQ_SIGNING_KEYS": ["s3cr3t-0123456789"],
+        "DQ_NOTIFY_URL": "https://hooks.example/services/s3cr3t-0123456789",
+    }
+    value = values[setting.name]
+    config = Config.read({"DQ_CRAWL": "books", setting.name: value}, {})
+    assert "s3cr3t" not in repr(config)
+    (row,) = [row for row in settings_of(config) if row["name"] == setting.name]
+    assert row["value"]
+    assert "s3cr3t" not in str(settings_of(config))
+    given = value if isinstance(value, str) else str(value)
+    assert "s3cr3t" not in str(list(repeated("-s", [f"{setting.name}={given}"])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -30,22 +31,42 @@ class ProjectSpider(TreeSpider):
 
 
 class Webhook:
-    """It refuses the first notice that comes."""
+    """It refuses the first notice; below /drip it never ends its answer, below /moved it redirects."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.taken: list[dict[str, Any]] = []
+        self.got = 0
+        self.ended = threading.Event()
         hook = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hook.got += 1
+                self.send_response(204)
+                self.end_headers()
+
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 hook.asked += 1
+                if self.path.startswith("/drip"):
+                    self.drip()
+                    return
+                if self.path.startswith("/moved"):
+                    self.send_response(302)
+                    self.send_header("Location", "/hook")
+                    self.end_headers()
+                    return
                 refused = hook.asked == 1
                 if not refused:
                     hook.taken.append(json.loads(body) | {"path": self.path})
                 self.send_response(500 if refused else 204)
                 self.end_headers()
+
+            def drip(self) -> None:
+                with suppress(OSError):  # until its client has gone
+                    while not hook.ended.wait(0.2):
+                        self.wfile.write(b"H")
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -58,6 +79,7 @@ class Webhook:
 def webhook() -> Iterator[Webhook]:
     hook = Webhook()
     yield hook
+    hook.ended.set()
     hook.server.shutdown()
     hook.server.server_close()
 
@@ -85,16 +107,28 @@ def test_each_event_is_told_once_and_the_address_is_in_no_log(
     assert not any("s3cret" in worker.text or "ERROR" in worker.text for worker in workers)
 
 
-def test_a_webhook_that_is_away_delays_nothing_but_the_end(
-    redis_url: str, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("/drip", "no answer yet"), ("/moved", "status 302"), ("", "Connection refused")],
+)
+def test_a_webhook_that_does_not_take_it_delays_nothing_but_the_end(
+    redis_url: str,
+    make_project: Callable[..., Project],
+    start_site: Callable[..., TreeSite],
+    webhook: Webhook,
+    path: str,
+    why: str,
 ) -> None:
-    """It is named, without what may be a secret."""
+    """Not even the end of the process, if it answers for ever. It is named, without what may be a secret."""
+    port = webhook.server.server_port if path else free_port()
     project = make_project(
         [start_site(pages=5).start_url],
         redis_url=redis_url,
-        settings={"DQ_NOTIFY_URL": f"http://127.0.0.1:{free_port()}/hook/s3cret"},
+        settings={"DQ_NOTIFY_URL": f"http://127.0.0.1:{port}{path}/hook/s3cret"},
     )
     worker = project.run_to_end(timeout_s=60)
     assert len(project.count()) == 5
-    assert "WARNING: DQ_NOTIFY_URL: 127.0.0.1 did not answer before the end of the crawl" in worker.text
+    told = "WARNING: DQ_NOTIFY_URL: 127.0.0.1 was not told of 1 events before the end of the crawl"
+    assert f"{told} ({why})" in worker.text
     assert "s3cret" not in worker.text
+    assert webhook.got == 0

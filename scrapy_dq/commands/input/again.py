@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
+from scrapy_dq.settings import SETTINGS
 from scrapy_dq.text import has_login, without_login
 
 # Words in the names of settings, arguments, headers and fields of JSON or of a query that hold secrets.
@@ -19,6 +20,8 @@ _NAMED_INSIDE = re.compile(rf"{_SECRET}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
 _HARMLESS = (
     "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
 )  # fmt: skip
+# But for the login in it, the address of Redis is worth reading.
+_SECRET_SETTINGS = {each.name for each in SETTINGS if each.secret} - {"REDIS_URL"}
 # Settings with the address of a server: none is followed by an @, as that of a page may be.
 _SERVER = re.compile(r"[A-Z0-9_]*(?:URL|URI|DSN)")
 
@@ -43,7 +46,7 @@ def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    if name == "REDIS_PARAMS":  # a dict of whatever a client takes
+    if name in _SECRET_SETTINGS:
         return True
     if has_login(value) or ("@" in value and _SERVER.fullmatch(name)):
         return True

@@ -211,6 +211,7 @@ class PartsFolder:
         found = _found(self.target)
         if found is None:
             return False
+        need_trusted(self.target, found)
         known = self._before is not None and os.path.samestat(found, self._before)
         if not stat.S_ISREG(found.st_mode) or not (known or found.st_uid == os.geteuid()):
             raise CrewError(f"{self.target} is not the file that it was, nor one of yours: remove it")
@@ -329,6 +330,28 @@ def _found(target: Path) -> os.stat_result | None:
         return target.lstat()
     except OSError:
         return None  # there is none yet, or opening it will say why not
+
+
+def need_trusted(place: Path, found: os.stat_result) -> None:
+    """Refuse what others may have put in a feed's place: a file or pipe of theirs, another name of ours.
+
+    Only in a folder with a sticky bit, such as /tmp: there nobody can replace what is ours, but everybody can
+    be there first. Where others may write without one, they can replace anything.
+
+    Args:
+        place: its path, without links.
+        found: what stat says of it.
+    Raises:
+        CrewError: it is not trusted.
+    """
+    folder = os.stat(place.parent)
+    shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & 0o022 and hasattr(os, "geteuid")
+    own = not hasattr(os, "geteuid") or found.st_uid in (0, os.geteuid())
+    if shared and not (own and (found.st_nlink == 1 or not stat.S_ISREG(found.st_mode))):
+        raise CrewError(
+            f"{place} may have been put there by another user, as everybody can in {place.parent}: remove "
+            f"it, or choose another file"
+        )
 
 
 def resolved(target: Path) -> Path:

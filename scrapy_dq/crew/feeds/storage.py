@@ -9,6 +9,8 @@ import errno
 import io
 import logging
 import os
+import re
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -22,7 +24,15 @@ from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.feeds.parts import PartsFolder, Run, mark_lost, part_path, resolved, write_lock
+from scrapy_dq.crew.feeds.parts import (
+    PartsFolder,
+    Run,
+    mark_lost,
+    need_trusted,
+    part_path,
+    resolved,
+    write_lock,
+)
 from scrapy_dq.signals import crawl_joined
 from scrapy_dq.stats import names as stats
 
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
+_is_of_the_system = re.compile(r"/dev/(?:stdout|stderr|null|tty|fd/\d+)|/proc/self/fd/\d+").fullmatch
 _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
 
 
@@ -121,7 +132,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
-            CrewError: Scrapy tests it, and the file is a link of another user: the crawl does not start.
+            CrewError: Scrapy tests it, and what is there is another user's: the crawl does not start.
             CloseSpider: the same, of a feed that the spider begins.
         """
         storage = cls(uri, feed_options=feed_options)
@@ -135,7 +146,9 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             write_lock(part.parent)
             return storage
         try:
-            resolved(Path(storage.path))
+            place = resolved(Path(storage.path))
+            with suppress(FileNotFoundError):
+                need_trusted(place, place.lstat())
         except CrewError as error:
             if crawler not in _runs:
                 raise
@@ -178,7 +191,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             if not overwrite:
                 return
             if not held and (known or run.new):
-                with suppress(FileNotFoundError), open(path, "r+b", opener=_open_no_link) as file:
+                with suppress(FileNotFoundError), open(path, "r+b", opener=_open_trusted) as file:
                     file.truncate()
             elif path.exists() and path.stat().st_size:
                 logger.warning(
@@ -199,8 +212,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         path, mode = Path(self.path), self.write_mode
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode == "wb":
-            open(path, "wb", opener=_open_no_link).close()
-        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode, opener=_open_no_link)
+            open(path, "wb", opener=_open_trusted).close()
+        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode, opener=_open_trusted)
         unbuffered.is_part, unbuffered.failed = self._is_part, self._write_failed
         known = self._is_part or self._is_warned or self._form not in _WITH_BEGINNING
         if not known and path.is_file() and path.stat().st_size:
@@ -215,18 +228,30 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             mark_lost(Path(self.path))
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    """Open a file through no link of another user, who may exchange it at any time; as an *opener*.
+def _open_trusted(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a feed, as an *opener*: through no link of another user, and nothing that they put in its place.
+
+    They may exchange it at any time: so what was opened is examined, and only then emptied.
 
     Raises:
-        CrewError: there is such a link.
+        CrewError: it is not trusted.
         OSError: it cannot be opened; or its last component became a link just now.
     """
-    place = Path(path)
-    if not place.exists() or place.is_file():  # a pipe or a terminal is behind links of the system
-        place = resolved(place)
-        flags |= getattr(os, "O_NOFOLLOW", 0)
-    return os.open(place, flags, 0o666)
+    if _is_of_the_system(os.fspath(path)):  # its links lead to a pipe or a terminal
+        return os.open(path, flags, 0o666)
+    place = resolved(Path(path))
+    with suppress(FileNotFoundError):
+        need_trusted(place, place.lstat())  # to open a pipe may take for ever
+    descriptor = os.open(place, flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        found = os.fstat(descriptor)
+        need_trusted(place, found)
+        if flags & os.O_TRUNC and stat.S_ISREG(found.st_mode):
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class _Whole(io.FileIO):
