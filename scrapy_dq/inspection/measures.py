@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
 MOST_CRAWLS = 500
-PART = 20
+PART = 15
 """Crawls that one look reads at most."""
-MOST_COST = 4.0
+MOST_COST = 3.0
 """Milliseconds of Redis that they may take, as estimated: for each crawl, and for each of its workers."""
 CRAWL_COST, WORKER_COST = 0.16, 0.008
 MOST_SCANS = 2

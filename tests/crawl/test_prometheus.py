@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -209,7 +210,7 @@ def test_a_real_prometheus_alerts_when_a_worker_is_killed(
         with prometheus(folder, {"scrapy-dq": address}, rules) as ask:
 
             def value(query: str) -> float:
-                found = ask(f"query?query={urllib.request.quote(query)}")
+                found = ask(f"query?query={quote(query)}")
                 return float(found["result"][0]["value"][1]) if found and found["result"] else 0.0
 
             def firing() -> set[str]:
