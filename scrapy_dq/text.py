@@ -14,10 +14,10 @@ _LOGIN = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_USERINFO = re.compile(r"(?:(?<=//)|^)[^/?#\s]+(?=@)")
-# The same in prose, where only what is in one word belongs to the URL.
+_USERINFO = re.compile(r"(?:(?<=[:/]/)|^)[^/?#\s]+(?=@)")
+# The same in prose, where only what is in one word belongs to the URL. Scrapy makes http:///a of http:/a.
 _LOGIN_IN_PROSE = re.compile(
-    r"""(?: (?<=://) (?: [^/?#\s]*  |  (?: [^/?#\s]+:(?!\d*(?:[/?#\s>)'",]|$)) | : ) \S* )
+    r"""(?: (:/+) (?: [^/?#\s]*  |  (?: [^/?#\s]+:(?!\d*(?:[/?#\s>)'",]|$)) | : ) \S* )
           | (?<![\w.%+~-]) (?: [\w.%+~-]+ | (?<!\S) ) :(?!//|:|\d*[/?#>)'",]) \S* )@
     """,
     re.VERBOSE,
@@ -50,7 +50,7 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
                 text = text.replace(f"{form}@", "...@")
                 if ":" in form:
                     text = text.replace(form, "...")
-    return _LOGIN_IN_PROSE.sub("...@", text)
+    return _LOGIN_IN_PROSE.sub(r"\g<1>...@", text)
 
 
 def has_login(text: str) -> bool:

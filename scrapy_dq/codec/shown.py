@@ -29,7 +29,7 @@ _COOKIES = "cookies"
 _PROXIES = frozenset(("proxy", "_auth_proxy"))
 # A proxy may have no scheme, and a password that is not escaped; in another URL, @ may be in the path.
 _PROXY_LOGIN = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.DOTALL | re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
+_LOGIN = re.compile(r"(:/+)[^/?#\s]*@")
 _HIDDEN = "..."
 _MOST_BITS = 10_000
 """Of an integer: Python does not convert much wider ones to text."""
@@ -91,7 +91,7 @@ def without_logins(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         if name in _PROXIES:
             return _PROXY_LOGIN.sub(rf"\g<1>{_HIDDEN}@", value)
-        return _LOGIN.sub(f"{_HIDDEN}@", value)
+        return _LOGIN.sub(rf"\g<1>{_HIDDEN}@", value)
     if isinstance(value, dict):
         return {key: without_logins(item, key) for key, item in value.items()}
     if isinstance(value, list):

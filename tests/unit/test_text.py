@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from scrapy_dq.codec.shown import without_logins
 from scrapy_dq.crew.worker_agent import LONGEST_ERROR, _first_line
 from scrapy_dq.text import prose_without_logins
 
@@ -24,6 +25,8 @@ LINES = [
     (f"it is :{SECRET}@there/0", "it is ...@there/0"),
     (f"ftp://user:p/{SECRET}@there/a", "ftp://...@there/a"),
     (f"ftp://user:p#a@{SECRET}@there/a", "ftp://...@there/a"),
+    (f"ValueError: http:/{SECRET}@there/a", "ValueError: http:/...@there/a"),
+    (f"ValueError: http:///{SECRET}@there/a", "ValueError: http:///...@there/a"),
 ]  # fmt: skip
 HARMLESS = [
     "Error downloading <GET http://127.0.0.1:8000/@joe> (referer: None)",
@@ -45,6 +48,14 @@ def test_a_login_in_a_line_is_hidden_and_the_rest_is_not(line: str, left: str) -
 def test_a_line_without_a_login_stays_as_it_is(line: str) -> None:
     """An @ alone is none."""
     assert prose_without_logins(line) == line
+
+
+@pytest.mark.parametrize("slashes", ["/", "//", "///", "/////"])
+def test_a_login_is_hidden_after_any_number_of_slashes(slashes: str) -> None:
+    """Scrapy takes http:/user:password@host/ for a request to no host, which fails, and is kept."""
+    url = f"http:{slashes}us%20er:{SECRET}@a.example/@joe?u=http:/{SECRET}@b.example"
+    assert without_logins(url) == f"http:{slashes}...@a.example/@joe?u=http:/...@b.example"
+    assert SECRET not in prose_without_logins(f"invalid: 'us er:{SECRET}'", url)
 
 
 def test_the_login_of_a_known_url_is_found_in_each_form() -> None:
