@@ -21,13 +21,26 @@ def full(record: dict[str, Any] | None) -> dict[str, Any] | None:
         "at": record["at"],
         "attempts": record["attempts"],
         **{name: _lines(record[name]) for name in ("url", "reason", "worker")},
-        "request": [[_lines(name), _lines(_text(request[name]))] for name in names],
+        "request": [[_lines(name), _value(request[name])] for name in names],
         "left_out": len(request) - len(names),
     }
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+def _value(value: Any) -> str:
+    """Return *value* as text, written only as far as it is shown.
+
+    All of it could be 500 times as long as its record: each line begins with as many spaces as it is deep. So
+    nothing deeper than some 200 levels is reached, either.
+    """
+    if isinstance(value, str):
+        return _lines(value)
+    parts, length = [], 0
+    for part in json.JSONEncoder(ensure_ascii=False, indent=1).iterencode(value):
+        parts.append(part)
+        length += len(part)
+        if length > LONGEST:
+            return f"{_lines(''.join(parts)[:LONGEST])}\n(and more)"
+    return _lines("".join(parts))
 
 
 def _lines(text: str) -> str:

@@ -37,6 +37,7 @@ from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.web import app
 from scrapy_dq.web.access import Access, given_token, is_loopback
 from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Seen, Subject
+from scrapy_dq.web.shown import LONGEST, full
 from support.failed_records import HOSTILE, add_hostile
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
 from support.proxy import RedisProxy
@@ -197,6 +198,31 @@ def test_what_is_hostile_is_short_and_printable(
     assert found["crawl"]["partitions"] == 1000
     status, headers, _ = page.ask(f"/data?kind=failed&crawl={live.crawl}")
     assert (status, headers["content-type"]) == (200, "application/json")
+
+
+@pytest.mark.parametrize("depth", [1, 400])
+def test_a_long_value_is_read_only_as_far_as_it_is_shown(depth: int) -> None:
+    """A record of 200 kB took 3 s and 60 MB: each line of it was indented by how deep it was."""
+    passed: list[int] = []
+
+    class Noted(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for each in super().__iter__():
+                passed.append(1)
+                yield each
+
+    value: Any = Noted([1] * 100_000)
+    for _ in range(depth - 1):
+        value = Noted([value])
+    record = {"id": "0", "at": 0.0, "attempts": 0, "url": "u", "reason": "r", "worker": "w"}
+    found = full(record | {"request": {"meta": value, "short": {"a": [1, "é"]}}})
+    assert found is not None
+    (_, long), (_, short) = found["request"]
+    assert long.startswith("[\n [" if depth > 1 else "[\n 1,\n 1")
+    assert long.endswith("\n(and more)")
+    assert len(long) == LONGEST + len("\n(and more)")
+    assert len(passed) <= LONGEST
+    assert json.loads(short) == {"a": [1, "é"]}
 
 
 def test_the_history_is_shown(page: WebPage, live: LiveFrontier) -> None:
