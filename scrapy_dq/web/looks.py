@@ -133,7 +133,8 @@ class Looks:
             with as_unavailable():
                 return change(self._at(crawl))
 
-        await self.open()
+        if self._place is None:
+            await self.open()  # which waits for a look that is in progress
         return await asyncio.to_thread(work)
 
     def forget(self, crawl: str) -> None:

@@ -44,7 +44,7 @@ from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.samples import BEGAN, add_samples
 from support.stored_requests import stored
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 from support.web_page import TOKEN, WebPage, texts_of
 
 PASSWORD = "s3cr3t-w0rd"
@@ -634,6 +634,33 @@ def test_after_a_look_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(looks_at) == 3
     for (_, ended), (began, _) in pairwise(looks_at):
         assert began - ended >= 49 * 0.04
+
+
+def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may take long."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def look(looks: Looks, subject: Subject, before: Seen) -> tuple[Seen, bool]:
+        begun.set()
+        may_end.wait(patience(60))
+        return Seen(at=time.monotonic(), body="{}"), True
+
+    monkeypatch.setattr(Looks, "_look", look)
+
+    async def ask() -> None:
+        looks = Looks(Config.read({"DQ_CRAWL": "x", "REDIS_URL": server.url}, {}))
+        await looks.open()
+        looking = asyncio.ensure_future(looks.newest(Subject("crawl", "a")))
+        try:
+            await asyncio.to_thread(begun.wait, patience(30))
+            assert await asyncio.wait_for(looks.call("b", lambda place: place.crawl), patience(20)) == "b"
+            assert not looking.done()
+        finally:
+            may_end.set()
+            await looks.close()
+            await looking
+
+    asyncio.run(ask())
 
 
 def test_listeners_are_bounded(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
