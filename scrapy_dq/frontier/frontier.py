@@ -443,7 +443,7 @@ class Frontier:
 
     async def census(self) -> Census:
         """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""
-        return Census(*(await self._call("overview", 0))[3])
+        return Census(*(await self._call("overview", 0, ""))[3])
 
     async def interrupted_starts(self) -> list[str]:
         """Return the name (`Identity.starts`) of each start() that is interrupted; "?": it is not known."""
@@ -463,7 +463,7 @@ class Frontier:
             anyhow: what can be read, also if a key of the crawl has another type: before a flush.
         Source: transitions/overview.lua
         """
-        return parse_members((await self._call("overview", int(anyhow)))[4])
+        return parse_members((await self._call("overview", int(anyhow), ""))[4])
 
     @asynccontextmanager
     async def on_one_connection(self) -> AsyncIterator[tuple[Frontier, Any]]:

@@ -13,6 +13,8 @@ from scrapy_dq.text import printable
 if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
+MOST_READ = 1_000
+"""Workers whose records are read: somebody else may have written 20,000 names in a few bytes each."""
 MOST_WORKERS = 100
 LONGEST_NAME = 200
 """Characters of a name that somebody else may have written."""
@@ -33,7 +35,7 @@ class CrawlWatch:
         Raises:
             NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
         """
-        overview = self._place.overview(hint=False)
+        overview = self._place.overview(hint=False, most_members=MOST_READ)
         status = self._progress.status(overview)
         rows = self._workers.look(overview.members, self._place.now())
         states = Counter(row["state"] for row in rows)

@@ -81,7 +81,7 @@ class _Watched:
         self.at = time.monotonic()
         row: dict[str, Any] = {"crawl": self.name, "shown": self.row["shown"]}
         try:
-            overview = peek(self._place.client, self.name)
+            overview = peek(self._place.client, self.name, most_members=0)
         except FrontierRefused as error:
             self.row = row | {"error": printable(str(error))}
             return True

@@ -104,7 +104,7 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     from scrapy_dq.frontier.admin import overview
     from scrapy_dq.frontier.admin.retry import kept
 
-    census = place.overview(hint=False).census
+    census = place.overview(hint=False, most_members=0).census
     read: Callable[..., Sequence[Failed | Dead]] = overview.failed if kind == "failed" else overview.dead
     rows = []
     groups: dict[tuple[str, str], dict[str, Any]] = {}

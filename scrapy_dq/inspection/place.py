@@ -33,17 +33,20 @@ class Place:
     def crawl(self) -> str:
         return self.config.crawl
 
-    def overview(self, *, anyhow: bool = False, hint: bool = True) -> Overview:
+    def overview(
+        self, *, anyhow: bool = False, hint: bool = True, most_members: int | None = None
+    ) -> Overview:
         """Return the crawl's state now.
 
         Args:
             anyhow: what can be read of it, also if a key has a foreign type.
             hint: search Redis for a name that may be meant, if there is no such crawl.
+            most_members: read the records of so many workers; all are counted.
         Raises:
             NoSuchCrawl: there is no such crawl.
             FrontierRefused: a key has a foreign type.
         """
-        found = peek(self.client, self.crawl, anyhow=anyhow)
+        found = peek(self.client, self.crawl, anyhow=anyhow, most_members=most_members)
         if found.phase == "absent":
             absent = f"there is no crawl {self.crawl!r} at {self.target}"
             raise NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)

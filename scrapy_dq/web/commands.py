@@ -65,11 +65,11 @@ _DONE = {
 
 
 def _steer(place: Place, word: Word) -> str:
-    found = place.overview(hint=False)
-    if found.phase == "finished" and not (word is Word.STOP and found.members):
+    found = place.overview(hint=False, most_members=0)
+    workers = found.census.workers
+    if found.phase == "finished" and not (word is Word.STOP and workers):
         raise BadOrder(f"the run is finished: there is nothing to {word.value}")
     steer(place.client, place.crawl, word, _who())
-    workers = len(found.members)
     return f"{_DONE[word]} {count_of(workers, 'worker') if workers else 'No worker'} registered."
 
 
@@ -83,7 +83,7 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
         delay_s = concurrency = -1
     if (delay_s, concurrency, block_s) == (None, None, None):
         raise BadOrder("name a delay, a concurrency or a block")
-    if place.overview(hint=False).phase == "finished":
+    if place.overview(hint=False, most_members=0).phase == "finished":
         raise BadOrder("the run is finished: the next run uses the limits of the settings")
     try:
         now = limit(
@@ -106,7 +106,7 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
         raise BadOrder("the kind has to be failed, dead or both")
     wants = _choice(place, order)
     found = retry(
-        place.client, place.crawl, place.overview(hint=False),
+        place.client, place.crawl, place.overview(hint=False, most_members=0),
         failed=wants if "failed" in kinds else None, dead=wants if "dead" in kinds else None,
         by=_who(),
     )  # fmt: skip
@@ -141,7 +141,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
     urls = order.get("urls")
     if not isinstance(urls, list) or not 0 < len(urls) <= MAX_FINGERPRINTS:
         raise BadOrder(f"name 1 to {MAX_FINGERPRINTS:,} URLs")
-    place.overview(hint=False)
+    place.overview(hint=False, most_members=0)
     fingerprinter = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
     ours, stored = (
         global_object_name(fingerprinter), described(place.client, place.crawl)["fingerprinter"]

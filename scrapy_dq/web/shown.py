@@ -34,7 +34,7 @@ def _value(value: Any) -> str:
     """
     if isinstance(value, str):
         return _lines(value)
-    parts, length = [], 0
+    parts, length = list[str](), 0
     for part in json.JSONEncoder(ensure_ascii=False, indent=1).iterencode(value):
         parts.append(part)
         length += len(part)

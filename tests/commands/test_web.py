@@ -29,6 +29,8 @@ from scrapy_dq.frontier.admin.overview import dead, failed, peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection import failures
+from scrapy_dq.inspection.crawl import CrawlWatch
+from scrapy_dq.inspection.crawls import CrawlsWatch
 from scrapy_dq.inspection.failures import cause_of, host_of, read_failures
 from scrapy_dq.inspection.history import read_events
 from scrapy_dq.inspection.place import opened
@@ -36,6 +38,7 @@ from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.web import app
 from scrapy_dq.web.access import Access, given_token, is_loopback
+from scrapy_dq.web.commands import obey
 from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Seen, Subject
 from scrapy_dq.web.shown import LONGEST, full
 from support.failed_records import HOSTILE, add_hostile
@@ -283,6 +286,33 @@ def test_of_a_great_many_workers_some_are_shown(page: WebPage, live: LiveFrontie
     assert (found["workers"], len(found["worker_rows"])) == (120, 100)
     assert found["worker_rows"][0]["id"] == "worker-110"
     assert found["worker_states"] == {"unknown": 119, "fenced": 1}
+
+
+def test_of_names_that_somebody_has_written_some_are_read(start_redis: Callable[..., RedisServer]) -> None:
+    """20,000 take 100 kB, and Redis long; all are counted."""
+    server = start_redis()
+    with (
+        closing(LiveFrontier(server.url, "first", Order.FIFO)) as live,
+        opened(Config.read({"DQ_CRAWL": "first", "REDIS_URL": server.url}, {})) as place,
+    ):
+        HandWorker(live, "worker")
+        live.redis.sadd(live.key("members"), *[b"%x" % n for n in range(3000)])
+        reads: list[tuple[int, Callable[[], Any]]] = [
+            (0, CrawlsWatch(place).look),
+            (0, lambda: read_failures(place, "failed", 10)),
+            (0, lambda: obey(place, Settings(), {"action": "pause"})),
+            (1000, CrawlWatch(place).look),
+        ]
+        found = []
+        for most, read in reads:
+            live.redis.config_resetstat()
+            found.append(read())
+            calls = live.redis.info("commandstats").get("cmdstat_hmget", {"calls": 0})["calls"]
+            assert most <= calls < most + 20
+    crawls, _, done, crawl = found
+    assert (crawls["crawls"][0]["workers"], crawl["workers"]) == (3001, 3001)
+    assert "3,001 workers registered" in done
+    assert sum(crawl["worker_states"].values()) == 1000
 
 
 def test_a_crawl_that_is_not_there_is_shown_when_it_begins(

@@ -34,6 +34,7 @@ class Overview:
     epoch: str
     run: int
     census: Census
+    """Its `seeding` counts only `members`."""
     members: list[Member]
     hold: Hold = Hold.NONE
     stops: int = 0
@@ -220,17 +221,19 @@ async def order_of(client: Any, crawl: str) -> Order | None:
     return {each.value.encode(): each for each in Order}.get(order)
 
 
-def peek(client: Any, crawl: str, *, anyhow: bool = False) -> Overview:
+def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | None = None) -> Overview:
     """Read the state of *crawl* in one atomic, read-only step; blocking.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
         anyhow: return what can be read, also if a key has a foreign type; some counts are 0 then.
+        most_members: read the records of so many workers; all are counted.
     Raises:
         redis.exceptions.RedisError: no reply.
         FrontierRefused: a key of the crawl has a foreign type, or names too many workers.
     """
-    reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl), int(anyhow))
+    most = "" if most_members is None else most_members
+    reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl), int(anyhow), most)
     refuse(reply)
     phase, epoch = reply[0].decode(), parse_epoch(reply[1])
     words = parse_words(reply[5])

@@ -1,10 +1,10 @@
 -- overview: phase, census and members, read atomically. Changes nothing.
 -- ARGS     anyhow (1: what can be read, also if a key has another type, or there are too many members, and without
---          what takes long to read if somebody else wrote it: for a flush)
+--          what takes long to read if somebody else wrote it: for a flush), most_members (to read; '': all)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
 --          since, done), words (steer.lua)
 --          or WRONG_TYPE, key, actual, expected | TOO_MANY, key, members
--- COST     O(workers)
+-- COST     O(workers), but at most most_members
 -- CRASH    nothing to do
 -- USES     keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state,
 --          state.census, state.there, types.only_looks, types.size_of, types.too_many, types.wrong_type, words
@@ -15,9 +15,11 @@ if wrong then
   there = { members = size_of(key.members, 'set') or 0 }
   state = state or { phase = 'open', waiting = 0, in_flight = 0, done = 0, failed = 0, gone = 0, hold = '' }
 end
+local most_members = tonumber(ARGV[2]) or 2 * MOST_MEMBERS
 local members, seeding = {}, 0
-local readable = there.members > 0 and not too_many(2 * MOST_MEMBERS)
-for _, id in ipairs(readable and redis.call('SMEMBERS', key.members) or {}) do
+local readable = there.members > 0 and most_members > 0 and not too_many(2 * MOST_MEMBERS)
+for at, id in ipairs(readable and redis.call('SMEMBERS', key.members) or {}) do
+  if at > most_members then break end
   -- A key of a wrong type hides neither the others nor this member.
   local w = redis.pcall('HMGET', worker_key(id), 'identity', 'fenced', 'seeding', 'since', 'done')
   if w[3] == '1' then seeding = seeding + 1 end
