@@ -1,4 +1,4 @@
-"""One look at Redis at a time, shared by all browsers: it costs Redis at most 2 % of its time."""
+"""One look at Redis at a time, shared by all browsers; budget.py says when there is the next one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
 from scrapy_dq.inspection.settings import read_stored
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.text import printable
+from scrapy_dq.web.budget import Budget
 from scrapy_dq.web.shown import full
 
 logger = logging.getLogger(__name__)
 EVERY_S = 1.0
-PAUSE = 49
-"""The pause after a look is so many times what it took of Redis: 1 part of 50 is 2 %."""
 OWN_PART = 0.75
 """Most of the time of a look that counts as Python's own: Redis may still send what is being read."""
 PATIENCE_S = 25.0
@@ -84,6 +83,7 @@ class Looks:
         self._pending: set[Subject] = set()
         """What is looked at once."""
         self._looked_at: dict[Subject, float] = {}
+        self._budget = Budget()
         self._news = asyncio.Condition()
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -190,7 +190,8 @@ class Looks:
                 self._looked_at[subject] = time.monotonic()
                 self._news.notify_all()
             # Most of the time of a look without an answer was waiting for one.
-            await asyncio.sleep(PAUSE * took_s if answered else AFTER_NO_ANSWER_S)
+            pause_s = self._budget.charge(subject.crawl, took_s, time.monotonic()) if answered else 0.0
+            await asyncio.sleep(pause_s if answered else AFTER_NO_ANSWER_S)
 
     def _next(self, now: float) -> tuple[Subject | None, float]:
         """Return what is to be looked at now, or None, and how long nothing is."""
@@ -199,11 +200,13 @@ class Looks:
                 noted.pop(subject, None)
             self._pending.discard(subject)
         wanted = [each for each in self._asked_at if each.kind in LIVE or each in self._pending]
-        due = {each: self._looked_at.get(each, 0.0) + EVERY_S for each in wanted}
-        if not due:
+        if not wanted:
             return None, WANTED_S
-        first = min(due, key=lambda each: due[each])
-        return (first, 0.0) if due[first] <= now else (None, due[first] - now)
+        due = {each: self._looked_at.get(each, 0.0) + EVERY_S for each in wanted}
+        left_s = {each: max(due[each] - now, self._budget.left_s(each.crawl, now)) for each in wanted}
+        # Of those that are due, the one that has waited longest.
+        first = min(wanted, key=lambda each: (max(0.0, left_s[each]), due[each]))
+        return (first, 0.0) if left_s[first] <= 0 else (None, left_s[first])
 
     def _timed(self, subject: Subject, before: Seen) -> tuple[Seen, bool, float]:
         """Look at Redis; also return how long it may have worked for that: as long as the thread waited."""

@@ -693,6 +693,29 @@ def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pyt
     asyncio.run(ask())
 
 
+def test_a_crawl_whose_looks_take_long_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pays for them itself: the next look at it comes 49 s after one that took 1 s."""
+    looked: list[str] = []
+
+    def timed(looks: Looks, subject: Subject, before: Seen) -> tuple[Seen, bool, float]:
+        looked.append(subject.crawl)
+        return Seen(at=time.monotonic(), body="{}"), True, 1.0 if subject.crawl == "costly" else 0.0
+
+    monkeypatch.setattr(Looks, "_timed", timed)
+
+    async def ask() -> None:
+        looks = Looks(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
+        await looks.newest(Subject("crawl", "costly"), 0.0)
+        again = asyncio.ensure_future(looks.newest(Subject("failed", "costly"), 0.0))
+        for _ in range(3):
+            await looks.newest(Subject("crawl", "cheap"), 0.0)
+        await looks.close()
+        await again
+
+    asyncio.run(ask())
+    assert looked == ["costly", "cheap", "cheap", "cheap"]
+
+
 def test_listeners_are_bounded(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
     """One more is refused; when one goes, another may come."""
     with WebPage(tmp_path, server.url) as page, ExitStack() as stack:
