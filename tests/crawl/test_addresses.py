@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -28,6 +29,8 @@ from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq_each
 from support.sentinels import Sentinels
 from support.tree_site import TreeSite
+from support.waiting import wait_until
+from support.web_page import TOKEN, WebPage
 
 FED = """\
 from scrapy_dq import RedisSpider
@@ -132,10 +135,36 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
     assert {command: done for command, done in ended.items() if done.returncode} == {}
     assert not [command for command, done in ended.items() if ":pass" in done.stdout + done.stderr]
     assert json.loads(ended["status"].stdout)["waiting"] == len(json.loads(ended["peek"].stdout)) == 2
+    samples = {(each["name"], each["labels"].get("state")): each["value"]
+               for each in json.loads(ended["metrics"].stdout)}  # fmt: skip
+    assert (samples["dq_up", None], samples["dq_requests", "waiting"]) == (1, 2)
     doctor = json.loads(ended["doctor"].stdout)
     assert {each["what"]: each["level"] for each in doctor["findings"]}["crawl"] == "ok"
     with place.client(keys.meta(name)) as client:
         assert client.exists(keys.meta(name)) == 0
+
+
+def test_the_page(place: Place, crawl_name: str, tmp_path: Path) -> None:
+    """It finds the crawl, shows it, changes it, has its metrics, and ends; it names no password."""
+    pytest.importorskip("starlette", reason="the extra `web` is not installed")
+    with Queue(crawl_name, url=place.url) as queue:
+        queue.put_all(range(4))
+        with WebPage(tmp_path, place.url, "--allow-steering", token=TOKEN) as page:
+            look = page.data("crawl", crawl_name)["look"]
+            assert (look["waiting"], look["hold"], look["redis"]) == (4, "", page.redis)
+            assert page.do({"action": "pause", "crawl": crawl_name})[0] == 200
+            wait_until(
+                lambda: page.data("crawl", crawl_name)["look"]["hold"] == "paused", "the next look shows it"
+            )
+            wait_until(
+                lambda: crawl_name in [row["crawl"] for row in page.data("crawls")["look"]["crawls"]],
+                "the crawl is found",
+            )
+            metrics = page.ask("/metrics")[2]
+            assert f'dq_on_hold{{crawl="{crawl_name}"}} 1.0' in metrics
+            said = page.printed + json.dumps(look) + page.ask("/settings")[2]
+            assert page.end() == 0
+        assert ":pass" not in said + page.log.read_text()
 
 
 def test_a_queue(place: Place, crawl_name: str) -> None:
