@@ -41,8 +41,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"viewport": {"width": 1200, "height": 860}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 780}, "color_scheme": "light"},
 }
-LATENCY_S = 2.0
-KILLED_AT, SHOWN_AT = 200, 800
+LATENCY_S = 4.0
+KILLED_AT, SHOWN_AT = 100, 450
 """Requests that are done by then."""
 LONGEST_S = 300.0
 
@@ -77,13 +77,14 @@ def main() -> None:
         _wait_for(project, env, SHOWN_AT)
         playwright = stack.enter_context(sync_api.sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for look, of in LOOKS.items():
-            tab = browser.new_context(**of).new_page()
-            for name, route in PAGES.items():
+        tabs = {look: browser.new_context(**of).new_page() for look, of in LOOKS.items()}
+        for name, route in PAGES.items():
+            for tab in tabs.values():
                 tab.goto(f"{address}#token={TOKEN}&{route or '/'}")
                 tab.reload()
                 tab.get_by_role("heading", level=1).wait_for()
-                tab.wait_for_timeout(6_000 if name == "crawl" else 2_500)  # until there are rates
+            time.sleep(7)  # until there are rates
+            for look, tab in tabs.items():
                 tab.screenshot(path=PICTURES / f"page-{name}-{look}.png")
                 print(f"page-{name}-{look}.png", flush=True)
 
