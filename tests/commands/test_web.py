@@ -78,10 +78,13 @@ def steering(pages: dict[str, WebPage]) -> WebPage:
 
 
 def look(page: WebPage, kind: str, crawl: str = "") -> Any:
-    """Return what a look has found."""
-    found = page.data(kind, crawl)
-    assert found["error"] == ""
-    return found["look"]
+    """Return what a look has found; asked again, as the page does, until there is one."""
+    until = time.monotonic() + patience(30)
+    while True:
+        found = page.data(kind, crawl)
+        assert found["error"] == ""
+        if found["look"] is not None or time.monotonic() > until:
+            return found["look"]
 
 
 def test_the_files_of_the_page(page: WebPage) -> None:
@@ -622,7 +625,7 @@ def test_a_look_is_shared_and_costs_redis_at_most_a_fiftieth_of_its_time(
         began, seen = time.monotonic(), [0] * 20
 
         def listen(n: int) -> None:
-            while time.monotonic() < began + 10:
+            while time.monotonic() < began + 10 or seen[n] < 2:
                 next(listeners[n])
                 seen[n] += 1
 
@@ -855,7 +858,14 @@ def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFronti
         await ask("/", b"", "")
         await ask("/data", f"kind=crawl&crawl={live.crawl}".encode(), "")
         await ask("/data", f"kind=crawl&crawl={live.crawl}".encode(), TOKEN)
+        events = iter(({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}))
+
+        async def next_event() -> dict[str, Any]:
+            return next(events)
+
+        # Else what it has opened is left to the garbage collector, in some other test.
+        await mounted({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, next_event, send)
 
     asyncio.run(main())
     assert [each["status"] for each in sent if "status" in each] == [200, 401, 200]
-    assert json.loads(sent[-1]["body"])["look"]["workers"] == 1
+    assert json.loads([each["body"] for each in sent if each.get("body")][-1])["look"]["workers"] == 1
