@@ -716,7 +716,7 @@ def test_a_crawl_whose_looks_take_long_does_not_hold_up_others(monkeypatch: pyte
         await again
 
     asyncio.run(ask())
-    assert looked == ["costly", "cheap", "cheap", "cheap"]
+    assert looked[:4] == ["costly", "cheap", "cheap", "cheap"]
 
 
 def test_listeners_are_bounded(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
