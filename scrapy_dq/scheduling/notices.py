@@ -43,15 +43,21 @@ class Notices:
         self._worker = worker
         self._sending: set[asyncio.Task[None]] = set()
         self._reason = "no answer yet"
-        """Why the last try failed."""
+        """Why the last try that failed did."""
+        self._turn = asyncio.Lock()
         self._asking = asyncio.create_task(self._ask_on(), name=f"scrapy-dq notices {worker.id}")
 
     async def end(self) -> None:
         """Ask once more, after the worker has left: the run may be finished. It takes LAST_S at most."""
-        self._asking.cancel()
         until = time.monotonic() + LAST_S
-        with suppress(FrontierError, asyncio.TimeoutError):
+        try:
             await asyncio.wait_for(self._ask(), LAST_S)
+        except (FrontierError, asyncio.TimeoutError) as error:
+            logger.debug("The last notices were not answered: %r", error)
+        except Exception:  # leaving goes on
+            logger.exception("Unexpected error while the last notices were asked for")
+        # Not earlier: an answer that is on its way is given to nobody else.
+        self._asking.cancel()
         if self._sending:
             _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))
             for each in unsent:
@@ -78,7 +84,8 @@ class Notices:
                 logger.exception("Unexpected error while notices were asked for; trying again")
 
     async def _ask(self) -> None:
-        found = await self._frontier.notices()
+        async with self._turn:
+            found = await self._frontier.notices()
         if found is None:
             return
         for kind in found.kinds:
@@ -89,13 +96,14 @@ class Notices:
 
     async def _send(self, body: bytes) -> None:
         for pause_s in (*PAUSES_S, None):
-            self._reason = await _posted(self._url, body)
-            if not self._reason:
+            reason = await _posted(self._url, body)
+            if not reason:
                 return
+            self._reason = reason
             if pause_s is None:
-                logger.error("DQ_NOTIFY_URL: %s was not told of an event (%s)", self._host, self._reason)
+                logger.error("DQ_NOTIFY_URL: %s was not told of an event (%s)", self._host, reason)
                 return
-            logger.info("DQ_NOTIFY_URL: %s was not reached (%s); trying again", self._host, self._reason)
+            logger.info("DQ_NOTIFY_URL: %s was not reached (%s); trying again", self._host, reason)
             await asyncio.sleep(pause_s)
 
 

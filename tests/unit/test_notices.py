@@ -1,0 +1,56 @@
+"""What becomes of notices when a worker leaves just then."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier.model import Census, Notices
+from scrapy_dq.scheduling import notices
+
+
+class Frontier:
+    """It gives each notice once, as Redis does; no answer comes before it is let through."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.through = asyncio.Event()
+
+    async def notices(self) -> Notices:
+        given = self.asked.is_set()
+        self.asked.set()
+        await self.through.wait()
+        return Notices(0, Census(), [] if given else ["dead"])
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, failing: bool
+) -> None:
+    """Redis gives it to nobody else. Nor does an error of the last question keep a worker from leaving."""
+    told: list[bytes] = []
+
+    async def posted(url: str, body: bytes) -> str:
+        told.append(body)
+        return ""
+
+    monkeypatch.setattr(notices, "_posted", posted)
+    monkeypatch.setattr(notices, "EVERY_S", 0.0)
+
+    async def main() -> None:
+        frontier: Any = Frontier()
+        worker: Any = SimpleNamespace(id="worker")
+        telling = notices.Notices("http://a.example/", "books", frontier, worker)
+        await frontier.asked.wait()
+        if failing:
+            monkeypatch.setattr(notices, "notice_of", lambda *args: 1 / 0)
+        ending = asyncio.create_task(telling.end())
+        await asyncio.sleep(0)  # it has begun
+        frontier.through.set()
+        await ending
+
+    asyncio.run(main())
+    assert len(told) == (0 if failing else 1)
