@@ -134,7 +134,7 @@ class Frontier:
         self.order = order
         self._seen = seen
         self.client = client
-        self._keys = (keys.meta(crawl),)
+        self._keys = keys.fixed(crawl)
         self._start_keys = start_keys.keys if start_keys else ()
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
         """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
@@ -503,7 +503,7 @@ class Frontier:
 
     def _beat(self, client: Any, transition: str, *args: Any) -> tuple[dict[str, int], int]:
         try:
-            return parse_beats(self._scripts[transition].call_blocking(client, self._keys[0], *args))
+            return parse_beats(self._scripts[transition].call_blocking(client, self._keys, *args))
         except (RedisError, OSError) as error:
             raise FrontierUnavailable(explain(error)) from error
 

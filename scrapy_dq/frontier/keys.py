@@ -1,4 +1,4 @@
-"""Every Redis key of a crawl: name, type, lifetime. lua/lib/keys.lua builds the same names."""
+"""Every Redis key of a crawl: name, type, lifetime. lua/lib/keys.lua has the same names, in this order."""
 
 from __future__ import annotations
 
@@ -65,6 +65,8 @@ KEYS = (
     Key("seen:<generation>:<n>", "set", "as `seen`, if that is compact; then until they are swept"),
 )
 
+FIXED = tuple(key.name for key in KEYS if "<" not in key.name)
+
 
 def prefix(crawl: str) -> str:
     """Return the common prefix of all keys of *crawl*.
@@ -76,5 +78,10 @@ def prefix(crawl: str) -> str:
 
 
 def meta(crawl: str) -> str:
-    """Return the key that is passed to every script."""
+    """Return the name of the hash that says what the crawl is, and where it stands."""
     return prefix(crawl) + "meta"
+
+
+def fixed(crawl: str) -> tuple[str, ...]:
+    """Return what every script declares as its KEYS: all names but those that are made from data."""
+    return tuple(prefix(crawl) + name for name in FIXED)

@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from scrapy_dq.frontier.errors import moved_to
+from scrapy_dq.frontier.keys import FIXED
 from scrapy_dq.frontier.model import Order, Seen
 
 _BASE = (
@@ -119,6 +120,7 @@ def _base(order: Order) -> list[str]:
 class Script:
     """One transition, called by its digest; its source is sent only if Redis does not have it yet.
 
+    Its keys are those of `keys.fixed`; a join and an exchange have start keys after them.
     If another script was stopped midway (lib/salvage.lua), mend.lua runs first.
     """
 
@@ -140,25 +142,25 @@ class Script:
                 raise
             if not _is_torn(reply):
                 return reply
-            mended = await Script("mend", self._order).call(client, keys[:1])
+            mended = await Script("mend", self._order).call(client, keys[: len(FIXED)])
             if mended[0] != b"OK":
                 return mended
         raise ResponseError(_TORN)
 
-    def call_blocking(self, client: Any, key: str, *args: Any) -> Any:
+    def call_blocking(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis` client; for threads and command lines, never for the event loop."""
         for _ in range(_MOST_TRIES):
             try:
-                reply = client.evalsha(self.sha, 1, key, *args)
+                reply = client.evalsha(self.sha, len(keys), *keys, *args)
             except NoScriptError:
-                reply = client.eval(self.source, 1, key, *args)
+                reply = client.eval(self.source, len(keys), *keys, *args)
             except ResponseError as error:
                 if moved_to(error) and hasattr(client.connection_pool, "route"):
                     continue  # the route now leads to the node that the error names (backend/cluster.py)
                 raise
             if not _is_torn(reply):
                 return reply
-            mended = Script("mend", self._order).call_blocking(client, key)
+            mended = Script("mend", self._order).call_blocking(client, keys)
             if mended[0] != b"OK":
                 return mended
         raise ResponseError(_TORN)

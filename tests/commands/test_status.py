@@ -162,7 +162,7 @@ def test_no_more_partitions_are_reported_than_were_requested(live: LiveFrontier,
     """Of those that are looked at in one part; the reply is short."""
     for n in range(40):
         worker.exchange(*puts(b"p%d" % n, n + 1, 100 * n))
-    *_, flat = Script("sizes", Order.FIFO).call_blocking(live.redis, keys.meta(live.crawl), 0, 500, 3)
+    *_, flat = Script("sizes", Order.FIFO).call_blocking(live.redis, keys.fixed(live.crawl), 0, 500, 3)
     assert {b"p39", b"p38", b"p37"} <= set(flat[::6])
     assert len(flat[::6]) <= 2 * 3
 

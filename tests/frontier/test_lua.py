@@ -85,7 +85,7 @@ def test_keys_have_the_same_names_and_types_in_lua_and_python(redis_server: Redi
     )
     script = "\n".join((LUA["keys"], plain, families))
     with redis_server.client() as client:
-        names, *others = client.eval(script, 1, keys.meta("a crawl"))
+        names, *others = client.eval(script, len(keys.FIXED), *keys.fixed("a crawl"))
     prefix = keys.prefix("a crawl")
     found = {key.decode().removeprefix(prefix): type_.decode() for key, type_ in names}
     # The one is looked at before all others, the type of others depends on it, or on what is done.
@@ -149,13 +149,14 @@ class _NoReply:
 
 @pytest.mark.parametrize("method", CALLS)
 def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -> None:
-    """One key, meta, and as many arguments as the header of the Lua file names."""
+    """All fixed keys, and as many arguments as the header of the Lua file names."""
     client = _NoReply()
     frontier = Frontier(client, "a crawl", Order.FIFO)
     with pytest.raises(FrontierUnavailable):
         asyncio.run(getattr(frontier, method)(*CALLS[method]))
-    ((_, count, key, *args),) = client.sent
-    assert (count, key) == (1, keys.meta("a crawl"))
+    ((_, count, *rest),) = client.sent
+    declared, args = rest[:count], rest[count:]
+    assert declared == [*keys.fixed("a crawl")]
     assert len(args) == len(stated_args(SCRIPT_OF.get(method, method)))
 
 
@@ -187,8 +188,9 @@ def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) 
     client = _NoReplyToLooks()
     with pytest.raises(redis.ConnectionError):
         BLOCKING_CALLS[name](client)
-    ((_, count, key, *args),) = client.sent
-    assert (count, key) == (1, keys.meta("a crawl"))
+    ((_, count, *rest),) = client.sent
+    declared, args = rest[:count], rest[count:]
+    assert declared == [*keys.fixed("a crawl")]
     assert len(args) == len(stated_args(name))
 
 
@@ -208,8 +210,9 @@ def test_a_report_passes_the_arguments_that_its_script_states() -> None:
     frontier = Frontier(None, "a crawl", Order.FIFO)
     with pytest.raises(FrontierUnavailable):
         frontier.report_blocking(client, "id", "epoch", Figures(), 0.0)
-    ((_, count, key, *args),) = client.sent
-    assert (count, key) == (1, keys.meta("a crawl"))
+    ((_, count, *rest),) = client.sent
+    declared, args = rest[:count], rest[count:]
+    assert declared == [*keys.fixed("a crawl")]
     assert len(args) == len(stated_args("report"))
 
 

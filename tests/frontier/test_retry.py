@@ -456,9 +456,9 @@ def test_no_more_than_a_bounded_number_at_once(live: LiveFrontier, worker: HandW
     asked: list[int] = []
 
     class Counting:
-        def evalsha(self, sha: str, count: int, key: str, *args: Any) -> Any:
-            asked.append(len(msgpack.unpackb(args[2], raw=True)) // 2)
-            return live.redis.evalsha(sha, count, key, *args)
+        def evalsha(self, sha: str, count: int, *args: Any) -> Any:
+            asked.append(len(msgpack.unpackb(args[count + 2], raw=True)) // 2)
+            return live.redis.evalsha(sha, count, *args)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(live.redis, name)

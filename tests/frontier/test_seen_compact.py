@@ -378,10 +378,11 @@ def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1))
     base = source("sweep", Order.FIFO).partition("-- sweep:")[0]
+    text = f"{base} load_state() return seen().add('x') and 1 end)()"
     live.redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(ResponseError, match="maxmemory"):
-            live.redis.eval(f"{base} load_state() return seen().add('x') and 1 end)()", 1, live.key("meta"))
+            live.redis.eval(text, len(keys.FIXED), *keys.fixed(live.crawl))
     finally:
         live.redis.config_set("maxmemory", 0)
 

@@ -88,7 +88,7 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
     script, until = Script("sizes", _COUNT_ONLY), time.monotonic() + budget_s
     cursor, looked_at, found = b"0", 0, dict[bytes, Size]()
     while True:
-        cursor, partitions, looked, flat = script.call_blocking(client, keys.meta(crawl), cursor, PART, top)
+        cursor, partitions, looked, flat = script.call_blocking(client, keys.fixed(crawl), cursor, PART, top)
         looked_at += looked
         # HSCAN may return a partition twice while Redis rehashes.
         for name, waiting, delay_ms, concurrency, *times_ms in zip(*[iter(flat)] * 6, strict=True):
@@ -120,7 +120,9 @@ def names_beside(
     script, until = Script("present", _COUNT_ONLY), time.monotonic() + budget_s
     cursor, names = b"0", set[bytes]()
     while True:
-        known, cursor, some = script.call_blocking(client, keys.meta(crawl), partition.encode(), cursor, PART)
+        known, cursor, some = script.call_blocking(
+            client, keys.fixed(crawl), partition.encode(), cursor, PART
+        )
         if known:
             return None
         names.update(some)
@@ -140,7 +142,7 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
     stored = client.hget(keys.meta(crawl), "order")
     order = next((order for order in Order if order.value.encode() == stored), Order.PRIORITY_LIFO)
     script = Script("upcoming", order)
-    flat = script.call_blocking(client, keys.meta(crawl), max(0, min(count, MAX_UPCOMING)), MAX_BYTES)
+    flat = script.call_blocking(client, keys.fixed(crawl), max(0, min(count, MAX_UPCOMING)), MAX_BYTES)
     return [
         Upcoming(
             id_, where.decode(), wait_ms / 1000 if wait_ms >= 0 else None, _text(partition), attempts, payload
@@ -174,7 +176,7 @@ def refused_scripts(client: Any, crawl: str, order: Order, seen: Seen) -> tuple[
         client.eval(
             "return redis.call('EXISTS', ARGV[1])", 1, keys.meta(crawl), f"{keys.prefix(crawl)}undeclared"
         )
-        refused = refused_commands(Script("probe", order).call_blocking(client, keys.meta(crawl)))
+        refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(crawl)))
         (cached,) = client.script_exists(Script("exchange", order, seen).sha)
     except ResponseError as error:
         return describe(error), False

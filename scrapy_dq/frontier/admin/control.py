@@ -61,7 +61,7 @@ def limit(
     if not fits_a_partition(partition):
         raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
     args = limit_args(partition.encode(), delay_s, concurrency, block_s, by)
-    reply = Script("limit", Order.FIFO).call_blocking(client, keys.meta(crawl), *args)
+    reply = Script("limit", Order.FIFO).call_blocking(client, keys.fixed(crawl), *args)
     refuse(reply)
     found = parse_limit(reply)
     return None if found is None else PartitionLimits(*found)
@@ -73,7 +73,7 @@ def wake(client: Any, crawl: str) -> None:
     Raises:
         As `steer`.
     """
-    refuse(Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), "wake", b""))
+    refuse(Script("steer", Order.FIFO).call_blocking(client, keys.fixed(crawl), "wake", b""))
 
 
 class Word(str, Enum):
@@ -104,6 +104,6 @@ def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:
     Source: transitions/steer.lua
     """
     args = word.value, by_bytes(by)
-    reply = Script("steer", Order.FIFO).call_blocking(client, keys.meta(crawl), *args)
+    reply = Script("steer", Order.FIFO).call_blocking(client, keys.fixed(crawl), *args)
     refuse(reply)
     return None if reply[0] != b"OK" else Hold(reply[2].decode("utf-8", "replace"))

@@ -37,7 +37,7 @@ def convert_some(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> int:
     """Convert at most STEP fingerprints and return how many are left. Source: transitions/convert.lua"""
     packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
     script = Script("convert", Order.FIFO)
-    reply = script.call_blocking(client, keys.meta(crawl), to.value, STEP, packed)
+    reply = script.call_blocking(client, keys.fixed(crawl), to.value, STEP, packed)
     refuse(reply)
     if reply[0] == b"OK":
         return int(reply[2])

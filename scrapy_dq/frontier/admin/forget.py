@@ -34,6 +34,6 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]],
     Source: transitions/forget.lua
     """
     args = (msgpack.packb([pair[i] for pair in fingerprints], use_bin_type=False) for i in (0, 1))
-    reply = Script("forget", Order.FIFO).call_blocking(client, keys.meta(crawl), *args, by_bytes(by))
+    reply = Script("forget", Order.FIFO).call_blocking(client, keys.fixed(crawl), *args, by_bytes(by))
     refuse(reply)
     return int(reply[1]) if reply[0] == b"OK" else None

@@ -233,7 +233,7 @@ def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | N
         FrontierRefused: a key of the crawl has a foreign type, or names too many workers.
     """
     most = "" if most_members is None else most_members
-    reply = Script("overview", Order.FIFO).call_blocking(client, keys.meta(crawl), int(anyhow), most)
+    reply = Script("overview", Order.FIFO).call_blocking(client, keys.fixed(crawl), int(anyhow), most)
     refuse(reply)
     phase, epoch = reply[0].decode(), parse_epoch(reply[1])
     words = parse_words(reply[5])

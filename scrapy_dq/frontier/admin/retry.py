@@ -181,7 +181,7 @@ def retry_records(
     flat = [part for each in failed for part in each]
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
     script = Script("retry", Order.FIFO)  # each returns to its place, whatever the order makes of it
-    reply = script.call_blocking(client, keys.meta(crawl), overview.epoch, overview.run, *args, by_bytes(by))
+    reply = script.call_blocking(client, keys.fixed(crawl), overview.epoch, overview.run, *args, by_bytes(by))
     refuse(reply)
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")

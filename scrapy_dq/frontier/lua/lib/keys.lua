@@ -1,42 +1,43 @@
--- keys: the names of all keys of one crawl. No other Lua file builds names; frontier/keys.py states the same names with
--- type and lifetime, and a test compares them.
--- KEYS[1] is the meta key, "dq:{crawl}:meta". All other names are derived from it and have the same hash tag, so that
--- on Redis Cluster they are in the slot that KEYS[1] declares. The other KEYS of an exchange are start keys.
+-- keys: the names of all keys of one crawl. No other Lua file builds names; frontier/keys.py states the same names, in
+-- the same order, with type and lifetime, and a test compares them.
+-- Each call declares the fixed keys: KEYS[1] is the meta key, "dq:{crawl}:meta". The names of the others are made from
+-- data, with the same hash tag, so that on Redis Cluster they are in the slot of those that are declared.
+-- The keys of an exchange that follow are start keys.
 local prefix = string.sub(KEYS[1], 1, -5)
 local key = {
   meta = KEYS[1],
-  members = prefix .. 'members',
-  beats = prefix .. 'beats',
-  absent = prefix .. 'absent',
-  seen = prefix .. 'seen',
-  converting = prefix .. 'converting',
-  discarded = prefix .. 'discarded',
-  adopted = prefix .. 'adopted',
-  seeds = prefix .. 'seeds',
-  admitted = prefix .. 'admitted',
-  bands = prefix .. 'bands',
-  more_bands = prefix .. 'more_bands',
-  returned = prefix .. 'returned',
-  quarantine = prefix .. 'quarantine',
-  delayed = prefix .. 'delayed',
-  rotation = prefix .. 'rotation',
-  suspects = prefix .. 'suspects',
-  resting = prefix .. 'resting',
-  saturated = prefix .. 'saturated',
-  limits = prefix .. 'limits',
-  busy = prefix .. 'busy',
-  unsent = prefix .. 'unsent',
-  earliest = prefix .. 'earliest',
-  blocked = prefix .. 'blocked',
-  dead = prefix .. 'dead',
-  failed = prefix .. 'failed',
-  stats = prefix .. 'stats',
-  samples = prefix .. 'samples',
-  minutes = prefix .. 'minutes',
-  journal = prefix .. 'journal',
-  torn = prefix .. 'torn',
+  members = KEYS[2],
+  beats = KEYS[3],
+  absent = KEYS[4],
+  seen = KEYS[5],
+  converting = KEYS[6],
+  discarded = KEYS[7],
+  adopted = KEYS[8],
+  seeds = KEYS[9],
+  admitted = KEYS[10],
+  bands = KEYS[11],
+  more_bands = KEYS[12],
+  returned = KEYS[13],
+  quarantine = KEYS[14],
+  delayed = KEYS[15],
+  rotation = KEYS[16],
+  suspects = KEYS[17],
+  resting = KEYS[18],
+  saturated = KEYS[19],
+  limits = KEYS[20],
+  busy = KEYS[21],
+  unsent = KEYS[22],
+  earliest = KEYS[23],
+  blocked = KEYS[24],
+  dead = KEYS[25],
+  failed = KEYS[26],
+  stats = KEYS[27],
+  samples = KEYS[28],
+  minutes = KEYS[29],
+  journal = KEYS[30],
+  torn = KEYS[31],
 }
-local start_keys = { unpack(KEYS, 2) }
+local start_keys = { unpack(KEYS, 32) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
