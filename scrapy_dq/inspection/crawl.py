@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.inspection.status import Progress
 from scrapy_dq.inspection.words import examined, fine_span, memory, missing, phase_of, span
-from scrapy_dq.inspection.workers import WorkersWatch
+from scrapy_dq.inspection.workers import MOST_READ, WorkersWatch
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
-MOST_READ = 1_000
-"""Workers whose records are read: somebody else may have written 20,000 names in a few bytes each."""
 MOST_WORKERS = 100
 LONGEST_NAME = 200
 """Characters of a name that somebody else may have written."""

@@ -15,7 +15,7 @@ from scrapy_dq.frontier.admin.overview import described, peek
 from scrapy_dq.frontier.errors import denies
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.inspection.history import parse_sample, read_events
-from scrapy_dq.inspection.workers import WAIT_S, WorkersWatch
+from scrapy_dq.inspection.workers import MOST_READ, WAIT_S, WorkersWatch
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class MeasuredCrawl:
         self._first_at = self._first_at or at
         unreadable = Row(self.row.crawl, at, None)
         try:
-            overview = peek(client, self.name)
+            overview = peek(client, self.name, most_members=MOST_READ)
             if overview.phase == "absent":
                 self.row = Row(self.row.crawl, 0.0, None)
                 return False
@@ -127,11 +127,13 @@ class MeasuredCrawl:
         if isinstance(journal, bytes) and journal != self._journal:
             self._count_deaths(client, overview.run)
             self._journal = journal
+        states = Counter(row["state"] for row in self._workers.look(overview.members))
+        states["unknown"] += max(0, overview.census.workers - len(overview.members))
         measured = Measured(
             overview,
             self._done.now(overview.census.done),
             self._failed.now(overview.census.failed),
-            Counter(row["state"] for row in self._workers.look(overview.members)),
+            states,
             {state: count_in(size) or 0 for state, size in zip(_PARTITIONS, sizes, strict=True)},
             self._died,
             self._reclaimed,

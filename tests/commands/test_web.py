@@ -33,6 +33,7 @@ from scrapy_dq.inspection.crawl import CrawlWatch
 from scrapy_dq.inspection.crawls import CrawlsWatch
 from scrapy_dq.inspection.failures import cause_of, host_of, read_failures
 from scrapy_dq.inspection.history import read_events
+from scrapy_dq.inspection.measured import MeasuredCrawl
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import Config, ConfigError
@@ -300,11 +301,13 @@ def test_of_names_that_somebody_has_written_some_are_read(start_redis: Callable[
     ):
         HandWorker(live, "worker")
         live.redis.sadd(live.key("members"), *[b"%x" % n for n in range(3000)])
+        measured = MeasuredCrawl("first")
         reads: list[tuple[int, Callable[[], Any]]] = [
             (0, CrawlsWatch(place).look),
             (0, lambda: read_failures(place, "failed", 10)),
             (0, lambda: obey(place, Settings(), {"action": "pause"})),
             (1000, CrawlWatch(place).look),
+            (1000, lambda: measured.look(place.client)),
         ]
         found = []
         for most, read in reads:
@@ -312,7 +315,9 @@ def test_of_names_that_somebody_has_written_some_are_read(start_redis: Callable[
             found.append(read())
             calls = live.redis.info("commandstats").get("cmdstat_hmget", {"calls": 0})["calls"]
             assert most <= calls < most + 20
-    crawls, _, done, crawl = found
+    crawls, _, done, crawl, _ = found
+    assert measured.row.measured
+    assert sum(measured.row.measured.workers.values()) == 3001
     assert (crawls["crawls"][0]["workers"], crawl["workers"]) == (3001, 3001)
     assert "3,001 workers registered" in done
     assert sum(crawl["worker_states"].values()) == 1000
