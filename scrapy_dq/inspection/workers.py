@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WAIT_S = 2.5
 """A live worker has a heartbeat at least once a second."""
 MOST_READ = 1_000
-"""Workers whose records a page or a scrape reads: somebody else may have written 20,000 names in few bytes."""
+"""Workers whose records a page or a scrape reads: 20,000 names that others have written take few bytes."""
 
 
 def read_workers(place: Place, wait_s: float) -> list[dict[str, Any]]:
