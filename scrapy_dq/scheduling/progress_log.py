@@ -18,7 +18,7 @@ from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.partitions import delay_of_each
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain, start_queue_setting
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import CREW_SHOWS, count_of, printable
+from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -118,13 +118,6 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     # At LOG_LEVEL=WARNING, nothing else says why a worker closes as `finished`, with 0 items.
     level = logging.WARNING if joined.status is Status.FINISHED else logging.INFO
     logger.log(level, "Crawl %r at %s: %s", config.crawl, target, what)
-    if joined.forgotten:
-        logger.warning(
-            "Crawl %r: %d requests of the last run had failed for good or become dead letters. They were "
-            "seen, so this run does not crawl them (SCHEDULER_PERSIST), and their records are deleted. "
-            "`scrapy dq retry` before a run begins has them crawled again (docs/incremental.md)",
-            config.crawl, joined.forgotten, extra={CREW_SHOWS: True},
-        )  # fmt: skip
     if joined.words.hold:
         logger.warning("Crawl %r is %s", config.crawl, _HOLDS[joined.words.hold])
     delay = delay_of_each(crawler, config)

@@ -22,7 +22,7 @@ from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import control
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.producer import Producer
-from scrapy_dq.frontier.model import Ack, Census, FrontierRefused, Limits, Member
+from scrapy_dq.frontier.model import Ack, Census, Fail, FrontierRefused, Limits, Member
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.pushing import pusher
 from scrapy_dq.pushing.lines import Splitter
@@ -432,6 +432,19 @@ def test_a_finished_run_is_followed_by_the_next(
     assert push.urls() == {f"{HOST}/1"}
     again = HandWorker(live, "again", replace(OWN, limits=Limits(concurrency=1)))
     assert (again.joined.resumed, again.joined.limits_changed) == (True, False)
+
+
+def test_a_run_that_it_begins_deletes_records_not_silently(
+    push: Push, worker: HandWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a worker does: what failed was seen, so that it is not crawled again."""
+    push(f"{HOST}/1")
+    while worker.exchange(want=1).leases:
+        pass
+    worker.exchange(*(Fail(entry, "HTTP 500", f"{HOST}/1") for entry in worker.held))
+    worker.leave(keep_seen=True)
+    push(f"{HOST}/2", SCHEDULER_PERSIST=True)
+    assert "1 request of the last run had failed for good" in caplog.text
 
 
 def test_the_settings_may_delete_what_is_pushed(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
