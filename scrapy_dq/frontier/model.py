@@ -440,6 +440,18 @@ class Joined:
     """How many requests of the run before had failed, or were dead letters: they are still seen, and this
     join, which has begun a run, has deleted their records."""
 
+    @property
+    def loss(self) -> str:
+        """The warning about those that are `forgotten`; empty: there are none."""
+        if not self.forgotten:
+            return ""
+        return (
+            f"{self.forgotten:,} request{'s' * (self.forgotten != 1)} of the last run had failed for good or "
+            f"become dead letters. They were seen, so this run does not crawl them (SCHEDULER_PERSIST), and "
+            f"their records are deleted. `scrapy dq retry` before a run begins has them crawled again "
+            f"(docs/incremental.md)"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Rejoined:

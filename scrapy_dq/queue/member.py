@@ -176,6 +176,8 @@ class Member(Listener):
         # Otherwise the run would finish as soon as nothing is left to do; the next put would begin another.
         self.worker.listen(True)
         logger.info("Crawl %r: run %d, as worker %s", config.crawl, joined.run, self.worker.id)
+        if joined.loss:
+            logger.warning("Crawl %r: %s", config.crawl, joined.loss)
 
     def _ask(self, call: Call) -> None:
         if self._broken:

@@ -18,7 +18,7 @@ from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.partitions import delay_of_each
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain, start_queue_setting
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import count_of, printable
+from scrapy_dq.text import CREW_SHOWS, count_of, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -118,6 +118,8 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     # At LOG_LEVEL=WARNING, nothing else says why a worker closes as `finished`, with 0 items.
     level = logging.WARNING if joined.status is Status.FINISHED else logging.INFO
     logger.log(level, "Crawl %r at %s: %s", config.crawl, target, what)
+    if joined.loss:
+        logger.warning("Crawl %r: %s", config.crawl, joined.loss, extra={CREW_SHOWS: True})
     if joined.words.hold:
         logger.warning("Crawl %r is %s", config.crawl, _HOLDS[joined.words.hold])
     delay = delay_of_each(crawler, config)

@@ -102,6 +102,8 @@ class Producer(Listener):
             raise FrontierRefused(
                 "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
             )
+        if joined.loss:
+            logger.warning("%s", joined.loss)
         self._heartbeat.start(self._protocol.id, self._protocol.epoch)
         try:
             yield joined

@@ -14,7 +14,6 @@ from scrapy_dq.frontier.worker.identity import new_worker_id
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.protocol import Rejoin, WorkerProtocol
-from scrapy_dq.text import CREW_SHOWS, count_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +41,9 @@ class Driver:
         self._identity = identity
 
     async def join(self, new_epoch: str) -> Joined:
-        """Register; see Frontier.join. Whoever begins a run logs what it has deleted of the last one."""
+        """Register; see Frontier.join."""
         joined = await self.frontier.join(self.protocol.id, self._identity, new_epoch, self._crawl)
         self.protocol.joined(joined)
-        if joined.forgotten:
-            logger.warning(
-                "Crawl %r: %s of the last run had failed for good or become dead letters. They were seen, so "
-                "this run does not crawl them (SCHEDULER_PERSIST), and their records are deleted. `scrapy dq "
-                "retry` before a run begins has them crawled again (docs/incremental.md)",
-                self.frontier.crawl, count_of(joined.forgotten, "request"), extra={CREW_SHOWS: True},
-            )  # fmt: skip
         return joined
 
     async def leave(self) -> None:
