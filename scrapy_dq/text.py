@@ -22,6 +22,11 @@ _LOGIN_IN_PROSE = re.compile(
     """,
     re.VERBOSE,
 )
+# Passwords are arguments, too: redis-py takes one from the query of the address of a socket.
+_IN_QUERY = re.compile(
+    r"""([?&;][\w.%-]{0,99} (?:passw|passphrase|pwd|secret) [\w.%-]{0,99}=) [^&;#\s>)'",]*""",
+    re.IGNORECASE | re.VERBOSE,
+)
 _LONGEST_LOGIN = 1_000
 
 
@@ -32,7 +37,7 @@ def printable(text: str, limit: int = 500) -> str:
 
 def without_login(uri: str) -> str:
     """Return *uri* with `...` for its user and password, also if they are not escaped as they should be."""
-    return _LOGIN.sub("...@", uri)
+    return _IN_QUERY.sub(r"\1...", _LOGIN.sub("...@", uri))
 
 
 def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
@@ -50,12 +55,12 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
                 text = text.replace(f"{form}@", "...@")
                 if ":" in form:
                     text = text.replace(form, "...")
-    return _LOGIN_IN_PROSE.sub(r"\g<1>...@", text)
+    return _IN_QUERY.sub(r"\1...", _LOGIN_IN_PROSE.sub(r"\g<1>...@", text))
 
 
 def has_login(text: str) -> bool:
     """Tell whether *text* is, or contains, a URL with a user or a password."""
-    return _LOGIN.search(text) is not None
+    return bool(_LOGIN.search(text) or _IN_QUERY.search(text))
 
 
 def count_of(count: int, of_one: str, of_many: str = "") -> str:

@@ -50,9 +50,13 @@ class Report(Subcommand):
         if options.output is None:
             sys.stdout.buffer.write(page)
             return DONE
+        from scrapy_dq.crew.errors import CrewError
+        from scrapy_dq.crew.trusted_files import open_trusted
+
         try:
-            options.output.write_bytes(page)
-        except OSError as error:
+            with open(options.output, "wb", opener=open_trusted) as file:
+                file.write(page)
+        except (OSError, CrewError) as error:
             raise CommandError(f"{options.output} cannot be written: {error}") from error
         return DONE
 

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.trusted_files import resolved
 from scrapy_dq.embedded.directory import stranger_above
 
 
@@ -19,10 +20,11 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     Args:
         may_be_link: it is the data directory, which somebody may have moved to another disk.
     Raises:
-        CrewError: the folder is a link, belongs to another user, or others can write to it; or the folder
-            above the data directory belongs to another user.
+        CrewError: the folder is a link, belongs to another user, or others can write to it; or what is on the
+            way to it is not trusted (`resolved`); or the folder above the data directory is another user's.
         OSError: it cannot be created.
     """
+    resolved(folder / "within")  # refuses what is on the way
     folder.parent.mkdir(parents=True, exist_ok=True)
     if may_be_link and (stranger := stranger_above(folder)) is not None:
         raise CrewError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from scrapy_dq.crew.feeds.parts import Run
 from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.ipc import Reader
+from scrapy_dq.crew.trusted_files import open_trusted
 
 TAIL_LINES = 8
 TAIL_BYTES = 8192
@@ -64,7 +65,7 @@ class WorkerProcess:
         try:
             self._reader = Reader(ours)
             environ = os.environ | {VARIABLE: Handshake.write(number, lifeline, theirs, dict(parts))}
-            with log.open("ab") as output:
+            with open(log, "ab", opener=open_trusted) as output:
                 self._log_begin = output.tell()
                 self._process = subprocess.Popen(
                     command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

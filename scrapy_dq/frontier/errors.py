@@ -15,7 +15,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from scrapy_dq.frontier.model import FrontierUnavailable, FrontierUntrusted
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, FrontierUntrusted
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 # (parts of its text or of its type's name, what it means). redis-py removes the code from some texts, and
@@ -82,6 +82,12 @@ def passes(error: BaseException) -> bool:
         text = f"{type(error).__name__} {error}"
         return any(mark in text for marks, _ in _CAUSES for mark in marks)
     return isinstance(error, (RedisError, OSError, TimeoutError))
+
+
+def is_answer(error: BaseException | None) -> bool:
+    """Tell whether Redis has answered, with a refusal: of a key that has another type, or may not be read."""
+    refused = isinstance(error, (ResponseError, FrontierRefused, AuthenticationError, AuthorizationError))
+    return error is not None and refused and not passes(error)
 
 
 def denies(error: BaseException) -> bool:

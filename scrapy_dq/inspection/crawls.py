@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier.admin.crawls import scan_crawls
 from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
 from scrapy_dq.inspection.words import phase_of
 from scrapy_dq.text import printable
@@ -82,7 +82,9 @@ class _Watched:
         row: dict[str, Any] = {"crawl": self.name, "shown": self.row["shown"]}
         try:
             overview = peek(self._place.client, self.name, most_members=0)
-        except FrontierRefused as error:
+        except Exception as error:
+            if not is_answer(error):
+                raise
             self.row = row | {"error": printable(str(error))}
             return True
         if overview.phase == "absent":

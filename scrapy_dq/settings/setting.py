@@ -52,8 +52,10 @@ class Setting:
     """Its value may hold a password or a key: it is not shown."""
 
     def wrong(self, value: Any, expected: str) -> ConfigError:
-        # A port of a command line is text.
-        number = isinstance(value, int) or (self.parse is integer and str(value).isdigit())
+        # A port of a command line is text. A key may be a number.
+        number = (isinstance(value, int) and not self.secret) or (
+            self.parse is integer and str(value).isdigit()
+        )
         secret = self.name.endswith(_MAY_HOLD_A_PASSWORD) and not number
         # Whatever the setting: the URL of Redis may have got into the wrong one.
         hidden = secret or has_login(value if isinstance(value, str) else repr(value))

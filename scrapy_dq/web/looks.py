@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.errors import as_unavailable, is_answer
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
 from scrapy_dq.inspection.crawl import CrawlWatch
 from scrapy_dq.inspection.crawls import CrawlsWatch
@@ -229,7 +229,8 @@ class Looks:
         except NoSuchCrawl as absent:
             error = str(absent)
         except FrontierUnavailable as outage:
-            return replace(before, error=printable(str(outage)), found=True), False
+            # One key of another type, or one that this user may not read, is no outage.
+            return replace(before, error=printable(str(outage)), found=True), is_answer(outage.__cause__)
         except (FrontierError, ConfigError) as refused:
             return replace(before, error=printable(str(refused)), found=True), self._place is not None
         except Exception as unexpected:  # of what somebody else has written; the others are still looked at

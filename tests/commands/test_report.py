@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from scrapy_dq.commands.subcommand import CommandError
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, bury, fail, put
 
 HOSTILE = "<script>alert(x)</script>\x1b[31m\u202e&\"' http://a.example/"
@@ -108,8 +110,11 @@ def test_nothing_of_a_crawl_is_more_than_text(dq: Any, crawl: LiveFrontier) -> N
 
 
 def test_a_crawl_without_a_history_has_a_report(dq: Any, live: LiveFrontier) -> None:
-    """And a file may be named."""
+    """Nor has one whose history somebody else has overwritten."""
     HandWorker(live, "worker")
+    for name in ("samples", "minutes", "journal"):
+        live.redis.delete(live.key(name))
+        live.redis.set(live.key(name), 1)
     assert "There are no samples" in "\n".join(dq.lines("report"))
 
 
@@ -120,3 +125,15 @@ def test_it_is_written_to_a_file(dq: Any, crawl: LiveFrontier, tmp_path: Path) -
     assert (found["status"]["failed"], len(found["failed"]), len(found["dead"])) == (1, 1, 1)
     assert len(found["samples"]) >= 30
     assert {event["kind"] for event in found["events"]} >= {"joined", "died"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_it_is_not_written_through_a_link_of_others(dq: Any, crawl: LiveFrontier, tmp_path: Path) -> None:
+    """Which may lead to any file of ours."""
+    ours, report = tmp_path / "ours", tmp_path / "report.html"
+    ours.write_text("precious")
+    report.symlink_to(ours)
+    os.chown(report, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(CommandError, match="is a link of another user"):
+        dq.lines("report", "--output", str(report))
+    assert ours.read_text() == "precious"

@@ -724,6 +724,36 @@ def test_a_crawl_whose_looks_take_long_does_not_hold_up_others(monkeypatch: pyte
     assert looked[:4] == ["costly", "cheap", "cheap", "cheap"]
 
 
+def test_one_key_of_another_type_is_no_outage(start_redis: Callable[..., RedisServer]) -> None:
+    """Nor is one that this user may not read: looks at all others go on without a pause."""
+    server = start_redis()
+    with (
+        closing(LiveFrontier(server.url, "first", Order.FIFO)) as first,
+        closing(LiveFrontier(server.url, "second", Order.FIFO)) as second,
+    ):
+        HandWorker(first, "worker")
+        HandWorker(second, "worker")
+        first.redis.set(first.key("failed"), "not a list")
+        first.redis.execute_command(
+            "ACL", "SETUSER", "observer", "on", f">{PASSWORD}", "~dq:{first}:*", "+@all"
+        )
+        url = server.url.replace("//", f"//observer:{PASSWORD}@")
+        looks = Looks(Config.read({"DQ_CRAWL": "x", "REDIS_URL": url}, {}))
+
+        async def ask() -> None:
+            await looks.open()
+            failed, answered = await asyncio.to_thread(looks._look, Subject("failed", "first"), Seen())
+            assert (failed.body, answered) == ("", True)
+            assert "is a string, not a list" in failed.error
+            listed, answered = await asyncio.to_thread(looks._look, Subject("crawls"), Seen())
+            rows = {row["crawl"]: row for row in json.loads(listed.body)["crawls"]}
+            assert (answered, "error" in rows["first"]) == (True, True)
+            assert "permission" in rows["second"]["error"]
+            await looks.close()
+
+        asyncio.run(ask())
+
+
 def test_listeners_are_bounded(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
     """One more is refused; when one goes, another may come."""
     with WebPage(tmp_path, server.url) as page, ExitStack() as stack:

@@ -17,6 +17,7 @@ from scrapy.squeues import LifoMemoryQueue
 from scrapy_dq import get_redis_from_settings
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
+from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.scheduling import progress_log
 from scrapy_dq.settings import SETTINGS, Config, ConfigError, Setting, enabled, queues_in_vain
 from scrapy_dq.stats import names as stats
@@ -385,7 +386,9 @@ def said_of(name: str, value: Any) -> str:
 @pytest.mark.parametrize("name", [setting.name for setting in SETTINGS])
 def test_no_error_shows_a_login(name: str) -> None:
     """Whatever setting it has got into."""
-    for login in ("redis://:geheim@there/%(none)s", "redis://:geheim@there/0"):
+    for login in (
+        "redis://:geheim@there/%(none)s", "redis://:geheim@there/0", "unix:///r.sock?db=0&password=geheim"
+    ):  # fmt: skip
         for value in (login, [login, 1], {login: login}):
             assert "geheim" not in said_of(name, value)
 
@@ -745,16 +748,26 @@ def test_an_invalid_port_is_refused(port: Any) -> None:
         {"REDIS_PARAMS": {"host": "user:s3cr3t@host"}},
         {"REDIS_HOST": "a", "REDIS_PORT": "s3cr3t"},
         {"REDIS_HOST": "a", "REDIS_PARAMS": {"port": "s3cr3t"}},
+        {"REDIS_URL": "unix:///r.sock?db=0&password=s3cr3t"},
+        {"REDIS_URL": "redis://there?username=s3cr3t&ssl_password=s3cr3t"},
+        {"REDIS_URL": "redis+sentinel://there/service/0?sentinel_password=s3cr3t"},
     ],
 )
 def test_no_password_is_shown(settings: dict[str, Any]) -> None:
-    """Neither by repr() nor by an error."""
+    """Neither by repr() nor by an error, nor on the page of the settings."""
     try:
-        shown = repr(read(**settings))
+        config = read(**settings)
+        shown = f"{config!r} {settings_of(config)}"
     except ConfigError as refusal:
         shown = str(refusal)
         assert "REDIS_" in shown
     assert "s3cr3t" not in shown
+
+
+def test_a_key_that_is_a_number_is_not_shown() -> None:
+    """Only a port is, which is a number by right."""
+    assert "1234" not in said_of("DQ_SIGNING_KEYS", 1234567890123456)
+    assert "70000" in said_of("REDIS_PORT", 70000)
 
 
 # docs/settings.md

@@ -25,6 +25,8 @@ LINES = [
     (f"it is :{SECRET}@there/0", "it is ...@there/0"),
     (f"ftp://user:p/{SECRET}@there/a", "ftp://...@there/a"),
     (f"ftp://user:p#a@{SECRET}@there/a", "ftp://...@there/a"),
+    (f"no such file: unix:///r.sock?db=0&password={SECRET}, sorry",
+     "no such file: unix:///r.sock?db=0&password=..., sorry"),
     (f"ValueError: http:/{SECRET}@there/a", "ValueError: http:/...@there/a"),
     (f"ValueError: http:///{SECRET}@there/a", "ValueError: http:///...@there/a"),
 ]  # fmt: skip
@@ -34,6 +36,7 @@ HARMLESS = [
     "XPath error: Invalid expression in //a[@href",
     "12:30:45 http://a.example:80/?q=a@b",
     "http://a.example:80, then joe@a.example",
+    "http://a.example/?q=password&page=2#password",
 ]
 
 

@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse
 from scrapy_dq.crew.private_folder import make_private
+from scrapy_dq.crew.trusted_files import need_trusted, resolved
 from scrapy_dq.environment import data_dir
 
 try:
@@ -37,8 +38,6 @@ SUFFIX = ".parts"
 _LOST = ".lost.part"
 POLL_S = 0.05
 CHANCES = 100
-MOST_LINKS = 40
-"""That a feed may be; the kernel follows no more."""
 LONGEST_LOCK_S = 10.0
 """How long another process may hold the record of a feed. It needs milliseconds."""
 
@@ -330,56 +329,6 @@ def _found(target: Path) -> os.stat_result | None:
         return target.lstat()
     except OSError:
         return None  # there is none yet, or opening it will say why not
-
-
-def need_trusted(place: Path, found: os.stat_result) -> None:
-    """Refuse what others may have put in a feed's place: a file or pipe of theirs, another name of ours.
-
-    Only in a folder with a sticky bit, such as /tmp: there nobody can replace what is ours, but everybody can
-    be there first. Where others may write without one, they can replace anything.
-
-    Args:
-        place: its path, without links.
-        found: what stat says of it.
-    Raises:
-        CrewError: it is not trusted.
-    """
-    folder = os.stat(place.parent)
-    shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & 0o022 and hasattr(os, "geteuid")
-    own = not hasattr(os, "geteuid") or found.st_uid in (0, os.geteuid())
-    if shared and not (own and (found.st_nlink == 1 or not stat.S_ISREG(found.st_mode))):
-        raise CrewError(
-            f"{place} may have been put there by another user, as everybody can in {place.parent}: remove "
-            f"it, or choose another file"
-        )
-
-
-def resolved(target: Path) -> Path:
-    """Return the file that a feed is, through links of this user and of root.
-
-    The kernel follows no link of another user in a folder such as /tmp (protected_symlinks): it may lead to
-    any file of ours. But it lets everybody read where a link leads, and os.path.realpath does only that.
-
-    Raises:
-        CrewError: one of the links is another user's.
-    """
-    path = target
-    for _ in range(MOST_LINKS):
-        try:
-            found = path.lstat()
-            if not stat.S_ISLNK(found.st_mode):
-                break
-            leads_to = os.readlink(path)
-        except OSError:
-            break  # there is none yet, or opening it will say why not
-        if hasattr(os, "geteuid") and found.st_uid not in (0, os.geteuid()):  # not on Windows
-            raise CrewError(
-                f"{path} is a link of another user, and may lead to any file (now to {leads_to!r}): remove "
-                f"it, or choose another file"
-            )
-        path = path.parent / leads_to
-    # Not the last component: it may have become a link meanwhile.
-    return Path(os.path.realpath(path.parent), path.name)
 
 
 def _open(path: Path) -> int:

@@ -20,8 +20,8 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.formats import unjoinable, unreadable
-from scrapy_dq.crew.feeds.parts import resolved
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
+from scrapy_dq.crew.trusted_files import resolved
 from scrapy_dq.text import without_login
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
         exporter = FeedExporter(crawler)
     except NotConfigured:
         raise CrewError("a feed cannot be written, as Scrapy says above") from None
+    except CrewError:
+        raise
     except Exception as error:
         raise CrewError(
             f"a feed cannot be written: {type(error).__name__}: {without_login(str(error))}"

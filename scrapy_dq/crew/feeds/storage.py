@@ -9,8 +9,6 @@ import errno
 import io
 import logging
 import os
-import re
-import stat
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -28,11 +26,11 @@ from scrapy_dq.crew.feeds.parts import (
     PartsFolder,
     Run,
     mark_lost,
-    need_trusted,
     part_path,
-    resolved,
     write_lock,
 )
+from scrapy_dq.crew.trusted_files import need_trusted, open_trusted, resolved
+from scrapy_dq.refusal import refuse
 from scrapy_dq.signals import crawl_joined
 from scrapy_dq.stats import names as stats
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
-_is_of_the_system = re.compile(r"/dev/(?:stdout|stderr|null|tty|fd/\d+)|/proc/self/fd/\d+").fullmatch
 _EXPORT_AT_ONCE = ("scrapy.exporters", PartCsvItemExporter.__module__)
 
 
@@ -151,6 +148,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 need_trusted(place, place.lstat())
         except CrewError as error:
             if crawler not in _runs:
+                if crawler.crawling:  # the parent of a crew tries its feeds, too, and reports this itself
+                    refuse(logger, crawler, "A feed cannot be written", error)
                 raise
             logger.error("%s", error)
             raise CloseSpider("feed_refused") from error
@@ -191,7 +190,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             if not overwrite:
                 return
             if not held and (known or run.new):
-                with suppress(FileNotFoundError), open(path, "r+b", opener=_open_trusted) as file:
+                with suppress(FileNotFoundError), open(path, "r+b", opener=open_trusted) as file:
                     file.truncate()
             elif path.exists() and path.stat().st_size:
                 logger.warning(
@@ -210,10 +209,10 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def open(self, spider: Spider) -> IO[bytes]:
         """Open for appending, without a buffer; each write is complete or has no effect."""
         path, mode = Path(self.path), self.write_mode
-        path.parent.mkdir(parents=True, exist_ok=True)
+        resolved(path).parent.mkdir(parents=True, exist_ok=True)
         if mode == "wb":
-            open(path, "wb", opener=_open_trusted).close()
-        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode, opener=_open_trusted)
+            open(path, "wb", opener=open_trusted).close()
+        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode, opener=open_trusted)
         unbuffered.is_part, unbuffered.failed = self._is_part, self._write_failed
         known = self._is_part or self._is_warned or self._form not in _WITH_BEGINNING
         if not known and path.is_file() and path.stat().st_size:
@@ -226,32 +225,6 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             self._crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
         if self._is_part:
             mark_lost(Path(self.path))
-
-
-def _open_trusted(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a feed, as an *opener*: through no link of another user, and nothing that they put in its place.
-
-    They may exchange it at any time: so what was opened is examined, and only then emptied.
-
-    Raises:
-        CrewError: it is not trusted.
-        OSError: it cannot be opened; or its last component became a link just now.
-    """
-    if _is_of_the_system(os.fspath(path)):  # its links lead to a pipe or a terminal
-        return os.open(path, flags, 0o666)
-    place = resolved(Path(path))
-    with suppress(FileNotFoundError):
-        need_trusted(place, place.lstat())  # to open a pipe may take for ever
-    descriptor = os.open(place, flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    try:
-        found = os.fstat(descriptor)
-        need_trusted(place, found)
-        if flags & os.O_TRUNC and stat.S_ISREG(found.st_mode):
-            os.ftruncate(descriptor, 0)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 class _Whole(io.FileIO):
