@@ -263,9 +263,12 @@ def check_info(
 def refusal(error: Exception, target: str) -> FrontierRefused:
     """Return the error for a Redis that is not usable at all, with what fixes it."""
     if isinstance(error, (AuthenticationError, NoPermissionError)):
+        may = "scripts and INFO"
+        if "'select'" in str(error).lower():
+            may = "SELECT (+select), or leave out the number of the database"
         return FrontierRefused(
             f"Redis at {target} denies access ({describe(error)}). Check the user and password in "
-            f"REDIS_URL or REDIS_PARAMS, and that the user may run scripts and INFO"
+            f"REDIS_URL or REDIS_PARAMS, and that the user may run {may}"
         )
     if isinstance(error, ResponseError):
         index = "DB index" in str(error)

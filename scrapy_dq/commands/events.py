@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, Subcommand
+from scrapy_dq.commands.watching import ended_quietly
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.history import Event
@@ -47,7 +49,9 @@ class Events(Subcommand):
             place.overview()
             events = read_events(place.client, place.crawl)
             if options.follow:
-                self._follow(place, events, options)
+                with ended_quietly():
+                    self._follow(place, events, options)
+                return DONE
         listed = events[-options.count :]
         if options.json:
             print_json([asdict(event) for event in listed])
@@ -56,17 +60,26 @@ class Events(Subcommand):
         return DONE
 
     def _follow(self, place: Place, events: Sequence[Event], options: argparse.Namespace) -> None:
-        """Print events until Ctrl-C."""
+        """Print events until Ctrl-C, also after an outage."""
+        from scrapy_dq.frontier.errors import as_unavailable
+        from scrapy_dq.frontier.model import FrontierUnavailable
         from scrapy_dq.inspection.history import read_events
 
-        shown = set(events[: -options.count])
+        shown, missed = set(events[: -options.count]), ""
         while True:
             for event in events:
                 if event not in shown:
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
             shown = set(events)
             time.sleep(LOOK_S)
-            events = read_events(place.client, place.crawl)
+            try:
+                with as_unavailable(place.target):
+                    events = read_events(place.client, place.crawl)
+                missed = ""
+            except FrontierUnavailable as error:
+                if str(error) != missed:
+                    missed = str(error)
+                    print(f"{missed}. Trying again.", file=sys.stderr, flush=True)
 
 
 def _line(event: Event) -> str:

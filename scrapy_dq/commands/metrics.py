@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import socket
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -69,7 +70,7 @@ class PrometheusMetrics(Subcommand):
 
 
 def _print(metrics: Metrics, config: Config, *, as_json: bool) -> None:
-    """Print them once. That Redis gives no usable answer is what a metric says: it is no error here."""
+    """Print them once. That Redis gives no usable answer is what a metric says: the exit status is 0."""
     from scrapy_dq.commands.output.display import print_json
     from scrapy_dq.frontier.model import FrontierError
     from scrapy_dq.inspection.measures import SHARED_S
@@ -81,7 +82,8 @@ def _print(metrics: Metrics, config: Config, *, as_json: bool) -> None:
             while not metrics.complete and time.monotonic() < until:
                 time.sleep(SHARED_S)
                 found = show(place)
-    except FrontierError:
+    except FrontierError as error:
+        print(f"scrapy dq metrics: {error}", file=sys.stderr)
         found = show(None)
     if isinstance(found, bytes):
         print(found.decode(), end="")

@@ -43,12 +43,13 @@ class Steering(Subcommand):
         with looking.place_of(settings, options) as place:
             before = place.overview()
             self.check(before)
-            steer(place.client, place.crawl, Word(self.name), own_name())
+            if before.phase != "finished" or before.members:
+                steer(place.client, place.crawl, Word(self.name), own_name())
             wait_s = getattr(options, "wait", None)
             until = time.monotonic() + (wait_s or 0.0)
             found = place.overview()
             if not options.json:
-                result = self.needless(before) or f"{self.done}. {self.recipients(found)}"
+                result = self.needless(before) or self.result(found)
                 print(f"Crawl {place.crawl!r}: {result}", flush=True)
             while wait_s is not None and not self.obeyed(found) and time.monotonic() < until:
                 time.sleep(LOOK_S)
@@ -74,6 +75,10 @@ class Steering(Subcommand):
     def needless(self, found: Overview) -> str:
         """Return why this command has no effect now; empty: it has."""
         return ""
+
+    def result(self, found: Overview) -> str:
+        """Return what this command has done, and to whom, for people."""
+        return f"{self.done}. {self.recipients(found)}"
 
     def recipients(self, found: Overview) -> str:
         """Return how many workers get the command, and how many leases they hold, for people."""
@@ -156,7 +161,14 @@ class Complete(Steering):
     def needless(self, found: Overview) -> str:
         if found.phase == "finished":
             return "the run is finished: nothing is missing."
-        return "" if found.census.incomplete else "no start() is incomplete: nothing is missing."
+        if found.census.incomplete:
+            return ""
+        if dead := sum(map(_is_gone, found.members)):
+            return f"{count_of(dead, 'dead worker')} not reclaimed yet: try again later."
+        return "no start() is incomplete: nothing is missing."
+
+    def result(self, found: Overview) -> str:
+        return "finished without the rest." if found.phase == "finished" else super().result(found)
 
 
 def _is_gone(member: Member) -> bool:

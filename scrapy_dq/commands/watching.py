@@ -55,7 +55,7 @@ def watch(place: Place, every_s: float, to: Output) -> None:
     Raises:
         CommandError, FrontierError: the first attempt to read it failed.
     """
-    with _ended_quietly(), to.open():
+    with ended_quietly(), to.open():
         progress = Progress(place)
         due = time.monotonic()
         last = progress.status(place.overview())
@@ -85,7 +85,7 @@ def _look(place: Place, progress: Progress) -> dict[str, Any]:
 
 
 @contextmanager
-def _ended_quietly() -> Iterator[None]:
+def ended_quietly() -> Iterator[None]:
     """Treat Ctrl-C and SIGTERM as the normal end of a command that has no other end."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -110,7 +110,7 @@ async def _serve(
         if options.json:
             print(json.dumps({"address": address, "redis": target}), flush=True)
         else:
-            how = "With the token, it also steers" if options.allow_steering else "It only reads"
+            how = "Whoever has the token can read and steer" if options.allow_steering else "It only reads"
             print(f"Crawls at {target}: {address}\n{how}. Ctrl-C ends it.", flush=True)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it

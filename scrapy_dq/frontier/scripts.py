@@ -41,7 +41,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "purge": (),
     "limit": ("limits", "block", "journal"),
     "notices": ("journal",),
-    "steer": ("journal",),
+    "steer": ("damage", "starts", "journal", "finish"),
     "retry": ("journal",),
     "forget": ("journal",),
     "convert": (),

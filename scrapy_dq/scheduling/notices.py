@@ -64,8 +64,8 @@ class Notices:
                 each.cancel()
             if unsent:
                 logger.warning(
-                    "DQ_NOTIFY_URL: %s was not told of %d events before the end of the crawl (%s)",
-                    self._host, len(unsent), self._reason,
+                    "DQ_NOTIFY_URL: %s was not told of %s before the end of the crawl (%s)",
+                    self._host, count_of(len(unsent), "event"), self._reason,
                 )  # fmt: skip
 
     async def _ask_on(self) -> None:

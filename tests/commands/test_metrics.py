@@ -317,6 +317,7 @@ def test_without_redis_a_metric_says_so(dq_at: Callable[[str], Any]) -> None:
     assert dq.status == 0
     assert found.value("dq_up") == 0
     assert found.names == {"dq_up", "dq_scrape_seconds"}
+    assert "cannot be reached" in "".join(dq.said)  # why: for whoever reads the mail of cron
 
 
 def test_it_serves_through_an_outage(start_redis: Callable[..., RedisServer], tmp_path: Path) -> None:

@@ -80,6 +80,34 @@ def test_a_start_that_is_not_wanted_any_more(dq: Any, live: LiveFrontier) -> Non
     assert dq.text("complete") == f"Crawl {dq.crawl!r}: the run is finished: nothing is missing.\n"
 
 
+def test_a_run_whose_start_always_raises_ends_without_it(dq: Any, live: LiveFrontier) -> None:
+    """No worker could end it: each runs its own start() first. What is left is crawled first."""
+    workers = [HandWorker(live, name, replace(IDENTITY, starts="args")) for name in ("puts", "raises")]
+    for worker, moves in zip(workers, ([put(1)], []), strict=True):
+        worker.exchange(*moves, seeding=1)
+    for worker in workers:
+        worker.leave()
+    assert dq.text("complete") == f"Crawl {dq.crawl!r}: will end without the rest. No worker is registered.\n"
+    again = HandWorker(live, "again", replace(IDENTITY, starts="args"))
+    again.exchange(want=1, seeding=1)
+    again.exchange(ack(1), seeding=1)
+    again.leave()
+    assert dq.text("complete") == f"Crawl {dq.crawl!r}: finished without the rest.\n"
+    assert dq.found("events")[-1]["kind"] == "finished"
+    before = len(dq.found("events"))
+    for word in ("complete", "resume", "stop"):
+        dq.text(word)
+    assert len(dq.found("events")) == before  # they did nothing
+    assert not HandWorker(live, "next", replace(IDENTITY, starts="args")).joined.resumed
+
+
+def test_what_a_killed_worker_has_left_is_not_known_yet(dq: Any, live: LiveFrontier) -> None:
+    """Its start() counts as incomplete only once it is declared dead."""
+    HandWorker(live, "killed", replace(IDENTITY, starts="args")).exchange(seeding=1)
+    live.redis.hset(live.key("worker:killed"), "fenced", 1)
+    assert "1 dead worker not reclaimed yet" in dq.text("complete")
+
+
 def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
     """The next one would not be on hold: said, instead of a word that nobody obeys. Others are needless."""
     worker.exchange()

@@ -280,7 +280,10 @@ class ReferenceFrontier(Partitions):
         if word is Word.STOP:
             self.words = replace(told, count=told.count + 1, stops=told.stops + 1)
         elif word is Word.COMPLETE:
+            incomplete = self.count_incomplete()
             self.words, self.starts = replace(told, count=told.count + 1), {}
+            if incomplete and not (self.members or self.backlog or self.delayed):
+                self.phase = "finished"
         else:
             hold = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING, Word.RESUME: Hold.NONE}[word]
             self.words = replace(told, count=told.count + 1, hold=hold)

@@ -84,7 +84,8 @@ class Word(str, Enum):
     RESUME = "resume"
     STOP = "stop"
     COMPLETE = "complete"
-    """An interrupted `start()` counts as complete: the run may finish without it."""
+    """An interrupted `start()` counts as complete: the run may finish without it, and is finished at once if
+    nothing else is left and no worker is registered."""
 
 
 def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:

@@ -1,11 +1,12 @@
 -- steer: send a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
 -- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close;
---          complete: interrupted start() methods count as complete; wake: only makes idle workers exchange), by (who
---          sends it, for the journal)
+--          complete: interrupted start() methods count as complete, and without members the run is finished, if
+--          nothing is left; wake: only makes idle workers exchange), by (who sends it, for the journal)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
--- USES     journal.note_event, keys.key, state, types.wrong_type, words.tell
+-- USES     finish.finish_if_done, journal.note_event, keys.key, starts.incomplete_starts, state, state.save_state,
+--          state.there, types.wrong_type, words.tell
 local word, by = ARGV[1], ARGV[2]
 local wrong = wrong_type()
 if wrong then return wrong end
@@ -15,7 +16,15 @@ if holds[word] then
   state.hold = holds[word]
   redis.call('HSET', key.meta, 'hold', state.hold)
 end
-if word == 'complete' then redis.call('HDEL', key.meta, 'starts') end
 tell(word == 'stop' and 'stops')
 if word ~= 'wake' then note_event(word, by, 1) end
+if word == 'complete' then
+  local incomplete = incomplete_starts() > 0
+  redis.call('HDEL', key.meta, 'starts')
+  -- A worker that began now would run its own start() first, and could be interrupted in the same way.
+  if incomplete and there.members == 0 then
+    finish_if_done()
+    save_state()
+  end
+end
 return { 'OK', state.phase, state.hold, redis.call('SCARD', key.members) }
