@@ -6,9 +6,7 @@ import asyncio
 import json
 import logging
 import shlex
-import threading
 import time
-from contextlib import suppress
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -17,6 +15,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Census, FrontierError, FrontierUnavailable
 from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.text import count_of, printable
 
 logger = logging.getLogger(__name__)
@@ -134,23 +133,8 @@ def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -
 
 async def _posted(url: str, body: bytes) -> str:
     """Try once, for TIMEOUT_S in all; return why it failed, without the URL, a secret; "": it did not."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[str] = loop.create_future()
-
-    def settle(reason: str) -> None:
-        if not done.done():
-            done.set_result(reason)
-
-    def work() -> None:
-        reason = _post(url, body)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, reason)
-
-    # Not a thread of the loop's executor: a process waits for these at its end, and a webhook that sends a
-    # byte from time to time never comes to its end.
-    threading.Thread(target=work, name="scrapy-dq webhook", daemon=True).start()
     try:
-        return await asyncio.wait_for(done, TIMEOUT_S)
+        return await within(TIMEOUT_S, lambda: _post(url, body), "webhook")
     except asyncio.TimeoutError:
         return f"no answer within {TIMEOUT_S:g} s"
 

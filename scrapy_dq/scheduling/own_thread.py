@@ -1,0 +1,35 @@
+"""Calls that may never return: the end of the process does not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def within(timeout_s: float, call: Callable[[], T], name: str) -> T:
+    """Return what *call*, which must not raise, returns in a thread of its own.
+
+    Raises:
+        asyncio.TimeoutError: after *timeout_s*; *call* goes on.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T) -> None:
+        if not done.done():
+            done.set_result(result)
+
+    def work() -> None:
+        result = call()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result)
+
+    # Not a thread of the loop's executor: a process waits for these at its end, and a server that sends a
+    # byte from time to time never comes to its end.
+    threading.Thread(target=work, name=f"scrapy-dq {name}", daemon=True).start()
+    return await asyncio.wait_for(done, timeout_s)
