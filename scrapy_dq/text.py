@@ -7,6 +7,11 @@ from urllib.parse import unquote
 
 CREW_SHOWS = "dq_crew_shows"
 """The attribute of a log record that `scrapy dq crawl` shows although it is only a warning."""
+SECRET_WORD = (
+    r"(?:PASS(?:W|PHRASE|CODE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))"
+    r"|COOKIE(?!S_)|SESSION|BEARER|JWT|PW(?![A-Z])|(?<![A-Z])PIN(?![A-Z]))"
+)
+"""A pattern, in any case: the names of settings, headers or fields of a query that hold secrets have one."""
 # A password with an unescaped / ? or # ends the host there, which then has a colon that no port follows.
 _LOGIN = re.compile(
     r"""(?: (?<=//) (?: [^/?#]*  |  (?: [^/?#]+:(?!\d*[/?#]) | : ) .* )  # user:password@ of a URL

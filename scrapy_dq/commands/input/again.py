@@ -8,15 +8,10 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from scrapy_dq.settings import SETTINGS
-from scrapy_dq.text import has_login, without_login
+from scrapy_dq.text import SECRET_WORD, has_login, without_login
 
-# Words in the names of settings, arguments, headers and fields of JSON or of a query that hold secrets.
-_SECRET = (
-    r"(?:PASS(?:W|PHRASE|CODE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))"
-    r"|COOKIE(?!S_)|SESSION|BEARER|JWT|PW(?![A-Z])|(?<![A-Z])PIN(?![A-Z]))"
-)
-_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
-_NAMED_INSIDE = re.compile(rf"{_SECRET}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
+_SECRET_NAME = re.compile(SECRET_WORD, re.IGNORECASE)
+_NAMED_INSIDE = re.compile(rf"{SECRET_WORD}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
 _HARMLESS = (
     "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
 )  # fmt: skip
