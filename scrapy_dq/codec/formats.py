@@ -14,3 +14,11 @@ SIGNED = 5
 """A signature, then an entry of one of these formats: `frontier/signing.py`."""
 MOVED = 6
 """The id under which an entry was signed, and that entry, SIGNED: the same file."""
+TRACED = 7
+"""The ids of a trace (16 bytes) and a span (8), and an entry of format 1 or 4: `scheduling/tracing.py`."""
+TRACE_BYTES = 24
+
+
+def untraced(payload: bytes) -> bytes:
+    """Return *payload* without the ids of its trace, if it has any."""
+    return payload[1 + TRACE_BYTES :] if payload[:1] == b"\7" else payload

@@ -62,6 +62,7 @@ class Items:
             ForOthers: it needs a class, or a serializer, that this program does not have, or no signature.
         """
         try:
+            payload = formats.untraced(payload)
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
             kind = payload[0] if payload else None

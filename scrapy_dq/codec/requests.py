@@ -34,6 +34,7 @@ FORMAT = formats.REQUEST
 """The first byte of a stored request. A different layout, or a new meaning of a key, needs a new format."""
 
 _MARK = bytes((FORMAT,))
+_TRACED = formats.TRACED
 _CLASS = 0
 _COOKIES = KEYS["cookies"]
 _CALLBACKS = ("callback", "errback")
@@ -158,8 +159,11 @@ class Codec:
         seeds again.
         """
         try:
-            self.check_size(payload)
             kind = payload[0] if payload else None
+            if kind == _TRACED:
+                payload = formats.untraced(payload)
+                kind = payload[0] if payload else None
+            self.check_size(payload)
             if kind == FORMAT:
                 return self._request(lengthen(self._values.unpack(payload[1:])))
             if kind != formats.SERIALIZED:

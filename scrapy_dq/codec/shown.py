@@ -61,7 +61,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict. An
     item of a Queue is shown whole: it is the user's own data.
     """
-    payload = without_signature(payload)
+    payload = formats.untraced(without_signature(payload))
     try:
         return _shown(payload, max_bytes)
     except Exception as error:  # untrusted data; RecursionError included
@@ -74,7 +74,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
 
 def url_of(payload: bytes, max_bytes: int) -> str:
     """Return the URL of a stored request as it is, with a login; "" if *payload* is none."""
-    payload = without_signature(payload)
+    payload = formats.untraced(without_signature(payload))
     try:
         fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
         return str(_request(payload[1:], max_bytes)["url"]) if fits else ""
