@@ -270,6 +270,10 @@ class Scheduler(BaseScheduler):
         for entry_id in self._work.take_unfinished():
             self._session.worker.release(entry_id)
 
+    def lease_of(self, request: Request) -> bytes | None:
+        """Return the entry id of a request in progress under a lease."""
+        return self._work.lease_of(request)
+
     def forget_sent(self) -> None:
         """Some fingerprints that this worker has sent are not stored: let the frontier filter them again."""
         self._storing.admissions.forget_sent()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
 
+    from scrapy_dq.scheduling.tracing import Tracing
+
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
 """Leases held at once if CONCURRENT_REQUESTS is 0."""
@@ -70,6 +73,7 @@ class Settler(Protocol):
     def release_unfinished(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
     def forget_sent(self) -> None: ...
+    def lease_of(self, request: Request) -> bytes | None: ...
 
 
 class Session(Listener):
@@ -99,6 +103,7 @@ class Session(Listener):
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
         self._side_tasks: SideTasks | None = None
+        self._tracing: Tracing | None = None
         self.codec = codec_of(config, crawler)
         self.adopted = False
         """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
@@ -159,7 +164,11 @@ class Session(Listener):
         assert spider is not None
         crawl = identity_of(config, self._crawler)
         self._frontier, self._spider_args = frontier, crawl.spider_args
-        self.worker = Worker(
+        make: Callable[..., Worker] = Worker
+        if config.trace:
+            self._tracing = self._traced()
+            make = self._tracing.worker
+        self.worker = make(
             frontier, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.blocking, capacity=self._capacity, limit=self.downloads.limit,
             pace=OneByOne() if config.strict_order else Pace(),
@@ -197,6 +206,14 @@ class Session(Listener):
             self.downloads,
         )
 
+    def _traced(self) -> Tracing:
+        try:
+            from scrapy_dq.scheduling.tracing import Tracing
+        except ImportError as error:
+            needs = f"DQ_TRACE = {self.config.trace:g} needs OpenTelemetry ({error})"
+            raise ConfigError(f"{needs}: pip install 'scrapy-dq[otel]'") from error
+        return Tracing(self._crawler, self.config, self._scheduler.lease_of)
+
     def _listen(self) -> None:
         self._crawler.signals.connect(self._idle, signals.spider_idle)
         if self._start_keys is not None:
@@ -232,6 +249,8 @@ class Session(Listener):
                 self.dupefilter.close(reason)
         finally:
             await self._connection.close()
+            if self._tracing is not None:
+                await self._tracing.end()
 
     async def _interrupted(self) -> list[str]:
         """Return, for a log, which arguments each interrupted start() had; none if Redis does not say so."""

@@ -177,6 +177,9 @@ class Config:
         "A webhook that is told of ends, dead letters and deaths",
         repr=False,
     )
+    trace: float = setting_field(
+        "DQ_TRACE", 0.0, number, "The share of start requests that OpenTelemetry traces", "", 0, 1
+    )
     redis_timeout_s: float = setting_field(
         "DQ_REDIS_TIMEOUT", 2.0, number, "How long one reply of Redis may take", "s", 0.1, 60
     )

@@ -57,6 +57,9 @@ COMMANDS = {
     "scrapy dq web": "tests/commands/test_web.py test_steering_without_a_token_makes_one",
     "scrapy dq metrics": "tests/commands/test_metrics.py test_they_are_printed_once",
     "scrapy dq adopt": "tests/adoption/test_command.py test_what_was_adopted_is_reported",
+    "scrapy crawl books -s DQ_TRACE=0.01": "tests/scheduling/test_tracing.py "
+    "test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers",
+    "export ": "no test: it only sets a variable",
     "git grep -lz": "tests/unit/test_docs.py test_the_import_paths_of_a_project_are_changed",
     "redis-cli rpush": "tests/scheduling/test_redis_spider.py "
     "test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes",

@@ -103,6 +103,7 @@ class Engine(Listener):
         limit: how many of a partition may download at once; default: all. If given, a download ends when
             the test calls `downloaded`.
         pace: of the worker; None: that of a crawl.
+        make: makes the worker.
         options: for WorkerOptions.
     """
 
@@ -118,6 +119,7 @@ class Engine(Listener):
         timeout_s: float = 2.0,
         limit: Callable[[bytes], int] | None = None,
         pace: Pace | None = None,
+        make: Callable[..., Worker] = Worker,
         **options: Any,
     ) -> None:
         self.crawl = crawl
@@ -137,6 +139,7 @@ class Engine(Listener):
         self._identity = identity
         self._limit = limit
         self._pace = pace
+        self._make = make
         self.downloading: set[bytes] = set()
         self._options = WorkerOptions(**options)
         self._wake = asyncio.Event()
@@ -147,7 +150,7 @@ class Engine(Listener):
 
     async def __aenter__(self) -> Engine:
         self.frontier = Frontier(await self._connection.open(), self.crawl.name, ORDER)
-        self.worker = Worker(
+        self.worker = self._make(
             self.frontier, self._identity, self._options, self,
             connect=self._connection.blocking, capacity=lambda: self.capacity,
             limit=self._limit or (lambda partition: MAX_LEASES), pace=self._pace,

@@ -1,0 +1,327 @@
+"""DQ_TRACE: spans of OpenTelemetry, from a start request to the last page that it leads to, on all workers.
+
+Of a request: `put`, in the worker that found it; `lease`, from the lease until it is settled; in that, its
+download, and `ack`, `fail`, `release` or `bury`. What its callback yields is put in its lease. The ids of
+trace and span are stored in front of a request's payload, only of one that is traced: its identity does not
+depend on them, as its parent may run twice. Nothing is sent to the sites.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
+from scrapy import signals
+from scrapy.utils.httpobj import urlparse_cached
+
+from scrapy_dq.codec import formats
+from scrapy_dq.frontier.model import Lease, Put
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.own_thread import within
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.start_urls.payloads import Payloads
+from scrapy_dq.text import SECRET_WORD, printable, prose_without_logins, without_login
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+logger = logging.getLogger(__name__)
+LAST_S = 5.0
+"""How long the end of a crawl waits for its last spans to be sent."""
+MOST_CHARACTERS = 2000
+"""Of a URL in a span."""
+_MARK = bytes((formats.TRACED,))
+_FIELD = re.compile(r"(?<=[?&;#])([^=?&;#]*)=([^&;#]*)")
+_SECRET_NAME = re.compile(rf"{SECRET_WORD}|SIG(?:NATURE)?(?![A-Z])", re.IGNORECASE)
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
+_PORTS = {"http": 80, "https": 443}
+_SDK_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk._shared_internal",
+    "opentelemetry.sdk.trace.export",
+)
+
+
+class Tracing:
+    """Where spans go: to the provider that the program has set, else by OTLP as OTEL_* variables say."""
+
+    def __init__(self, crawler: Crawler, config: Config, lease_of: Callable[[Request], bytes | None]) -> None:
+        """*lease_of* returns the entry id of a request in progress."""
+        self.crawler = crawler
+        self.crawl = printable(config.crawl, 200)
+        self.lease_of = lease_of
+        self._share = config.trace
+        self._random = random.Random()  # not the project's, which it may have seeded
+        provider: Any = trace.get_tracer_provider()
+        self._flush: Callable[[], object] = getattr(provider, "force_flush", bool)
+        if isinstance(provider, trace.ProxyTracerProvider):
+            provider = _provider(crawler.settings["BOT_NAME"])
+            self._flush = provider.shutdown
+        self.tracer: trace.Tracer = provider.get_tracer("scrapy_dq")
+
+    def worker(self, *args: Any, **options: Any) -> Worker:
+        """Return a worker that traces; the arguments are those of `Worker`."""
+        return TracedWorker(self, *args, **options)
+
+    def begins(self) -> bool:
+        """Return whether the next start request is traced."""
+        return self._random.random() < self._share
+
+    async def end(self) -> None:
+        """Send what is not sent; it takes LAST_S at most, whatever the receiver does."""
+        try:
+            await within(LAST_S, self._flushed, "spans")
+        except asyncio.TimeoutError:
+            _once.say(f"not all were taken within {LAST_S:g} s of the end")
+
+    def _flushed(self) -> None:
+        try:
+            self._flush()
+        except Exception:
+            logger.exception("Unexpected error while the last spans were sent")
+
+
+class TracedWorker(Worker):
+    """A worker whose calls make spans of the entries that are traced."""
+
+    def __init__(self, tracing: Tracing, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._tracing = tracing
+        self._traced: dict[bytes, Span] = {}
+        """Of each lease that is traced, from `take` until it is settled."""
+        self._downloads: dict[bytes, Span] = {}
+        # Signals hold their receivers weakly.
+        connect = tracing.crawler.signals.connect
+        connect(self._download_begins, signals.request_reached_downloader)
+        connect(self._answered, signals.response_downloaded)
+
+    def put(self, put: Put) -> bool:
+        lease = None
+        if put.parent is not None:
+            lease = self._traced.get(put.parent)
+            if lease is None:
+                return super().put(put)
+        elif not self._tracing.begins():
+            return super().put(put)
+        span = self._span("put", "send", SpanKind.PRODUCER, lease, put.entry_id, put.partition)
+        if _sampled(span):
+            span.set_attribute("url.full", _shown(put.source))
+            put.payload = _MARK + _ids(span.get_span_context()) + put.payload
+        placed = super().put(put)
+        if placed:
+            _end(span)
+        return placed
+
+    def take(self) -> Lease | None:
+        lease = super().take()
+        if lease is not None:
+            if lease.payload[:1] == _MARK:
+                found = _context_of(lease.payload)
+                if found.is_valid:
+                    self._begin(lease, NonRecordingSpan(found))
+            elif Payloads.is_fed(lease.payload) and self._tracing.begins():
+                self._begin(lease, None)
+        return lease
+
+    def downloaded(self, entry_id: bytes) -> None:
+        self._not_answered(entry_id)
+        super().downloaded(entry_id)
+
+    def ack(self, entry_id: bytes) -> None:
+        super().ack(entry_id)
+        self._settled(self._traced.pop(entry_id, None), "ack", entry_id)
+
+    def fail(self, entry_id: bytes, reason: str, label: str) -> None:
+        super().fail(entry_id, reason, label)
+        self._settled(self._traced.pop(entry_id, None), "fail", entry_id, reason)
+
+    def bury(self, entry_id: bytes, reason: str) -> None:
+        super().bury(entry_id, reason)
+        self._settled(self._traced.pop(entry_id, None), "bury", entry_id, reason)
+
+    def release(self, entry_id: bytes) -> None:
+        super().release(entry_id)
+        # It stays: its callback may go on, and what that yields belongs to the trace.
+        self._settled(self._traced.get(entry_id), "release", entry_id)
+
+    def _begin(self, lease: Lease, above: Span | None) -> None:
+        span = self._span("lease", "process", SpanKind.CONSUMER, above, lease.entry_id, lease.partition)
+        if _sampled(span):
+            span.set_attributes({"messaging.client.id": self.id, "dq.attempts": lease.attempts})
+            self._traced[lease.entry_id] = span
+
+    def _settled(self, lease: Span | None, how: str, entry_id: bytes, reason: str = "") -> None:
+        if lease is None or not lease.is_recording():
+            return
+        self._not_answered(entry_id)
+        _end(self._span(how, "settle", SpanKind.CLIENT, lease, entry_id))
+        lease.set_attribute("dq.outcome", how)
+        if reason:
+            lease.set_status(StatusCode.ERROR, printable(prose_without_logins(reason)))
+            lease.set_attribute("error.type", _kind_of(reason))
+        _end(lease)
+
+    def _span(
+        self,
+        name: str,
+        kind: str,
+        role: SpanKind,
+        above: Span | None,
+        entry_id: bytes,
+        partition: bytes = b"",
+    ) -> Span:
+        crawl = self._tracing.crawl
+        about: dict[str, str | int] = {
+            "messaging.system": "scrapy_dq",
+            "messaging.operation.name": name,
+            "messaging.operation.type": kind,
+            "messaging.destination.name": crawl,
+            "messaging.message.id": entry_id.hex(),
+        }
+        if partition:
+            about["messaging.destination.partition.id"] = printable(partition.decode("utf-8", "replace"))
+        return self._start(f"{name} {crawl}", above, role, about)
+
+    def _start(self, name: str, above: Span | None, role: SpanKind, about: dict[str, str | int]) -> Span:
+        # The context of this thread is that of no request.
+        context = Context() if above is None else trace.set_span_in_context(above, Context())
+        try:
+            return self._tracing.tracer.start_span(name, context, role, about)
+        except Exception as error:  # of a processor of the project's: no request is lost by it
+            _once.say(repr(error))
+            return trace.INVALID_SPAN
+
+    # Downloads.
+
+    def _download_begins(self, request: Request) -> None:
+        entry_id = self._tracing.lease_of(request)
+        lease = None if entry_id is None else self._traced.get(entry_id)
+        if entry_id is None or lease is None:
+            return
+        parts = urlparse_cached(request)
+        method = request.method if request.method in _METHODS else "_OTHER"
+        about: dict[str, str | int] = {
+            "http.request.method": method,
+            "url.full": _shown(request),
+            "server.address": printable(parts.hostname or "", 253),
+        }
+        with suppress(ValueError, KeyError):  # no port has such a number; the scheme has none
+            about["server.port"] = parts.port or _PORTS[parts.scheme]
+        name = "HTTP" if method == "_OTHER" else method
+        self._downloads[entry_id] = self._start(name, lease, SpanKind.CLIENT, about)
+
+    def _answered(self, response: Response, request: Request) -> None:
+        entry_id = self._tracing.lease_of(request)
+        span = None if entry_id is None else self._downloads.pop(entry_id, None)
+        if span is not None:
+            span.set_attribute("http.response.status_code", response.status)
+            if response.status >= 400:
+                span.set_status(StatusCode.ERROR)
+                span.set_attribute("error.type", str(response.status))
+            _end(span)
+
+    def _not_answered(self, entry_id: bytes) -> None:
+        span = self._downloads.pop(entry_id, None)
+        if span is not None:
+            span.set_status(StatusCode.ERROR)
+            span.set_attribute("error.type", "_OTHER")
+            _end(span)
+
+
+class _Once(logging.Filter):
+    """Replaces what the SDK logs of each batch that it cannot send by one line of ours."""
+
+    said = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let nothing pass."""
+        if record.levelno >= logging.WARNING:
+            self.say(record.getMessage())
+        return False
+
+    def say(self, why: str) -> None:
+        """Log it if nothing was said yet."""
+        if not self.said:
+            self.said = True
+            logger.warning(
+                "DQ_TRACE: spans are late or lost, the crawl goes on (%s). No more of this is shown",
+                printable(prose_without_logins(why)),
+            )
+
+
+_once = _Once()
+
+
+def _provider(service: str) -> TracerProvider:
+    """Return a provider that sends spans by OTLP, in a thread of its own.
+
+    Raises:
+        ConfigError: a variable of the environment is invalid.
+    """
+    _once.said = False
+    for name in _SDK_LOGGERS:
+        logging.getLogger(name).addFilter(_once)
+    resource = Resource.create()
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: service}))
+    try:
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except ValueError as error:
+        why = printable(prose_without_logins(str(error)))
+        raise ConfigError(f"DQ_TRACE: OpenTelemetry takes a variable OTEL_* for invalid: {why}") from error
+    return provider
+
+
+def _sampled(span: Span) -> bool:
+    """Return whether *span* is exported; a sampler of the program may have decided otherwise."""
+    return span.get_span_context().trace_flags.sampled
+
+
+def _end(span: Span) -> None:
+    try:
+        span.end()
+    except Exception as error:  # as in `_start`
+        _once.say(repr(error))
+
+
+def _ids(context: SpanContext) -> bytes:
+    return context.trace_id.to_bytes(16, "big") + context.span_id.to_bytes(8, "big")
+
+
+def _context_of(payload: bytes) -> SpanContext:
+    """Return the ids in front of a payload; they are untrusted, and may be invalid."""
+    ids = payload[1 : 1 + formats.TRACE_BYTES]
+    trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def _shown(request: Request) -> str:
+    """Return the URL of *request* without logins, and without what its query names as a secret."""
+    parts = urlparse_cached(request)
+    url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return _FIELD.sub(_without_secret, without_login(printable(url, MOST_CHARACTERS)))
+
+
+def _without_secret(field: re.Match[str]) -> str:
+    return f"{field[1]}=..." if _SECRET_NAME.search(field[1]) else field[0]
+
+
+def _kind_of(reason: str) -> str:
+    """Return the exception that a reason, such as `download: TimeoutError: ...`, names."""
+    name = reason.partition(": ")[2].partition(":")[0]
+    return name if name.isidentifier() else "_OTHER"

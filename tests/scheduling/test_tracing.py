@@ -1,0 +1,257 @@
+"""DQ_TRACE: real crawls, whose spans a real receiver of OTLP/HTTP gets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from scrapy_dq.frontier import Overview
+from support.project import Project
+from support.tree_site import TreeSite
+from support.waiting import free_port, wait_until
+from support.worker import Worker
+
+HOLDING = """\
+import asyncio
+from support.tree_spider import TreeSpider, page_path
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+    hold = ""
+
+    async def parse(self, response):
+        path = page_path(response)
+        for request in response.follow_all(css="a", callback=self.parse, dont_filter=True):
+            yield request
+        if self.hold and path == "/p/0":
+            await asyncio.sleep(3600)
+        yield {"path": path}
+        self.record("done", path)
+"""
+WITHOUT = """\
+import sys
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+{before}
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def closed(self, reason):
+        # redis-py has metrics of its own, with OpenTelemetry.
+        names = "opentelemetry.exporter", "scrapy_dq.scheduling.tracing"
+        self.logger.info("of it: %s", [name for name in sys.modules if name.startswith(names)])
+"""
+SHORTER = """\
+from scrapy_dq.scheduling import tracing
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+tracing.LAST_S = 1.0
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+"""
+
+
+class Span(NamedTuple):
+    """A span that has arrived."""
+
+    name: str
+    trace: bytes
+    id: bytes
+    above: bytes
+    of: dict[str, Any]
+    service: str
+
+
+class Receiver:
+    """Takes spans below /take; below /drip it never ends its answer."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.ended = threading.Event()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path == "/drip/v1/traces":
+                    with suppress(OSError):  # until its client has gone
+                        while not receiver.ended.wait(0.2):
+                            self.wfile.write(b"H")
+                    return
+                assert self.path == "/take/v1/traces"
+                receiver.spans += spans_of(body)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in list(self.spans) if span.name == name]
+
+
+def spans_of(body: bytes) -> Iterator[Span]:
+    for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+        about = {each.key: each.value.string_value for each in resource.resource.attributes}
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                of = {a.key: getattr(a.value, str(a.value.WhichOneof("value"))) for a in span.attributes}
+                above = span.parent_span_id
+                yield Span(span.name, span.trace_id, span.span_id, above, of, about["service.name"])
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    made = Receiver()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{made.server.server_port}/take")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    yield made
+    made.ended.set()
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
+    redis_url: str,
+    make_project: Callable[..., Project],
+    start_site: Callable[..., TreeSite],
+    receiver: Receiver,
+) -> None:
+    """Each page: put in the lease of the page that links to it, leased, downloaded, acked."""
+    project = make_project(
+        [start_site(pages=30, fan_out=3, latency_s=0.05).start_url],
+        redis_url=redis_url,
+        settings={"DQ_TRACE": 1, "CONCURRENT_REQUESTS": 2},
+    )
+    workers = project.start_workers(2)
+    assert set(project.wait(60)) <= {"finished", "run_over"}
+    assert len(project.count()) == 30
+    leases = {span.id: span for span in receiver.named(f"lease {project.name}")}
+    puts = {span.id: span for span in receiver.named(f"put {project.name}")}
+    assert len(leases) == 30
+    assert len({span.trace for span in leases.values()}) == 1
+    downloads = {span.above: span.of for span in receiver.named("GET")}
+    assert {of["http.response.status_code"] for of in downloads.values()} == {200}
+    assert {span.above for span in receiver.named(f"ack {project.name}")} == set(downloads) == set(leases)
+    for lease in leases.values():
+        url = downloads[lease.id]["url.full"]
+        path = [url]
+        put = puts[lease.above]
+        while put.above:  # up to start()
+            assert put.of["url.full"] == path[-1]
+            path.append(downloads[put.above]["url.full"])
+            put = puts[leases[put.above].above]
+        numbers = [int(url.rpartition("/")[2]) for url in path]
+        assert numbers[-1] == 0
+        assert [(number - 1) // 3 for number in numbers[:-1]] == numbers[1:]
+    assert len({span.of["messaging.client.id"] for span in leases.values()}) == 2
+    assert {span.service for span in receiver.spans} == {"tree_project"}
+    assert not any("ERROR" in worker.text or "WARNING" in worker.text for worker in workers)
+
+
+def test_the_trace_of_a_killed_worker_goes_on_in_the_next(
+    redis_url: str,
+    make_project: Callable[..., Project],
+    start_site: Callable[..., TreeSite],
+    look: Callable[[Project], Overview],
+    receiver: Receiver,
+) -> None:
+    """The lease that it had is missing. Unfiltered links that it has put already are put once, as ever."""
+    project = make_project(
+        [start_site(pages=13, fan_out=3).start_url], redis_url=redis_url, spider=HOLDING,
+        settings={"DQ_TRACE": 1, "DQ_SIGNING_KEYS": ["0123456789abcdef"]},
+    )  # fmt: skip
+    lease = f"lease {project.name}"
+    killed = project.start_worker(args={"hold": "1"})
+    wait_until(lambda: len(receiver.named(lease)) == 12, "all but the first page are done", 30)
+    wait_until(lambda: look(project).census.done == 12, "Redis knows that")
+    killed.kill()
+    project.run_to_end()
+    assert set(project.count().values()) == {1}
+    assert len(project.count()) == 13
+    *before, last = receiver.named(lease)
+    assert len(before) == 12
+    assert {span.trace for span in before} == {last.trace}
+    assert {last.of["messaging.client.id"]} != {span.of["messaging.client.id"] for span in before}
+    (root,) = (span for span in receiver.spans if span.id == last.above)
+    assert not root.above
+    assert root.trace == last.trace
+
+
+def test_nothing_is_imported_or_sent_unless_it_is_asked_for(
+    redis_url: str,
+    make_project: Callable[..., Project],
+    start_site: Callable[..., TreeSite],
+    receiver: Receiver,
+) -> None:
+    """By default."""
+    spider = WITHOUT.format(before="")
+    project = make_project([start_site(pages=3).start_url], redis_url=redis_url, spider=spider)
+    worker = project.run_to_end(environ={"A_PROCESS": "of its own"})
+    assert "of it: []" in worker.text
+    assert not receiver.spans
+
+
+def test_an_extra_that_is_not_installed_is_named(
+    redis_url: str, make_project: Callable[..., Project], errors: Callable[[Worker], list[str]]
+) -> None:
+    """The crawl does not begin; there is one line."""
+    spider = WITHOUT.format(before="sys.modules['opentelemetry'] = None\nsys.modules.pop('TRACING', None)\n")
+    spider = spider.replace("TRACING", "scrapy_dq.scheduling.tracing")
+    project = make_project(
+        ["http://127.0.0.1:1/"], redis_url=redis_url, spider=spider, settings={"DQ_TRACE": 0.5}
+    )
+    worker = project.run_worker()
+    (error,) = errors(worker)
+    assert "DQ_TRACE = 0.5 needs OpenTelemetry (" in error
+    assert error.endswith("): pip install 'scrapy-dq[otel]'")
+
+
+def test_a_variable_that_the_sdk_refuses_ends_the_crawl(
+    redis_url: str,
+    make_project: Callable[..., Project],
+    errors: Callable[[Worker], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one line, as a setting that is invalid."""
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0")
+    project = make_project(["http://127.0.0.1:1/"], redis_url=redis_url, settings={"DQ_TRACE": 0.5})
+    (error,) = errors(project.run_worker())
+    assert "DQ_TRACE: OpenTelemetry takes a variable OTEL_* for invalid: " in error
+
+
+@pytest.mark.parametrize("path", ["/drip", ""])
+def test_a_receiver_that_takes_nothing_delays_nothing_but_the_end(
+    redis_url: str,
+    make_project: Callable[..., Project],
+    start_site: Callable[..., TreeSite],
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """Not even the end of the process, if it answers for ever. The log has one line on it."""
+    port = receiver.server.server_port if path else free_port()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}{path}")
+    project = make_project(
+        [start_site(pages=20).start_url], redis_url=redis_url, spider=SHORTER, settings={"DQ_TRACE": 1}
+    )
+    worker = project.run_to_end()
+    assert len(project.count()) == 20
+    assert worker.text.count("DQ_TRACE: spans are late or lost, the crawl goes on (") == 1
+    assert worker.text.count("] WARNING: ") == 1
+    assert "ERROR" not in worker.text

@@ -1,0 +1,56 @@
+"""DQ_TRACE without a crawl: what is shown of a URL, and payloads with the ids of a trace."""
+
+from __future__ import annotations
+
+import pytest
+from scrapy import Request, Spider
+
+from scrapy_dq.codec import CannotDecode, Codec
+from scrapy_dq.codec.items import Items
+from scrapy_dq.codec.shown import shown, url_of
+from scrapy_dq.scheduling.tracing import MOST_CHARACTERS, _shown
+
+IDS = b"\7" + bytes(range(24))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://a/b?c=1&d", "http://a/b?c=1&d"),
+        ("http://me:pw@a:80/b", "http://a:80/b"),
+        ("http://a/?next=http://me:pw@b/", "http://a/?next=http://...@b/"),
+        (
+            "http://a/?n=1&access_token=x&X-Amz-Signature=y&sig=z",
+            "?n=1&access_token=...&X-Amz-Signature=...&sig=...",
+        ),
+        ("http://a/?keyword=x&design=y&author=z", "http://a/?keyword=x&design=y&author=z"),
+        ("http://a/#id_token=x", "http://a/#id_token=..."),
+        ("data:,x", "data:,x"),
+    ],
+)
+def test_a_url_is_shown_without_what_is_secret(url: str, expected: str) -> None:
+    """In the user's part, or by the names of the query."""
+    found = _shown(Request(url, meta={"verbatim_url": True}))
+    assert found.endswith(expected)
+
+
+@pytest.mark.parametrize("part", ["key", "key&", "?key", "@:", "//", "a:b@"])
+def test_long_urls_are_cut(part: str) -> None:
+    """Whatever they consist of."""
+    assert len(_shown(Request("http://a/?" + part * 300_000))) <= 2 * MOST_CHARACTERS
+
+
+def test_ids_in_front_of_a_payload_change_nothing_else() -> None:
+    """For workers, programs and people; twice they are no request, and they do not count as its size."""
+    request = Request("http://a/b", meta={"n": 1})
+    plain = Codec(Spider("s")).encode(request)
+    codec = Codec(Spider("s"), max_bytes=len(plain))
+    assert codec.decode(IDS + plain).to_dict() == codec.decode(plain).to_dict()
+    assert shown(IDS + plain, len(plain)) == shown(plain, len(plain))
+    assert url_of(IDS + plain, len(plain)) == "http://a/b"
+    items = Items((), len(plain))
+    assert items.decode(IDS + plain) == items.decode(plain)
+    for wrong in (IDS * 2 + plain, IDS * 100_000, IDS, IDS[:5], b"\7"):
+        with pytest.raises(CannotDecode):
+            codec.decode(wrong)
+        assert shown(wrong, len(plain))["kind"] == "unreadable"
