@@ -128,7 +128,7 @@ def test_a_webhook_that_does_not_take_it_delays_nothing_but_the_end(
     )
     worker = project.run_to_end(timeout_s=60)
     assert len(project.count()) == 5
-    told = "WARNING: DQ_NOTIFY_URL: 127.0.0.1 was not told of 1 events before the end of the crawl"
+    told = "WARNING: DQ_NOTIFY_URL: 127.0.0.1 was not told of 1 event before the end of the crawl"
     assert f"{told} ({why})" in worker.text
     assert "s3cret" not in worker.text
     assert webhook.got == 0
