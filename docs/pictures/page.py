@@ -33,6 +33,7 @@ TOKEN = "only-for-these-pictures"
 PAGES = {
     "crawls": "",
     "crawl": f"/crawl/{CRAWL}",
+    "events": f"/crawl/{CRAWL}/events",
     "failed": f"/crawl/{CRAWL}/failed",
     "settings": "/settings",
 }
@@ -66,7 +67,7 @@ def main() -> None:
         stack.enter_context(running(*crew, cwd=project, env=env))
         _wait_for(project, env, 1)
         urls = [f"http://127.0.0.1:{9 + n % 2}/product/{n}" for n in range(40)]
-        _dq(project, env, "push", CRAWL, *urls)
+        _dq(project, env, "push", CRAWL, "--priority", "100", *urls)
         _wait_for(project, env, KILLED_AT)
         pid = json.loads(_dq(project, env, "workers", CRAWL, "--json", "--no-rate"))[0]["pid"]
         os.kill(pid, signal.SIGKILL)

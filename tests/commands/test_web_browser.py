@@ -24,6 +24,7 @@ pytest.importorskip("playwright", reason="the extra `browser` is not installed")
 
 from playwright import sync_api
 
+from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from support.failed_records import add_hostile
@@ -149,8 +150,9 @@ def all_pages(live: LiveFrontier) -> dict[str, str]:
     """Return each page by its address, with a text that it shows."""
     return {
         "/": live.crawl, where(live): "b.example", where(live, "failed"): "KeyError: 'price'",
-        where(live, "dead"): "its workers died 3 times", where(live, "settings"): "Request fingerprinter",
-        where(live, "failed", (b"%012d" % 2).hex()): "callback", "/settings": "DQ_WORKER_TTL",
+        where(live, "events"): "When", where(live, "dead"): "its workers died 3 times",
+        where(live, "settings"): "Request fingerprinter", "/settings": "DQ_WORKER_TTL",
+        where(live, "failed", (b"%012d" % 2).hex()): "callback",
     }  # fmt: skip
 
 
@@ -210,9 +212,13 @@ def test_the_history_is_shown(browse: Any, live: LiveFrontier) -> None:
     assert tab.get_by_role("img").count() == 4
     assert "now 100.0, at most 100.1" in tab.get_by_role("img").first.get_attribute("aria-label")
     assert tab.locator("figure").first.locator("line").count() >= 1
-    browser.see("a worker joined", "main table")
     tab.get_by_role("button", name="2 days").click()
     tab.locator("button[aria-pressed=true]", has_text="2 days").wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    tab.get_by_role("link", name="Events").click()
+    browser.see("a worker joined", "main table")
+    steer(live.redis, live.crawl, Word.PAUSE, "ann@desk")
+    browser.see("paused", "main table")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
 
 

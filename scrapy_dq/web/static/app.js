@@ -116,7 +116,7 @@ function heading(text, ...rest) {
 const address = (crawl, ...rest) => ["#/crawl", encodeURIComponent(crawl), ...rest].join("/");
 
 function tabs(crawl, now) {
-  const all = [["Overview", ""], ["Failed", "failed"], ["Dead letters", "dead"], ["Settings", "settings"]];
+  const all = [["Overview", ""], ["Events", "events"], ["Failed", "failed"], ["Dead letters", "dead"], ["Settings", "settings"]];
   return el("nav", { class: "tabs", "aria-label": "Of this crawl" }, ...all.map(([text, page]) =>
     el("a", { href: page ? address(crawl, page) : address(crawl), "aria-current": page === now ? "page" : null }, text)));
 }
@@ -223,7 +223,7 @@ function crawlPage(crawl) {
   const blocked = parts("Blocked", "None is blocked.", { name: "For", kind: "n", cell: (row) => row.blocked }, waits);
 
   const about = el("p", { class: "quiet", hidden: true }, "There is no such crawl now: it has not begun, or its keys were deleted. If it begins, it is shown here.");
-  const content = el("div", { hidden: true }, top, history.curves, workerBox.node, el("div", { class: "grid" }, largest.node, el("div", { class: "stack" }, slowest.node, blocked.node)), history.events, memory);
+  const content = el("div", { hidden: true }, top, history, workerBox.node, el("div", { class: "grid" }, largest.node, el("div", { class: "stack" }, slowest.node, blocked.node)), memory);
   main.replaceChildren(crumbs(["Crawls", "#/"]), heading(crawl, phase, where, actions), tabs(crawl, ""), about, content);
   if (may.steering) steering(crawl, actions);
 
@@ -261,7 +261,24 @@ function crawlPage(crawl) {
   });
 }
 
-// The curves of the last hours or days, with the events marked on them, and the events as a list.
+// Shows what is kept of a crawl's history now, and each 10 s until another page is opened.
+function repeated(crawl, kind, show) {
+  async function load() {
+    const page = location.hash, asked = kind();
+    let seen;
+    try { seen = await data({ kind: asked, crawl }); } catch { return; }
+    if (page !== location.hash || asked !== kind()) return;
+    if (!isLive) age(seen.age_s, seen.error); // else the feed says how old it is
+    if (seen.look) show(seen.look);
+  }
+  load();
+  const timer = setInterval(load, 10000);
+  const before = leave;
+  leave = () => { before(); clearInterval(timer); };
+  return load;
+}
+
+// The curves of the last hours or days, with the events marked on them.
 function historyOf(crawl) {
   let kind = "history";
   const charts = [
@@ -272,32 +289,35 @@ function historyOf(crawl) {
   const box = card("History", "", el("div", { class: "charts" }, ...charts.map((each) => each.node)));
   const choices = Object.entries(spans).map(([name, text]) => el("button", { type: "button", class: "small", "aria-pressed": "false", on: { click: () => { kind = name; load(); } } }, text));
   box.actions.append(...choices);
+  box.node.hidden = true;
+  const load = repeated(crawl, () => kind, ({ points, events }) => {
+    Object.keys(spans).forEach((name, at) => { choices[at].setAttribute("aria-pressed", String(name === kind)); choices[at].className = name === kind ? "small chosen" : "small"; });
+    for (const each of charts) each.draw(points, events);
+    box.node.hidden = points.length < 2;
+  });
+  return box.node;
+}
+
+async function eventsPage(crawl) {
   const list = table("Events", [
     { name: "When", kind: "tight", cell: (row) => when(row.at) },
+    { name: "Run", kind: "n", cell: (row) => row.run },
     { name: "What", kind: "long", cell: (row) => row.said },
     { name: "Who", kind: "by wide", cell: (row) => row.who },
   ], "Nothing has happened yet.");
-  const paged = pages(list, 15);
-  const events = card("Events", "", list.node, list.empty, paged.node);
-  box.node.hidden = events.node.hidden = true;
-  async function load() {
-    const page = location.hash, asked = kind;
-    let seen;
-    try { seen = await data({ kind: asked, crawl }); } catch { return; } // the feed says what is wrong
-    if (page !== location.hash || asked !== kind || !seen.look) return;
-    Object.keys(spans).forEach((name, at) => { choices[at].setAttribute("aria-pressed", String(name === kind)); choices[at].className = name === kind ? "small chosen" : "small"; });
-    const { points, events: happened } = seen.look;
-    for (const each of charts) each.draw(points, happened);
-    box.node.hidden = points.length < 2;
-    events.node.hidden = false;
-    paged.fill(happened);
-    setText(events.said, happened.length ? `the newest ${count(happened.length)}` : "");
-  }
-  load();
-  const timer = setInterval(load, 10000);
-  const before = leave;
-  leave = () => { before(); clearInterval(timer); };
-  return { curves: box.node, events: events.node };
+  const paged = pages(list, 50);
+  const box = card("Newest first", "", list.node, list.empty, paged.node);
+  box.node.hidden = true;
+  main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading("Events"), tabs(crawl, "events"), box.node);
+  const show = ({ events }) => {
+    box.node.hidden = false;
+    paged.fill(events);
+    setText(box.said, events.length ? `the newest ${count(events.length)}` : "");
+  };
+  const look = await once({ kind: "history", crawl });
+  if (!look) return;
+  show(look);
+  repeated(crawl, () => "history", show);
 }
 
 function steering(crawl, actions) {
@@ -490,8 +510,9 @@ function route() {
   let title = "Crawls";
   if (page === "settings") { title = "Settings"; settingsPage(); }
   else if (page === "crawl" && crawl) {
-    title = part ? `${WORDS[part]?.[0] ?? "Settings"} of ${crawl}` : crawl;
+    title = part ? `${WORDS[part]?.[0] ?? (part === "events" ? "Events" : "Settings")} of ${crawl}` : crawl;
     if (WORDS[part]) id ? entryPage(crawl, part, id) : failuresPage(crawl, part);
+    else if (part === "events") eventsPage(crawl);
     else if (part === "settings") storedPage(crawl);
     else crawlPage(crawl);
   } else crawlsPage();
