@@ -29,7 +29,7 @@ _LOGIN_IN_PROSE = re.compile(
 )
 # Passwords are arguments, too: redis-py takes one from the query of the address of a socket.
 _IN_QUERY = re.compile(
-    r"""([?&;][\w.%-]{0,99} (?:passw|passphrase|pwd|secret) [\w.%-]{0,99}=) [^&;#\s>)'",]*""",
+    r"""([?&;][\w.%-]{0,99} (?:passw|passphrase|pwd|secret) [\w.%-]{0,99}=) [^&\s]*""",
     re.IGNORECASE | re.VERBOSE,
 )
 _LONGEST_LOGIN = 1_000

@@ -35,6 +35,7 @@ PAGES = {
     "crawl": f"/crawl/{CRAWL}",
     "events": f"/crawl/{CRAWL}/events",
     "failed": f"/crawl/{CRAWL}/failed",
+    "request": f"/crawl/{CRAWL}/failed",
     "settings": "/settings",
 }
 LOOKS: dict[str, dict[str, Any]] = {
@@ -84,6 +85,8 @@ def main() -> None:
                 tab.goto(f"{address}#token={TOKEN}&{route or '/'}")
                 tab.reload()
                 tab.get_by_role("heading", level=1).wait_for()
+                if name == "request":
+                    tab.locator("main a[href*='/failed/']").first.click()
             time.sleep(7)  # until there are rates
             for look, tab in tabs.items():
                 tab.screenshot(path=PICTURES / f"page-{name}-{look}.png")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.interrupts import ended_quietly
 from scrapy_dq.commands.subcommand import DONE, Subcommand
-from scrapy_dq.commands.watching import ended_quietly
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.history import Event

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from scrapy.commands import ScrapyCommand
-from scrapy.settings import SettingsAttribute
+from scrapy.settings import SETTINGS_PRIORITIES, Settings, SettingsAttribute
 from scrapy.utils.log import configure_logging
 from scrapy.utils.project import inside_project
 
@@ -140,8 +141,8 @@ class Command(ScrapyCommand):
 
     def _run(self, subcommand: Subcommand, opts: argparse.Namespace) -> None:
         assert self.settings is not None
-        configure_logging(self.settings)
         try:
+            _begin_to_log(self.settings)
             self.exitcode = subcommand.run(self.settings, opts)
         except (CommandError, ConfigError, FrontierError) as error:
             self.exitcode = getattr(error, "status", FAILED)
@@ -149,6 +150,42 @@ class Command(ScrapyCommand):
         except KeyboardInterrupt:
             self.exitcode = FAILED
             _say(subcommand, "interrupted")
+
+
+def _begin_to_log(settings: Settings) -> None:
+    """Log as the settings say, but to a file only if the command line names one.
+
+    A LOG_FILE of the project is that of its crawls: with LOG_FILE_APPEND = False, a look would empty it. The
+    handler is none of Scrapy's, which each Crawler replaces by one for its spider's settings.
+
+    Raises:
+        CommandError: the file cannot be opened, or another user has put it there.
+    """
+    if "LOG_INSTALL_ROOT_HANDLER" in settings:  # newer versions of Scrapy
+        settings.set("LOG_INSTALL_ROOT_HANDLER", False, "cmdline")
+        configure_logging(settings)
+    else:
+        configure_logging(settings, install_root_handler=False)
+    logging.root.setLevel(logging.NOTSET)
+    if settings.getbool("LOG_ENABLED"):
+        handler = logging.StreamHandler(_log_file(settings))
+        handler.setFormatter(logging.Formatter(settings.get("LOG_FORMAT"), settings.get("LOG_DATEFORMAT")))
+        handler.setLevel(settings.get("LOG_LEVEL"))
+        logging.root.addHandler(handler)
+
+
+def _log_file(settings: Settings) -> IO[str] | None:
+    name = settings.get("LOG_FILE")
+    if not name or (settings.getpriority("LOG_FILE") or 0) < SETTINGS_PRIORITIES["cmdline"]:
+        return None
+    from scrapy_dq.crew.errors import CrewError
+    from scrapy_dq.crew.trusted_files import open_trusted
+
+    mode = "a" if settings.getbool("LOG_FILE_APPEND") else "w"
+    try:
+        return open(name, mode, encoding=settings.get("LOG_ENCODING"), opener=open_trusted)
+    except (OSError, CrewError) as error:
+        raise CommandError(f"the log cannot be written: {error}") from error
 
 
 def _error(error: Callable[[str], NoReturn], names: Iterable[str], message: str) -> NoReturn:

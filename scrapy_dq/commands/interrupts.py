@@ -1,13 +1,16 @@
-"""Ctrl-C while `scrapy dq` still imports its modules: one line instead of a traceback."""
+"""Ctrl-C: one line instead of a traceback, or the normal end of a command."""
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 
 def report_in_one_line() -> None:
-    """Install this for a process of `scrapy dq`; once a subcommand runs, it reports Ctrl-C itself."""
+    """Install this for the time in which `scrapy dq` imports its modules; a subcommand reports it itself."""
     if sys.argv[1:2] != ["dq"]:
         return
     before = sys.excepthook
@@ -19,3 +22,15 @@ def report_in_one_line() -> None:
             before(kind, error, trace)
 
     sys.excepthook = report
+
+
+@contextmanager
+def ended_quietly() -> Iterator[None]:
+    """Treat Ctrl-C and SIGTERM as the normal end of a command that has no other end."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)

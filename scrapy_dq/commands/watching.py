@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.live import Live
 
+from scrapy_dq.commands.interrupts import ended_quietly
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.output.streams import nobody_reads
 from scrapy_dq.frontier.admin.overview import peek
@@ -82,18 +81,6 @@ def _look(place: Place, progress: Progress) -> dict[str, Any]:
         phase, reason = "unknown", str(error)
     at = round(time.time(), 3)
     return {"crawl": place.crawl, "redis": place.target, "at": at, "phase": phase, "error": reason}
-
-
-@contextmanager
-def ended_quietly() -> Iterator[None]:
-    """Treat Ctrl-C and SIGTERM as the normal end of a command that has no other end."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _JsonLines:

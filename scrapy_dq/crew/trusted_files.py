@@ -24,9 +24,10 @@ def resolved(target: Path) -> Path:
     is a folder of theirs in such a folder ours to write to: they put into it what they like.
 
     Raises:
-        CrewError: a link on the way is another user's; or a folder is, in one with a sticky bit. A link in a
-            folder of the same user is followed, but for the last component: of a project of theirs, they have
-            the code, too, as a container's root in a project of its host's user.
+        CrewError: a link on the way is another user's; or a folder is, in one with a sticky bit; or `..`
+            follows what does not exist. A link in a folder of the same user without a sticky bit is followed,
+            but for the last component: of a project of theirs, they have the code, too, as a container's root
+            in a project of its host's user.
     """
     target = target.absolute()
     path, left, links = Path(target.anchor), deque(target.parts[1:]), 0
@@ -39,9 +40,11 @@ def resolved(target: Path) -> Path:
             above, found = path.lstat(), (path / name).lstat()
             leads_to = os.readlink(path / name) if stat.S_ISLNK(found.st_mode) else ""
         except OSError:  # there is none yet, or opening it will say why not
-            return Path(os.path.normpath(path.joinpath(name, *left)))
+            if ".." in left:
+                raise CrewError(f"{target}: {path / name} does not exist, and .. follows it") from None
+            return path.joinpath(name, *left)
         last = not left
-        if leads_to and _is_foreign(found, above, last=last):
+        if leads_to and _is_foreign(found, above, last=last or _is_shared(above)):
             raise CrewError(
                 f"{path / name} is a link of another user, and may lead to any file (now to {leads_to!r}): "
                 f"remove it, or choose another file"

@@ -156,12 +156,7 @@ def _read(client: Any, name: str, most: int, parse: Callable[[bytes], T]) -> lis
     # From the newest on. If some are added meanwhile, a part repeats the end of the one before it.
     while len(records) < most and left > 0:
         at, count = len(records), min(pace.count, most - len(records))
-        try:
-            part = client.lrange(name, -at - count, -at - 1)
-        except Exception as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            break  # somebody else has written it
+        part = client.lrange(name, -at - count, -at - 1)
         pace.saw(part)
         left -= sum(map(len, part))
         records += reversed(part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.settings.config import SETTINGS
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from scrapy_dq.settings import Config, Setting
 
 _LONGEST = 500
-_QUERY_VALUE = re.compile(r"([?&;](?!db=)[^=&;]*=)[^&;]*")
 
 
 def settings_of(config: Config) -> list[dict[str, Any]]:
@@ -36,7 +34,8 @@ def settings_of(config: Config) -> list[dict[str, Any]]:
 def _text(setting: Setting, value: Any) -> str:
     if setting.field == "redis_url":
         # redis-py takes any of its arguments from the query, some of them secret, as REDIS_PARAMS does.
-        return _QUERY_VALUE.sub(r"\1...", without_login(value))
+        address, query, _ = without_login(value).partition("?")
+        return f"{address}{query and '?...'}"
     if isinstance(value, dict) and setting.secret:  # any of their values may be
         return ", ".join(f"{name} = ..." for name in value)
     if setting.field == "signing_keys":

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlunsplit
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -32,7 +33,7 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.payloads import Payloads
-from scrapy_dq.text import SECRET_WORD, printable, prose_without_logins, without_login
+from scrapy_dq.text import printable, prose_without_logins, without_login
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -45,8 +46,7 @@ LAST_S = 5.0
 MOST_CHARACTERS = 2000
 """Of a URL in a span."""
 _MARK = bytes((formats.TRACED,))
-_FIELD = re.compile(r"(?<=[?&;#])([^=?&;#]*)=([^&;#]*)")
-_SECRET_NAME = re.compile(rf"{SECRET_WORD}|SIG(?:NATURE)?(?![A-Z])", re.IGNORECASE)
+_QUERY = re.compile(r"\?\S*")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 _PORTS = {"http": 80, "https": 443}
 _SDK_LOGGERS = (
@@ -171,7 +171,8 @@ class TracedWorker(Worker):
         _end(self._span(how, "settle", SpanKind.CLIENT, lease, entry_id))
         lease.set_attribute("dq.outcome", how)
         if reason:
-            lease.set_status(StatusCode.ERROR, printable(prose_without_logins(reason)))
+            # No more of the reason: it quotes what the exception does, such as a body, a header, or a URL.
+            lease.set_status(StatusCode.ERROR)
             lease.set_attribute("error.type", _kind_of(reason))
         _end(lease)
 
@@ -259,7 +260,7 @@ class _Once(logging.Filter):
             self.said = True
             logger.warning(
                 "DQ_TRACE: spans are late or lost, the crawl goes on (%s). No more of this is shown",
-                printable(prose_without_logins(why)),
+                printable(_QUERY.sub("?...", prose_without_logins(why))),
             )
 
 
@@ -311,14 +312,10 @@ def _context_of(payload: bytes) -> SpanContext:
 
 
 def _shown(request: Request) -> str:
-    """Return the URL of *request* without logins, and without what its query names as a secret."""
+    """Return the URL of *request* without login, query and fragment: whatever is in them may be a secret."""
     parts = urlparse_cached(request)
-    url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return _FIELD.sub(_without_secret, without_login(printable(url, MOST_CHARACTERS)))
-
-
-def _without_secret(field: re.Match[str]) -> str:
-    return f"{field[1]}=..." if _SECRET_NAME.search(field[1]) else field[0]
+    url = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return without_login(printable(url, MOST_CHARACTERS)) + ("?..." if parts.query else "")
 
 
 def _kind_of(reason: str) -> str:

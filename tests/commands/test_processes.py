@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 
@@ -206,3 +207,22 @@ def test_a_crawl_that_is_named_needs_no_project(
 def test_each_look_is_in_the_group() -> None:
     """Beside those that change something."""
     assert {subcommand.name for subcommand in SUBCOMMANDS} >= set(LOOKS)
+
+
+def test_the_log_of_the_crawls_is_left_alone(project: Project) -> None:
+    """A look would empty it. A file that the command line names is written, but not through others' links."""
+    log, other = project.folder / "crawl.log", project.folder / "other.log"
+    log.write_text("of a crawl")
+    settings = ["-s", "LOG_FILE_APPEND=False"]
+    with (project.folder / "tree_project" / "settings.py").open("a") as file:
+        file.write(f"\nLOG_FILE = {str(log)!r}\n")
+    for words in (["status"], ["status", "--logfile", str(other)]):
+        assert run_dq(project, *words, project.name, *settings).returncode == 0
+    assert (log.read_text(), other.exists()) == ("of a crawl", True)
+    if os.geteuid() == 0:
+        other.unlink()
+        other.symlink_to(log)
+        os.chown(other, 65534, 65534, follow_symlinks=False)
+        refused = run_dq(project, "status", "--logfile", str(other), project.name, *settings)
+        assert (refused.returncode, log.read_text()) == (1, "of a crawl")
+        assert "is a link of another user" in refused.stderr

@@ -753,6 +753,7 @@ def test_an_invalid_port_is_refused(port: Any) -> None:
         {"REDIS_HOST": "a", "REDIS_PORT": "s3cr3t"},
         {"REDIS_HOST": "a", "REDIS_PARAMS": {"port": "s3cr3t"}},
         {"REDIS_URL": "unix:///r.sock?db=0&password=s3cr3t"},
+        {"REDIS_URL": "unix:///r.sock?db=0&password=x;s3cr3t&s3cr3t"},
         {"REDIS_URL": "redis://there?username=s3cr3t&ssl_password=s3cr3t"},
         {"REDIS_URL": "redis+sentinel://there/service/0?sentinel_password=s3cr3t"},
     ],

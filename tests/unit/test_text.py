@@ -25,8 +25,8 @@ LINES = [
     (f"it is :{SECRET}@there/0", "it is ...@there/0"),
     (f"ftp://user:p/{SECRET}@there/a", "ftp://...@there/a"),
     (f"ftp://user:p#a@{SECRET}@there/a", "ftp://...@there/a"),
-    (f"no such file: unix:///r.sock?db=0&password={SECRET}, sorry",
-     "no such file: unix:///r.sock?db=0&password=..., sorry"),
+    (f"no such file: unix:///r.sock?db=0&password=a;{SECRET}),b{SECRET}&c=1 sorry",
+     "no such file: unix:///r.sock?db=0&password=...&c=1 sorry"),
     (f"ValueError: http:/{SECRET}@there/a", "ValueError: http:/...@there/a"),
     (f"ValueError: http:///{SECRET}@there/a", "ValueError: http:///...@there/a"),
 ]  # fmt: skip

@@ -16,22 +16,16 @@ IDS = b"\7" + bytes(range(24))
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("http://a/b?c=1&d", "http://a/b?c=1&d"),
+        ("http://a/b", "http://a/b"),
         ("http://me:pw@a:80/b", "http://a:80/b"),
-        ("http://a/?next=http://me:pw@b/", "http://a/?next=http://...@b/"),
-        (
-            "http://a/?n=1&access_token=x&X-Amz-Signature=y&sig=z",
-            "?n=1&access_token=...&X-Amz-Signature=...&sig=...",
-        ),
-        ("http://a/?keyword=x&design=y&author=z", "http://a/?keyword=x&design=y&author=z"),
-        ("http://a/#id_token=x", "http://a/#id_token=..."),
-        ("data:,x", "data:,x"),
+        ("http://a/b?c=1&d", "http://a/b?..."),
+        ("http://a/b?next=http%3A%2F%2Fme%3Apw@b%2F#token=x", "http://a/b?..."),
+        ("http://a/http://me:pw@b/", "http://a/http://...@b/"),
     ],
 )
-def test_a_url_is_shown_without_what_is_secret(url: str, expected: str) -> None:
-    """In the user's part, or by the names of the query."""
-    found = _shown(Request(url, meta={"verbatim_url": True}))
-    assert found.endswith(expected)
+def test_a_url_is_shown_without_what_may_be_secret(url: str, expected: str) -> None:
+    """Login, query and fragment."""
+    assert _shown(Request(url, meta={"verbatim_url": True})) == expected
 
 
 @pytest.mark.parametrize("part", ["key", "key&", "?key", "@:", "//", "a:b@"])

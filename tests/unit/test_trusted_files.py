@@ -30,7 +30,7 @@ def give_away(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
-@pytest.mark.parametrize("kind", ["link", "link in a link", "folder"])
+@pytest.mark.parametrize("kind", ["link", "link in a link", "link in their folder", "folder"])
 def test_what_others_have_put_on_the_way_to_it_is_not_entered(
     tmp_path: Path, shared: Path, kind: str
 ) -> None:
@@ -43,6 +43,8 @@ def test_what_others_have_put_on_the_way_to_it_is_not_entered(
     else:
         (shared / "out").symlink_to(ours)
     give_away(shared / "out")
+    if kind == "link in their folder":
+        give_away(shared)
     (tmp_path / "link").symlink_to("tmp/../tmp")
     folder = tmp_path / "link" if kind == "link in a link" else shared
     options = {"overwrite": True, "format": "jsonlines"}
@@ -63,8 +65,10 @@ def test_a_path_leads_where_the_kernel_finds_it(tmp_path: Path) -> None:
     (tmp_path / "a/b/up").symlink_to("../../absolute")
     (tmp_path / "absolute").symlink_to(tmp_path / "a")
     (tmp_path / "round").symlink_to("round")
-    for path in ("link/../x", "link/up/x", "absolute/b/up/b/../x", "link/none/../x", "a/./b//x"):
+    for path in ("link/../x", "link/up/x", "absolute/b/up/b/../x", "a/./b//x"):
         assert resolved(tmp_path / path) == Path(os.path.realpath(tmp_path / path))
+    with pytest.raises(CrewError, match=r"does not exist, and \.\. follows it"):
+        resolved(tmp_path / "none/../link/x")
     with pytest.raises(OSError, match="symbolic links"):
         open_trusted(tmp_path / "round", os.O_WRONLY | os.O_CREAT)
 

@@ -121,7 +121,7 @@ async def test_put_lease_download_and_ack_are_one_trace(trace: Callable[..., Any
             "messaging.destination.name": made.tracing.crawl,
             "messaging.message.id": put.entry_id.hex(),
         }
-        url = "https://books.example/login?page=3&api_key=..."
+        url = "https://books.example/login?..."
         assert begun.attributes == common | {
             "messaging.operation.name": "put",
             "messaging.operation.type": "send",
@@ -145,7 +145,7 @@ async def test_put_lease_download_and_ack_are_one_trace(trace: Callable[..., Any
         }  # fmt: skip
 
 
-async def test_failures_have_their_reason_and_no_login(trace: Callable[..., Any]) -> None:
+async def test_of_a_failure_only_the_kind_is_told(trace: Callable[..., Any]) -> None:
     """Of the lease, and of a download without a response."""
     async with trace() as made:
         made.put("https://books.example/")
@@ -158,7 +158,7 @@ async def test_failures_have_their_reason_and_no_login(trace: Callable[..., Any]
         _, download, _, ended = made.spans
         assert download.attributes["error.type"] == download.attributes["http.request.method"] == "_OTHER"
         assert ended.attributes["error.type"] == "TimeoutError"
-        assert ended.status.description == "download: TimeoutError: of https://...@books.example/"
+        assert ended.status.description is None  # it may quote a body, a header, or a URL
         assert not ended.status.is_ok
         assert not download.status.is_ok
 

@@ -5,8 +5,8 @@
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
--- USES     finish.finish_if_done, journal.note_event, keys.key, starts.incomplete_starts, state, state.save_state,
---          state.there, types.wrong_type, words.tell
+-- USES     damage.look_for_damage, finish.finish_if_done, journal.note_event, keys.key, starts.incomplete_starts,
+--          state, state.save_state, state.there, types.wrong_type, words.tell
 local word, by = ARGV[1], ARGV[2]
 local wrong = wrong_type()
 if wrong then return wrong end
@@ -23,6 +23,7 @@ if word == 'complete' then
   redis.call('HDEL', key.meta, 'starts')
   -- A worker that began now would run its own start() first, and could be interrupted in the same way.
   if incomplete and there.members == 0 then
+    look_for_damage()
     finish_if_done()
     save_state()
   end
