@@ -189,7 +189,7 @@ def _left(crew: Supervisor) -> str:
     if census is None:
         return ""
     left = census.waiting + census.in_flight + census.delayed
-    return f"{left:,} known requests are left. "
+    return f"{count_of(left, 'known request')} {'is' if left == 1 else 'are'} left. "
 
 
 def _words(options: argparse.Namespace) -> Iterator[str]:
