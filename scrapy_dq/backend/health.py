@@ -166,6 +166,14 @@ def scripts(refused: str, cached: bool) -> Finding:
     )
 
 
+def limits(slow_ms: int | None, arguments: int) -> Finding:
+    """Judge what a service allows of scripts; see `script_limits` (frontier/admin/backlog.py)."""
+    if not arguments:
+        return Finding("limits", BAD, "this service refuses a script with a few hundred arguments")
+    slow = "CONFIG is denied" if slow_ms is None else f"a script may run {slow_ms:,} ms"
+    return Finding("limits", OK, f"{slow}; {arguments:,} arguments are taken, more than any call has")
+
+
 def start_keys(names: Sequence[str], refused: Sequence[str], wrong: str) -> Finding:
     """Judge the start keys of a spider.
 

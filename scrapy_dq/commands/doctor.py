@@ -33,8 +33,8 @@ class Doctor(Subcommand):
     summary = "check whether Redis is suitable for a crawl"
     description = (
         "Checks the Redis of the project (or of a spider, if its own settings name one): version, "
-        "persistence, eviction, memory, latency, clock, scripts; with --audit or --repair, also whether the "
-        "keys of a crawl agree with its counts. Exit status 1: something is bad."
+        "persistence, eviction, memory, latency, clock, scripts and their limits; with --audit or --repair, "
+        "also whether the keys of a crawl agree with its counts. Exit status 1: something is bad."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -150,7 +150,7 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
     """Return the findings, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
     from scrapy_dq.backend.exposure import exposure
-    from scrapy_dq.frontier.admin.backlog import info_of, refused_scripts, unusable_keys
+    from scrapy_dq.frontier.admin.backlog import info_of, refused_scripts, script_limits, unusable_keys
 
     info = info_of(place.client)
     if info is None:
@@ -176,6 +176,8 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
             *refused_scripts(place.client, place.crawl, place.config.order, place.config.seen_kind)
         )
     )
-    if start_keys and findings[-1].level == health.OK:
-        findings.append(health.start_keys(start_keys.keys, *unusable_keys(place.client, start_keys)))
+    if findings[-1].level == health.OK:
+        findings.append(health.limits(*script_limits(place.client, place.crawl)))
+        if start_keys:
+            findings.append(health.start_keys(start_keys.keys, *unusable_keys(place.client, start_keys)))
     return findings

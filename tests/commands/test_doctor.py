@@ -39,7 +39,7 @@ def test_a_redis_that_is_fit(dq: Any) -> None:
     """All is ok, exit status 0; no crawl is needed."""
     found = dq.found("doctor", "--crawl", "")
     assert found["fit"]
-    whats = ("version", "eviction", "persistence", "memory", "latency", "clock", "scripts")
+    whats = ("version", "eviction", "persistence", "memory", "latency", "clock", "scripts", "limits")
     assert levels(found) == dict.fromkeys(whats, "ok")
     assert dq.status == 0
     text = dq.text("doctor", "--crawl", "")
@@ -56,7 +56,7 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisS
     assert dq.status == 1
     assert levels(found) | {"latency": "", "clock": ""} == {
         "version": "ok", "eviction": "bad", "persistence": "warn", "memory": "ok", "latency": "", "clock": "",
-        "scripts": "ok",
+        "scripts": "ok", "limits": "ok",
     }  # fmt: skip
     text = " ".join(dq.text("doctor").split())
     assert "CONFIG SET maxmemory-policy noeviction" in text
@@ -75,6 +75,17 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: Callable[..., Re
     assert levels(found)["INFO"] == "warn"
     assert dq.status == 1
     client.close()
+
+
+def test_what_a_service_allows_of_scripts(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+    """Many have no CONFIG, and some take a limited number of arguments: more than any call has."""
+    server = start_redis(appendonly=True)
+    assert "a script may run 5,000 ms; 4,000 arguments are taken" in " ".join(
+        dq_at(server.url).text("doctor").split()
+    )
+    managed = start_redis(appendonly=True, args=["--rename-command", "CONFIG", ""])
+    assert "CONFIG is denied; 4,000 arguments" in " ".join(dq_at(managed.url).text("doctor").split())
+    assert health.limits(None, 0).level == health.BAD
 
 
 # Dragonfly without --default_lua_flags=allow-undeclared-keys; a proxy answers in its words.

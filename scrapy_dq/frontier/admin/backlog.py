@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from scrapy_dq.frontier.wire import refused_commands, wrong_type
 PART = 500
 """Partitions that one call examines: a script blocks Redis while it runs."""
 MAX_UPCOMING = 1000
+MOST_ARGUMENTS = 4000
 MAX_BYTES = 4_194_304
 _COUNT_ONLY = Order.FIFO
 """Any order will do: the number of entries does not depend on it."""
@@ -181,6 +183,25 @@ def refused_scripts(client: Any, crawl: str, order: Order, seen: Seen) -> tuple[
     except ResponseError as error:
         return describe(error), False
     return refused, bool(cached)
+
+
+def script_limits(client: Any, crawl: str) -> tuple[int | None, int]:
+    """Return how many ms a script may run before Redis refuses others, and how many arguments it may have.
+
+    None: this user, or nobody, may read the configuration. No more than MOST_ARGUMENTS are tried: no script
+    has a tenth of them. Blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    slow_ms = None
+    with suppress(ResponseError, ValueError):
+        found = client.config_get("lua-time-limit")
+        slow_ms = int(next(iter(found.values()))) if found else None
+    for count in (MOST_ARGUMENTS, MOST_ARGUMENTS // 10):
+        with suppress(ResponseError):
+            return slow_ms, int(client.eval("return #ARGV", 1, keys.meta(crawl), *[b""] * count))
+    return slow_ms, 0
 
 
 def unusable_keys(client: Any, start_keys: StartKeys) -> tuple[list[str], str]:
