@@ -14,10 +14,10 @@ from support.waiting import wait_until
 PAGES = 2_000
 
 
-def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random) -> None:
-    """Kill one of two workers again and again, replacing it."""
+def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: float = 0.85) -> None:
+    """Kill one of two workers again and again, replacing it; not after a part, *latest*, of all pages."""
     live = crawl.start(2)
-    for threshold in sorted(rng.sample(range(crawl.pages // 50, crawl.pages * 17 // 20), kills)):
+    for threshold in sorted(rng.sample(range(crawl.pages // 50, int(crawl.pages * latest)), kills)):
         crawl.wait_for(threshold)
         victim = live.pop(rng.randrange(len(live)))
         assert victim.running, f"closed before the crawl was done: {victim.text[-3000:]}"

@@ -43,13 +43,13 @@ class SlowStartSpider(GatheredSpider):
 
 
 class DelayedTreeSpider(TreeSpider):
-    """Every page of the tree is due half a second after its link was found."""
+    """Every page of the tree is due a second after its link was found."""
 
     def parse(self, response: Response) -> Iterator[Any]:
         """Delay what is found."""
         for output in super().parse(response):
             if hasattr(output, "meta"):
-                output.meta["dq_delay"] = 0.5
+                output.meta["dq_delay"] = 1.0
             yield output
 
 
