@@ -65,7 +65,7 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
 
 def has_login(text: str) -> bool:
     """Tell whether *text* is, or contains, a URL with a user or a password."""
-    return bool(_LOGIN.search(text) or _IN_QUERY.search(text))
+    return bool(_LOGIN.search(text) or _IN_QUERY.search(unquote(text)))
 
 
 def count_of(count: int, of_one: str, of_many: str = "") -> str:

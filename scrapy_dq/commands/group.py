@@ -12,9 +12,10 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, NoReturn
 
+import scrapy.utils.log
 from scrapy.commands import ScrapyCommand
 from scrapy.settings import SETTINGS_PRIORITIES, Settings, SettingsAttribute
-from scrapy.utils.log import configure_logging
+from scrapy.utils.log import configure_logging, get_scrapy_root_handler
 from scrapy.utils.project import inside_project
 
 from scrapy_dq.commands.adopt import Adopt
@@ -109,7 +110,9 @@ class Command(ScrapyCommand):
         if opts.subcommand and opts.crawl:
             self.settings.set("DQ_CRAWL", opts.crawl.replace("%", "%%"), priority="cmdline")
 
-        # Scrapy 2.13 loads all spiders before `run`: a broken one would abort commands that need no spider.
+        # Scrapy 2.13 makes a crawler process before `run`, which would open the log, and load all spiders: a
+        # broken one would abort commands that need no spider.
+        self._log_file = self.settings.attributes.pop("LOG_FILE")
         self._loader = self.settings.attributes[LOADER]
         self.settings.attributes[LOADER] = SettingsAttribute(NoSpiders, self._loader.priority)
 
@@ -120,7 +123,7 @@ class Command(ScrapyCommand):
             self._parser.print_help()
             return
         assert self.settings is not None
-        self.settings.attributes[LOADER] = self._loader
+        self.settings.attributes |= {LOADER: self._loader, "LOG_FILE": self._log_file}
         # Scrapy checks `requires_project` of its own commands only. Source: scrapy/cmdline.py
         if not inside_project() and not opts.crawl:
             self.exitcode = FAILED
@@ -166,6 +169,9 @@ def _begin_to_log(settings: Settings) -> None:
         configure_logging(settings)
     else:
         configure_logging(settings, install_root_handler=False)
+    if (installed := get_scrapy_root_handler()) is not None:  # before `run`, by Scrapy 2.13
+        logging.root.removeHandler(installed)
+        scrapy.utils.log._scrapy_root_handler = None
     logging.root.setLevel(logging.NOTSET)
     if settings.getbool("LOG_ENABLED"):
         handler = logging.StreamHandler(_log_file(settings))

@@ -33,7 +33,7 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.payloads import Payloads
-from scrapy_dq.text import printable, prose_without_logins, without_login
+from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -151,7 +151,7 @@ class TracedWorker(Worker):
 
     def bury(self, entry_id: bytes, reason: str) -> None:
         super().bury(entry_id, reason)
-        self._settled(self._traced.pop(entry_id, None), "bury", entry_id, reason)
+        self._settled(self._traced.pop(entry_id, None), "bury", entry_id, "bury")
 
     def release(self, entry_id: bytes) -> None:
         super().release(entry_id)
@@ -312,10 +312,15 @@ def _context_of(payload: bytes) -> SpanContext:
 
 
 def _shown(request: Request) -> str:
-    """Return the URL of *request* without login, query and fragment: whatever is in them may be a secret."""
+    """Return the URL of *request* without login, query and fragment: whatever is in them may be a secret.
+
+    Of one without a host, such as `data:`, which is a page itself, only the scheme.
+    """
     parts = urlparse_cached(request)
+    if not parts.netloc:
+        return f"{parts.scheme}:..."
     url = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return without_login(printable(url, MOST_CHARACTERS)) + ("?..." if parts.query else "")
+    return prose_without_logins(printable(url, MOST_CHARACTERS)) + ("?..." if parts.query else "")
 
 
 def _kind_of(reason: str) -> str:

@@ -21,6 +21,8 @@ IDS = b"\7" + bytes(range(24))
         ("http://a/b?c=1&d", "http://a/b?..."),
         ("http://a/b?next=http%3A%2F%2Fme%3Apw@b%2F#token=x", "http://a/b?..."),
         ("http://a/http://me:pw@b/", "http://a/http://...@b/"),
+        ("http://a/http:/me:pw@b/", "http://a/http:/...@b/"),
+        ("data:,page", "data:..."),
     ],
 )
 def test_a_url_is_shown_without_what_may_be_secret(url: str, expected: str) -> None:
