@@ -227,7 +227,7 @@ def test_what_somebody_else_wrote_breaks_nothing(
 def test_a_scrape_costs_redis_some_milliseconds(
     start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 60 crawls, 15 are read each time, fewer with many workers; older figures say how old they are."""
+    """Of 60 crawls, 12 are read each time, fewer with many workers; older figures say how old they are."""
     monkeypatch.setattr(measures, "SHARED_S", 0.0)
     server, scrapes, read = start_redis(), 30, list[int]()
     with ExitStack() as stack:
