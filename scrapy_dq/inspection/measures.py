@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
 MOST_CRAWLS = 500
-PART = 12
+PART = 15
 """Crawls that one look reads at most."""
 MOST_COST = 3.0
 """Milliseconds of Redis that they may take, as estimated: for each crawl, and for each of its workers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -224,12 +225,12 @@ def test_what_somebody_else_wrote_breaks_nothing(
             assert each.of(name)["dq_requests waiting"] == 3
 
 
-def test_a_scrape_costs_redis_some_milliseconds(
+def test_a_scrape_costs_redis_at_most_5_ms(
     start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 60 crawls, 12 are read each time, fewer with many workers; older figures say how old they are."""
+    """Of 60 crawls, 15 are read each time, fewer with many workers; older figures say how old they are."""
     monkeypatch.setattr(measures, "SHARED_S", 0.0)
-    server, scrapes, read = start_redis(), 30, list[int]()
+    server, scrapes, read, spent_s = start_redis(), 30, list[int](), list[float]()
     with ExitStack() as stack:
         client = stack.enter_context(server.client())
         for n in range(60):
@@ -240,16 +241,17 @@ def test_a_scrape_costs_redis_some_milliseconds(
         metrics = Metrics()
         place = Place(client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}))
         metrics.text(place)  # it begins with a search
-        began = _processor_s(client)
         for _ in range(scrapes):
             client.config_resetstat()
+            # Not what Redis measures of its commands: that clock also runs while it waits for a processor.
+            began = _processor_s(client)
             found = Samples(metrics.text(place).decode())
+            spent_s.append(_processor_s(client) - began)
             stats = client.info("commandstats")
             read.append(stats["cmdstat_evalsha"]["calls"])
-        # Not what Redis measures of its commands: that clock also runs while it waits for a processor.
-        spent_s = (_processor_s(client) - began) / scrapes
     assert len(found.crawls) == 60
-    assert spent_s <= 0.02  # 5 ms, and as much again, twice, for a busy machine: caches are cold then
+    # The median: of a busy machine, some scrapes find cold caches.
+    assert statistics.median(spent_s) <= 0.005
     assert max(read) == measures.PART
     assert min(read) < measures.PART / 2
     ages = [found.of(crawl)["dq_age_seconds"] for crawl in found.crawls]
