@@ -36,6 +36,8 @@ PAGES = {
     "events": f"/crawl/{CRAWL}/events",
     "failed": f"/crawl/{CRAWL}/failed",
     "request": f"/crawl/{CRAWL}/failed",
+    "dead": f"/crawl/{CRAWL}/dead",
+    "stored": f"/crawl/{CRAWL}/settings",
     "settings": "/settings",
 }
 LOOKS: dict[str, dict[str, Any]] = {

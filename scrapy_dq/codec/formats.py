@@ -17,8 +17,9 @@ MOVED = 6
 TRACED = 7
 """The ids of a trace (16 bytes) and a span (8), and an entry of format 1 or 4: `scheduling/tracing.py`."""
 TRACE_BYTES = 24
+_TRACED_MARK = bytes((TRACED,))
 
 
 def untraced(payload: bytes) -> bytes:
     """Return *payload* without the ids of its trace, if it has any."""
-    return payload[1 + TRACE_BYTES :] if payload[:1] == b"\7" else payload
+    return payload[1 + TRACE_BYTES :] if payload[:1] == _TRACED_MARK else payload

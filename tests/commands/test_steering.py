@@ -12,7 +12,7 @@ import pytest
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.commands.subcommand import DONE, CommandError
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.model import Census, Status
+from scrapy_dq.frontier.model import Admission, Census, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.project import Project
 from support.redis_server import RedisServer
@@ -99,6 +99,17 @@ def test_a_run_whose_start_always_raises_ends_without_it(dq: Any, live: LiveFron
         dq.text(word)
     assert len(dq.found("events")) == before  # they did nothing
     assert not HandWorker(live, "next", replace(IDENTITY, starts="args")).joined.resumed
+
+
+def test_a_run_whose_keys_are_damaged_is_not_finished_by_hand(dq: Any, live: LiveFrontier) -> None:
+    """A worker has to look for what is gone, and to report it."""
+    worker = HandWorker(live, "worker", replace(IDENTITY, starts="args"))
+    worker.exchange(put(1, admission=Admission.SEEN, token=b"fingerprint"), want=1, seeding=1)
+    worker.exchange(ack(1), seeding=1)
+    worker.leave()
+    live.redis.delete(live.key("seen"))
+    assert "will end without the rest" in dq.text("complete")
+    assert dq.found("status")["phase"] == "open"
 
 
 def test_what_a_killed_worker_has_left_is_not_known_yet(dq: Any, live: LiveFrontier) -> None:

@@ -93,6 +93,23 @@ def test_the_logs_of_a_crew_are_not_written_to_what_others_have_made(
     assert kind != "file" or log.read_text() == "theirs"
 
 
+def test_a_pipe_that_was_put_there_just_now_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was nothing when it was looked at; whoever reads from a pipe decides when it opens."""
+    pipe, real = tmp_path / "pipe", Path.lstat
+    os.mkfifo(pipe)
+
+    def lstat(path: Path) -> os.stat_result:
+        if path == pipe:
+            raise FileNotFoundError(path)
+        return real(path)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    with pytest.raises(OSError, match="No such device"):
+        open_trusted(pipe, os.O_WRONLY | os.O_CREAT)
+
+
 def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
     """As Scrapy does with its LOG_FILE; their folder is made."""
     for _ in range(2):

@@ -266,7 +266,10 @@ function repeated(crawl, kind, show) {
   async function load() {
     const page = location.hash, asked = kind();
     let seen;
-    try { seen = await data({ kind: asked, crawl }); } catch { return; }
+    try { seen = await data({ kind: asked, crawl }); } catch (error) {
+      if (!isLive && page === location.hash) age(null, error.message);
+      return;
+    }
     if (page !== location.hash || asked !== kind()) return;
     if (!isLive) age(seen.age_s, seen.error); // else the feed says how old it is
     if (seen.look) show(seen.look);
