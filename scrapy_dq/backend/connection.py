@@ -11,10 +11,11 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -344,13 +345,33 @@ def _make_safe(pool: Any, own_server: bool) -> None:
     options = pool.connection_kwargs
     _check_login(options)
     pool.connection_class = sentinel.leaves_replicas(pool.connection_class)
+    on_the_loop = issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection)
+    if on_the_loop:
+        pool.connection_class = _packs_scripts(pool.connection_class)
     # redis-py before 6 does not verify it.
     if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
-        on_the_loop = issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection)
         log_in = _log_in_on_the_loop if on_the_loop else _log_in
         options["redis_connect_func"] = partial(log_in, own_server=own_server)
+
+
+@cache
+def _packs_scripts(connection: Any) -> Any:
+    return type(connection.__name__, (_PacksScripts, connection), {})
+
+
+class _PacksScripts:
+    """Packs calls of scripts, with all their keys, in C: redis-py does that on blocking connections alone.
+
+    It takes a tenth of the time, while which the event loop does nothing else.
+    """
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        if args[0] in ("EVALSHA", "EVAL"):
+            return [hiredis.pack_command(args)]
+        packed: list[bytes] = super().pack_command(*args)  # type: ignore[misc]
+        return packed
 
 
 def speaks_tls(pool: Any) -> bool:

@@ -117,15 +117,20 @@ def check_host(url: str) -> None:
 
 
 def check_parses(url: str) -> None:
-    """Raise Unfit if Python cannot find the host of *url*: nor can Scrapy, which would raise in its engine.
+    """Raise Unfit if the host part of *url* is too long (`check_host`), or if Python cannot find it.
 
-    Scrapy makes such URLs: of a link of `//` and a wide bracket it makes `http://[`.
+    Nor can Scrapy, which would raise in its engine. It makes such URLs: of a link of `//` and a wide bracket
+    it makes `http://[`.
     """
-    if "[" in url or "]" in url or not url.isascii():  # it refuses no others
-        try:
-            urlsplit(url)
-        except ValueError as error:
-            raise Unfit(f"its URL cannot be parsed ({error})") from error
+    if url.isascii() and "[" not in url and "]" not in url:  # Python refuses none of these
+        if len(url) > LONGEST_HOST:
+            check_host(url)
+        return
+    check_host(url)
+    try:
+        urlsplit(url)
+    except ValueError as error:
+        raise Unfit(f"its URL cannot be parsed ({error})") from error
 
 
 def url_check(schemes: Collection[str]) -> Check:
@@ -138,7 +143,6 @@ def url_check(schemes: Collection[str]) -> Check:
             raise Unfit("a URL is a str without control characters, line separators and directions of text")
         if not url.startswith(prefixes) and (scheme := url.partition(":")[0].lower()) not in allowed:
             raise Unfit(f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})")
-        check_host(url)
         check_parses(url)
         return url
 

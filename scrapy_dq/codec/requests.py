@@ -245,9 +245,10 @@ class Codec:
         name = ""
         try:
             for writer, value in zip(plan.writers, plan.read(request), strict=False):
-                name, key, default, write = writer
-                if value and value != default:
-                    entry[key] = write(value)
+                if value:  # of most requests, four of thirteen
+                    name, key, default, write = writer
+                    if value != default:
+                        entry[key] = write(value)
             for name in plan.added:
                 entry[name] = self._values.lower(getattr(request, name))
         except Unfit as unfit:

@@ -39,6 +39,8 @@ _BUILDERS: dict[int, Callable[[list[Any]], Any]] = {TUPLE: tuple, SET: set, FROZ
 _PATHS: dict[str, type[Any]] = {"": Path, "posix": PurePosixPath, "windows": PureWindowsPath}
 _PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWindowsPath: "windows"}
 _MICROSECOND = timedelta(microseconds=1)
+_MAY_HOLD_MANY = 2 * MAX_CHOSEN
+"""Bytes of more than MAX_CHOSEN pairs: each has at least two."""
 
 
 class Values:
@@ -74,7 +76,7 @@ class Values:
         msgpack bounds every claimed length by the length of *packed*. Its own timestamps become datetimes,
         which `lift` refuses.
         """
-        hook = _bounded_dict if len(packed) > 2 * MAX_CHOSEN else None  # a pair has at least two bytes
+        hook = _bounded_dict if len(packed) > _MAY_HOLD_MANY else None
         return msgpack.unpackb(
             packed, strict_map_key=False, unicode_errors="surrogatepass", timestamp=3, object_pairs_hook=hook
         )

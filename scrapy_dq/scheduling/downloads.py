@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from math import inf
-from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
@@ -52,7 +51,7 @@ class Downloads:
         """The local ones of `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
         """By partition with a delay, the request that was not sent yet."""
-        self._held_up = WeakKeyDictionary[Request, bytes]()
+        self._held_up: dict[Request, bytes] = {}
         """The partitions of those in the downloader that take no room while they wait."""
         self._rest: dict[bytes, float] = {}
         """By partition, when the next local request may be sent."""

@@ -16,7 +16,7 @@ from scrapy import Request
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode, Codec
-from scrapy_dq.codec.attributes import check_host, check_parses
+from scrapy_dq.codec.attributes import check_parses
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.frontier.worker.worker import Worker
@@ -119,7 +119,6 @@ class Intake:
             self._warn_over(request, "this worker has left the crawl")
             return False
         try:
-            check_host(request.url)
             check_parses(request.url)
         except Unfit as error:
             # Scrapy could not send it either, and its fingerprint or its cookies would stop this worker.
@@ -140,7 +139,15 @@ class Intake:
             return False
         if unfit is not None:
             self._warn_unencodable(request, unfit)
-        return self._place(request, classified, payload)
+        if payload is None:
+            placed = self._keep_local(request, classified)
+        elif classified.reason:
+            return self._put_dead(request, classified, payload)
+        else:
+            placed = self._put(request, classified, payload)
+        if placed and classified.fingerprint is not None:
+            self.admissions.remember(classified.fingerprint)
+        return placed
 
     def _classify(self, request: Request) -> _Classified | None:
         """Return what *request* is; None: it is a duplicate."""
@@ -155,10 +162,9 @@ class Intake:
         partition, due, reason, refused = b"", AT_ONCE, "", False
         try:
             # The host first: what stays in this worker is crawled in spite of the other two errors.
-            followed = self._settlement.followed(request)
             if self._checks_hosts and not self._work.was_fed(request):
-                self._start_hosts.check(request, followed)
-            self._partitions.leave_inherited(request, parent, followed=followed)
+                self._start_hosts.check(request, self._settlement.followed(request))
+            self._partitions.leave_inherited(request, parent, self._settlement.followed)
             partition = self._partitions.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
         except (BadDue, BadPartition, OtherHost) as error:
@@ -197,18 +203,6 @@ class Intake:
             return not (is_from_start(request) or self._work.was_fed(request))
         marked = request.meta.get("dq_local") and not parent.meta.get("dq_local")
         return not marked and _scheme_of(parent) != scheme
-
-    def _place(self, request: Request, classified: _Classified, payload: bytes | None) -> bool:
-        """Put *request* into the outbox, the local queue, or the dead letters; False: it is dropped."""
-        if payload is None:
-            placed = self._keep_local(request, classified)
-        elif classified.reason:
-            return self._put_dead(request, classified, payload)
-        else:
-            placed = self._put(request, classified, payload)
-        if placed and classified.fingerprint is not None:
-            self.admissions.remember(classified.fingerprint)
-        return placed
 
     def store_fed(self, requests: Iterable[Request], entry_id: bytes) -> str:
         """Pass the requests made from the start payload of a lease to the engine, which stores them.
@@ -312,7 +306,6 @@ class Intake:
 
     def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         put = self._put_of(request, classified, payload)
-        put.due_at, put.not_before_s = classified.due.at, classified.due.not_before_s
         if put.admission is Admission.ID and self._work.was_fed(request):
             self._fed_puts.append(put)
         if self._adopted and put.admission is Admission.SEEN:
@@ -330,9 +323,10 @@ class Intake:
         parent_id = classified.parent_id
         admitted = self.admissions.of(request, classified.fingerprint, parent_id, payload, followed)
         start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
-        put = Put(*admitted, int(index(request.priority)), start, payload, parent_id, request)
-        put.partition = classified.partition
-        return put
+        return Put(
+            *admitted, int(index(request.priority)), start, payload, parent_id, request, classified.partition,
+            *classified.due,
+        )  # fmt: skip
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)

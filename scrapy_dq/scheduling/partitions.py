@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -78,19 +79,16 @@ class Slots:
             return _partition(self._slot_of(request))
         url = request.url
         end = url.find("/", 8)  # "https://" has 8 characters: the host stands before *end*
-        if (
-            not self._by_host
-            or not 0 < end <= LONGEST_CACHED  # http://a.com?x=1, say: a query may follow the host
-            or not url.startswith(("http://", "https://"))
-        ):
+        if not 0 < end <= LONGEST_CACHED:  # http://a.com?x=1, say: a query may follow the host
             return self._partition_of_slot(request)
         begin = url[:end]
         partition = self._hosts.get(begin)
         if partition is None:
             partition = self._partition_of_slot(request)
-            if len(self._hosts) >= MOST_HOSTS:
-                self._hosts.clear()
-            self._hosts[begin] = partition
+            if self._by_host and url.startswith(("http://", "https://")):
+                if len(self._hosts) >= MOST_HOSTS:
+                    self._hosts.clear()
+                self._hosts[begin] = partition
         return partition
 
     def _partition_of_slot(self, request: Request) -> bytes:
@@ -100,7 +98,9 @@ class Slots:
     def _slot_of(self, request: Request) -> str:
         return str(self._downloader.get_slot_key(request))
 
-    def leave_inherited(self, request: Request, parent: Request | None, *, followed: bool = False) -> None:
+    def leave_inherited(
+        self, request: Request, parent: Request | None, followed: Callable[[Request], bool]
+    ) -> None:
         """Remove the slot from *request*'s meta if it was only copied from *parent*, as in a redirect.
 
         Scrapy writes the slot that a download used into its meta. With a copy of that, a request to another
@@ -109,7 +109,7 @@ class Slots:
         which could stop it by a `Retry-After` and fill it with slow answers.
 
         Args:
-            followed: *request* is a redirect or a retry of *parent*.
+            followed: tells whether *request* is a redirect or a retry of *parent*.
         """
         key = self._downloader.DOWNLOAD_SLOT
         slot = request.meta.get(key)
@@ -117,7 +117,8 @@ class Slots:
         if slot is None or parent is None or slot is not parent.meta.get(key):
             return
         bare = Request(parent.url, meta={name: value for name, value in parent.meta.items() if name != key})
-        if self._downloader.get_slot_key(bare) == slot or (followed and _site(request) != _site(parent)):
+        to_other_site = followed(request) and _site(request) != _site(parent)
+        if to_other_site or self._downloader.get_slot_key(bare) == slot:
             del request.meta[key]
 
     def limit(self, partition: bytes) -> int:
@@ -134,7 +135,9 @@ class OneSlot:
         """Return the only partition."""
         return b""
 
-    def leave_inherited(self, request: Request, parent: Request | None, *, followed: bool = False) -> None:
+    def leave_inherited(
+        self, request: Request, parent: Request | None, followed: Callable[[Request], bool]
+    ) -> None:
         """Do nothing: there is no other partition."""
 
     def limit(self, partition: bytes) -> int:
