@@ -33,6 +33,8 @@ _IN_QUERY = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _LONGEST_LOGIN = 1_000
+_URL_PARSERS = ("urllib.parse", "w3lib.url", "w3lib._url", "ipaddress")
+_QUOTES_NOTHING = ("Invalid IPv6 URL", "Port out of range 0-65535")
 
 
 def printable(text: str, limit: int = 500) -> str:
@@ -61,6 +63,20 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
                 if ":" in form:
                     text = text.replace(form, "...")
     return _IN_QUERY.sub(r"\1...", _LOGIN_IN_PROSE.sub(r"\g<1>...@", text))
+
+
+def url_error(error: BaseException) -> str:
+    """Return why a URL cannot be parsed, if that is what *error* says; else "".
+
+    What such an error quotes may be a part of a password: that up to an unescaped `/` is taken for a port.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or last.tb_frame.f_globals.get("__name__") not in _URL_PARSERS:
+        return ""
+    why = f" ({error})" if str(error) in _QUOTES_NOTHING else ""
+    return f"its URL cannot be parsed{why}"
 
 
 def has_login(text: str) -> bool:

@@ -15,6 +15,12 @@ from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.text import printable
 
 MAX_DEPTH = 64
+MOST_GROWTH, SMALL = 8, 1_024
+"""A value takes at most as many times the bytes of its pickle, and some more."""
+_TOO_LARGE = (
+    f"its value is larger than DQ_MAX_ENTRY_BYTES, or {MOST_GROWTH} times as large as the pickle, which "
+    f"repeats parts of it"
+)
 MAX_STEPS = 200_000
 """Instructions of one pickle, a tenth of a second; a request takes about a hundred."""
 
@@ -39,8 +45,10 @@ def loads(pickled: bytes, max_bytes: int) -> Any:
         NotPlain: for any other bytes; nothing else is raised.
     """
     try:
-        value = _run(pickled, max_bytes)
-        _measure(value, max_bytes)
+        # Parts of it may be shared: our own entry, which has none, would be thousands of times as large.
+        room = min(max_bytes, MOST_GROWTH * len(pickled) + SMALL)
+        value = _run(pickled, max_bytes, room)
+        _measure(value, room)
     except NotPlain:
         raise
     except Unfit as unfit:
@@ -51,10 +59,10 @@ def loads(pickled: bytes, max_bytes: int) -> Any:
     return value
 
 
-def _run(pickled: bytes, max_bytes: int) -> Any:
+def _run(pickled: bytes, max_bytes: int, room: int) -> Any:
     if len(pickled) > max_bytes:
         raise NotPlain(f"its {len(pickled):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")
-    machine = _Machine(max_bytes)
+    machine = _Machine(room)
     for steps, (opcode, argument, position) in enumerate(pickletools.genops(pickled)):
         if steps == MAX_STEPS:
             raise NotPlain(f"it has more than {MAX_STEPS:,} instructions")
@@ -91,7 +99,7 @@ def _measure(value: Any, room: int) -> None:
         elif isinstance(value, _Name):
             raise NotPlain(f"it names {value.name}")
         if room < 0:
-            raise NotPlain("its value is larger than DQ_MAX_ENTRY_BYTES")
+            raise NotPlain(_TOO_LARGE)
 
 
 class _Machine:
@@ -174,7 +182,7 @@ class _Machine:
         """Count what a few bytes can refer to again, and what is copied or hashed each time."""
         self._room -= room
         if self._room < 0:
-            raise NotPlain("what it builds is larger than DQ_MAX_ENTRY_BYTES")
+            raise NotPlain(_TOO_LARGE)
 
     def last(self, count: int) -> None:
         parts = [self.pop() for _ in range(count)]

@@ -13,7 +13,7 @@ from scrapy_dq.adoption.plain_pickle import NotPlain
 from scrapy_dq.codec import CannotDecode, CannotEncode, Codec
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Put
 from scrapy_dq.scheduling.partitions import BadPartition
-from scrapy_dq.text import printable
+from scrapy_dq.text import printable, prose_without_logins, url_error
 
 
 class Reader:
@@ -88,5 +88,7 @@ class Reader:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, (CannotDecode, CannotEncode, NotPlain, BadPartition)):
-        return printable(str(error))
-    return printable(f"{type(error).__name__}: {error}")
+        text = str(error)
+    else:
+        text = url_error(error) or f"{type(error).__name__}: {error}"
+    return printable(prose_without_logins(text))

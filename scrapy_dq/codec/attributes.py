@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from scrapy_dq.codec import playwright
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.hostnames import LONGEST_HOST
+from scrapy_dq.text import url_error
 
 Check = Callable[[Any], Any]
 """Returns the value in plain types. Raises Unfit, or any other exception, if it is not acceptable."""
@@ -130,7 +131,7 @@ def check_parses(url: str) -> None:
     try:
         urlsplit(url)
     except ValueError as error:
-        raise Unfit(f"its URL cannot be parsed ({error})") from error
+        raise Unfit(url_error(error) or "its URL cannot be parsed") from error
 
 
 def url_check(schemes: Collection[str]) -> Check:

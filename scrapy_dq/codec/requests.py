@@ -28,7 +28,7 @@ from scrapy_dq.codec.serializer import Serializer
 from scrapy_dq.codec.short import lengthen, shorten
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.codec.values import Values
-from scrapy_dq.text import printable
+from scrapy_dq.text import printable, url_error
 
 FORMAT = formats.REQUEST
 """The first byte of a stored request. A different layout, or a new meaning of a key, needs a new format."""
@@ -413,5 +413,6 @@ def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, Unfit) else traceback.format_exception_only(type(error), error)[-1]
-    return printable(text)
+    if isinstance(error, Unfit):
+        return printable(str(error))
+    return printable(url_error(error) or traceback.format_exception_only(type(error), error)[-1])

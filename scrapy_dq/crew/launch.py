@@ -89,7 +89,7 @@ def log_paths(
 def _taken(folder: Path, count: int) -> list[Path]:
     """Return *count* logs that no other crew uses, and lock them for the life of this process."""
     # Each byte of this file is the lock of a log: the kernel releases them if this process dies.
-    lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     logs: list[Path] = []
     for number in range(1, MOST_LOGS + 1):
         if len(logs) == count:

@@ -33,6 +33,7 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
             f"--log-dir"
         )
     folder.mkdir(mode=0o700, exist_ok=True)
+    resolved(folder / "within")  # somebody may have made its parent meanwhile
     found = folder.stat() if may_be_link else folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise CrewError(

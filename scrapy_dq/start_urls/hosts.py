@@ -64,7 +64,7 @@ class StartHosts:
         try:
             host = (urlparse_cached(request).hostname or "").rstrip(".")
         except ValueError as error:
-            raise OtherHost(f"{how}a URL that cannot be parsed ({error}), with DQ_START_HOSTS") from error
+            raise OtherHost(f"{how}a URL that cannot be parsed, with DQ_START_HOSTS") from error
         labels = host.split(".") if ":" not in host else [host]  # an IPv6 zone may end like a listed host
         is_name = ":" in host or _NAME(host)
         if not (is_name and any(".".join(labels[n:]) in self._hosts for n in range(len(labels)))):

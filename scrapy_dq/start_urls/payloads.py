@@ -14,7 +14,7 @@ from scrapy_dq.codec import CannotDecode, Codec, attributes, formats
 from scrapy_dq.codec.attributes import check_host
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
-from scrapy_dq.text import printable, prose_without_logins
+from scrapy_dq.text import printable, prose_without_logins, url_error
 
 ANY_META = ("*",)
 LONGEST_FED_S = 2_592_000
@@ -62,7 +62,7 @@ class Payloads:
                     self._hosts.check_fed(request)
         except Exception as error:  # untrusted bytes and the spider's own method may raise anything
             clear = isinstance(error, (NoRequest, CannotDecode, OtherHost))
-            reason = str(error) if clear else f"{type(error).__name__}: {error}"
+            reason = str(error) if clear else url_error(error) or f"{type(error).__name__}: {error}"
             raise NoRequest(printable(prose_without_logins(reason))) from error
         if not requests:
             raise NoRequest("make_request_from_data() made no request from it")

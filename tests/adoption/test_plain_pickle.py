@@ -268,12 +268,23 @@ def test_what_copies_is_stopped_early(shape: str) -> None:
     """Before the memory is taken, not when it is counted."""
     tracemalloc.start()
     try:
-        with pytest.raises(NotPlain, match="what it builds is larger"):
+        with pytest.raises(NotPlain, match="its value is larger"):
             read(BOMBS[shape])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 200 * 1024 * 1024
+
+
+def test_a_small_pickle_does_not_become_a_large_value() -> None:
+    """Our own entry would have each part as often as it occurs, and be written out in full."""
+    part: Any = "a" * 100
+    for _ in range(4):
+        part = [part] * 10
+    small = pickle.dumps({"url": "http://a/1", "meta": {"x": part}})
+    assert len(small) < 300
+    with pytest.raises(NotPlain, match="8 times as large as the pickle"):
+        read(small)
 
 
 @pytest.mark.parametrize(

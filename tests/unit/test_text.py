@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
+from scrapy import Request
 
 from scrapy_dq.codec.shown import without_logins
 from scrapy_dq.crew.worker_agent import LONGEST_ERROR, _first_line
-from scrapy_dq.text import prose_without_logins
+from scrapy_dq.text import prose_without_logins, url_error
 
 SECRET = "S3kr"
 # With Scrapy's own words, and what is left of them.
@@ -83,3 +86,33 @@ def test_an_error_that_is_cut_ends_with_dots() -> None:
     """The whole of it is in the worker's log."""
     assert _first_line("x" * LONGEST_ERROR) == "x" * LONGEST_ERROR
     assert _first_line("x" * (LONGEST_ERROR + 1)) == "x" * LONGEST_ERROR + "..."
+
+
+def _error_of(parse: Callable[[str], object], url: str) -> ValueError:
+    try:
+        parse(url)
+    except ValueError as error:
+        return error
+    raise AssertionError(url)
+
+
+@pytest.mark.parametrize(
+    ("parse", "url"),
+    [
+        (lambda url: urlsplit(url).port, "http://user:SEK/RET@host/"),
+        (urlsplit, "http://user:SEKRET@h\u2100st/"),
+        (Request, "http://user:SEK/RET@host/"),
+    ],
+    ids=["port", "netloc", "request"],
+)
+def test_an_error_of_a_url_quotes_no_part_of_its_login(parse: Callable[[str], object], url: str) -> None:
+    """A password with an unescaped slash: what is in front of it is taken for a port."""
+    error = _error_of(parse, url)
+    assert "SEK" in str(error)
+    assert url_error(error) == "its URL cannot be parsed"
+
+
+def test_an_error_of_a_url_says_why_if_it_quotes_nothing() -> None:
+    """Other errors are not taken for one."""
+    assert url_error(_error_of(urlsplit, "http://[")) == "its URL cannot be parsed (Invalid IPv6 URL)"
+    assert url_error(_error_of(int, "SEKRET")) == ""
