@@ -100,7 +100,8 @@ class Values:
             raise Unfit(f"nested deeper than {MAX_DEPTH} levels, or contains itself")
         if kind is dict:
             self._count(len(value))
-            _bound(value)
+            if len(value) > MAX_ALIKE:
+                _bound(value)
             if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
                 return value
             return self._lower_dict(value, depth - 1)

@@ -33,6 +33,7 @@ from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.stats import names as stats
+from scrapy_dq.stats.tally import Tally
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Intake:
         worker: Worker,
         settlement: Settlement,
         work: InProgress,
+        count: Tally,
         *,
         adopted: bool,
     ) -> None:
@@ -87,7 +89,6 @@ class Intake:
         Args:
             adopted: a crawl of scrapy-redis was adopted: what it had seen is not crawled again.
         """
-        assert crawler.stats is not None
         self.admissions = admissions
         self._crawler = crawler
         self._dupefilter = dupefilter
@@ -99,7 +100,7 @@ class Intake:
         self._settlement = settlement
         self._work = work
         self._adopted = adopted
-        self._count = crawler.stats.inc_value
+        self._count = count
         self._debug = crawler.settings.getbool("SCHEDULER_DEBUG")
         self._retry_backoff = config.retry_backoff
         self._start_queue = config.start_queue

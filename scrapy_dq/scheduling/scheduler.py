@@ -29,6 +29,7 @@ from scrapy_dq.signals import items_given_up
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.start_urls.payloads import NoRequest, Payloads
 from scrapy_dq.stats import names as stats
+from scrapy_dq.stats.tally import Tally
 from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Scheduler(BaseScheduler):
         assert crawler.stats is not None
         bound_host_names()
         self._crawler = crawler
-        self._count = crawler.stats.inc_value
+        self._count = Tally(crawler.stats.inc_value)
         self._opened = False
         self._work = InProgress(self._settle)
         self._outgoing = DownloadHooks(crawler, self._sent_out)
@@ -96,7 +97,8 @@ class Scheduler(BaseScheduler):
         await session.open(self)
         self._storing = Intake(
             self._crawler, config, session.dupefilter, admissions, session.codec, session.slots,
-            self._start_hosts, session.worker, session.settlement, self._work, adopted=session.adopted,
+            self._start_hosts, session.worker, session.settlement, self._work, self._count,
+            adopted=session.adopted,
         )  # fmt: skip
         self._held_up = HeldDownloads(session.settlement, self._wait)
         self._crawler.signals.connect(self.release_unfinished, items_given_up)
@@ -110,8 +112,11 @@ class Scheduler(BaseScheduler):
         for entry_id in self._work.take_waiting():
             # Their local children are lost with this process: the parents must run again.
             self._session.worker.release(entry_id)
-        if hasattr(self, "_session"):
-            await self._session.close(reason)
+        try:
+            if hasattr(self, "_session"):
+                await self._session.close(reason)
+        finally:
+            self._count.flush()  # the next that Scrapy does is to log its stats
 
     # The engine's calls.
 
