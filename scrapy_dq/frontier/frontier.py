@@ -156,7 +156,7 @@ class Frontier:
         )  # fmt: skip
         (
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
-            crawled, forgotten,
+            crawled, forgotten, registered,
         ) = reply  # fmt: skip
         return Joined(
             Status(status.decode()),
@@ -171,6 +171,7 @@ class Frontier:
             None if ended_ms < 0 else ended_ms / 1000,
             bool(crawled),
             int(forgotten),
+            int(registered),
         )
 
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
@@ -211,11 +212,12 @@ class Frontier:
             return Rejoined(status)
         if status is Status.FINISHED:
             return Rejoined(status, last_seq=_exchange_number(reply[1]))
-        _, stored_run, owned, last_seq, words = reply
+        _, stored_run, owned, last_seq, words, registered = reply
         ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
         return Rejoined(
-            status, int(stored_run), frozenset(ids), _exchange_number(last_seq), parse_words(words)
-        )
+            status, int(stored_run), frozenset(ids), _exchange_number(last_seq), parse_words(words),
+            int(registered),
+        )  # fmt: skip
 
     async def exchange(
         self,
@@ -229,6 +231,7 @@ class Frontier:
         moves: bytes,
         terms: bytes = NO_TERMS,
         nonce: bytes = b"",
+        registered: int = 0,
     ) -> Receipt:
         """Apply *moves* in order and take up to *want* leases, in one atomic step.
 
@@ -239,6 +242,7 @@ class Frontier:
             moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
             terms: from `pack_terms`.
             nonce: random bytes that nobody else can know before; a repeat has the same.
+            registered: of the answer to the join or rejoin of *worker_id*; 0: not compared.
         Raises:
             FrontierUnavailable: the moves may or may not have been applied. Repeat the same
                 arguments: they are applied once.
@@ -247,7 +251,7 @@ class Frontier:
         while True:
             reply = await self._call(
                 "exchange", worker_id, epoch, run, seq, want, int(seeding), held, MAX_EXCHANGE_BYTES,
-                self._keep_failed, terms, moves, nonce,
+                self._keep_failed, terms, moves, nonce, registered,
             )  # fmt: skip
             if reply[0] != b"KIND":
                 if self._wait_replicas:

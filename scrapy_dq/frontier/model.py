@@ -439,6 +439,8 @@ class Joined:
     forgotten: int = field(default=0, compare=False)
     """How many requests of the run before had failed, or were dead letters: they are still seen, and this
     join, which has begun a run, has deleted their records."""
+    registered: int = field(default=0, compare=False)
+    """Passed to every exchange of this worker."""
 
     @property
     def loss(self) -> str:
@@ -464,6 +466,8 @@ class Rejoined:
     """The last exchange under the old id that Redis has stored; None: Redis has no record of the old id."""
     words: Words | None = field(default=None, compare=False)
     """None: not read."""
+    registered: int = field(default=0, compare=False)
+    """Passed to every exchange under the new id."""
 
 
 @dataclass(frozen=True, slots=True)

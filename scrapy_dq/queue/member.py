@@ -268,10 +268,11 @@ class Member(Listener):
                 await asyncio.wait([joining], timeout=left_s)
                 joining.cancel()
                 await asyncio.wait([joining])
-            failed = self._starting_over
+            failed, worker = self._starting_over, self.worker
             left_s = max(0.0, deadline - time.monotonic())
-            await self.worker.stop(left_s, durable=self._durable and self._has_put)
-            left = self._starting_over is not failed  # the run had ended meanwhile
+            await worker.stop(left_s, durable=self._durable and self._has_put)
+            # The run had ended meanwhile: this process may be a member of the next one already.
+            left = self._starting_over is not failed or self.worker is not worker
         if self._left_over:
             logger.error(
                 "%d items may be lost: Redis was rolled back, and they could not be stored again within the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
@@ -19,6 +20,7 @@ from scrapy_dq.frontier.model import (
     Rejoined,
     Seen,
     Status,
+    Terms,
 )
 from support.live_frontier import (
     IDENTITY,
@@ -613,3 +615,28 @@ def test_flush_of_nothing(live: LiveFrontier) -> None:
     """An absent frontier is flushed without complaint."""
     assert live.call("flush", []) == Flushed("", Census())
     assert live.dump() == {}
+
+
+@pytest.mark.parametrize("rejoins", [False, True], ids=["join", "rejoin"])
+def test_a_late_copy_of_a_registration_lets_no_late_exchange_in(rejoins: bool, live: LiveFrontier) -> None:
+    """Both were delayed until their worker had left: the token of the put is forgotten by then."""
+    HandWorker(live, "spider").exchange(seeding=1)
+    program = HandWorker(live, "program")
+    if rejoins:
+        program.exchange()
+        program.rejoin("program-2")
+    once = put(1)
+    once.once = True
+    program.exchange(once)
+    late = program.last
+    program.exchange(terms=Terms(forget=entry_id(1)))
+    program.leave()
+    if rejoins:
+        live.call(
+            "rejoin", "program-2", {}, "program", program.epoch, 0, [], Parentless.NONE, 1, IDENTITY
+        )  # fmt: skip
+    else:
+        live.call("join", "program", {}, uuid4().hex, IDENTITY)
+    assert late["worker_id"] in live.members()
+    assert program.send(late).status is Status.RESYNC
+    assert live.count("waiting") == 1

@@ -48,6 +48,8 @@ FOUND = {
     "ids of workers that have left look dead after a failover": 9449828,
     "a program that closes its Queue is frozen until the run has ended": 9900578,
     "a start payload is taken in the next run, of which a forgotten listener hears": 9976634,
+    "an exchange and a join of a program that has left arrive once more": 10002766,
+    "the run ends while a Queue closes, which joins the next one": 10203495,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 

@@ -261,7 +261,7 @@ class HandWorker:
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": worker_id}, uuid4().hex, crawl)
         self.epoch, self.run, self.crawl = self.joined.epoch, self.joined.run, crawl
-        self.seq = 1
+        self.seq, self.registered = 1, self.joined.registered
         self.held: set[bytes] = set()
         self.last: dict[str, Any] = {}
 
@@ -275,7 +275,7 @@ class HandWorker:
             "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
             "seeding": seeding, "held": len(self.held),
             "moves": pack_moves(moves, self.live.frontier.signer, now), "terms": pack_terms(terms, now),
-            "nonce": os.urandom(NONCE_BYTES),
+            "nonce": os.urandom(NONCE_BYTES), "registered": self.registered,
         } | other  # fmt: skip
         receipt = self.send(self.last)
         self.seq += receipt.applied or receipt.status is Status.FINISHED
@@ -316,6 +316,7 @@ class HandWorker:
         )  # fmt: skip
         if reply.status is Status.OK:
             self.worker_id, self.run, self.seq, self.held = new_id, reply.run, 1, set(reply.owned)
+            self.registered = reply.registered
         return reply
 
     def leave(self, keep_seen: bool = False) -> tuple[int, bool]:

@@ -24,7 +24,7 @@ KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<"
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
     b"last_seq", b"nonce", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases",
-    b"since", b"done", b"starts", b"joined",
+    b"since", b"done", b"starts", b"joined", b"registered",
 }  # fmt: skip
 HISTORY = ("samples", "minutes", "journal")
 """Keys on which nothing depends; they stay when a run is finished."""

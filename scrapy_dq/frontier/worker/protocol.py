@@ -72,6 +72,8 @@ class Exchange:
     terms: bytes
     nonce: bytes
     """A repeat has the same one: nobody who writes to Redis can pass this exchange off as applied before."""
+    registered: int
+    """Of the answer to join or rejoin: a late copy does not fit a later registration under the same id."""
     prefix: list[Move]
     """The moves that are packed in `moves`."""
     notes: int
@@ -154,6 +156,7 @@ class WorkerProtocol:
         self.epoch = ""
         self.run = 0
         self.seq = 1
+        self._registered = 0
         self.seeding = Seeding.ACTIVE
         self.listening = False
         """Start payloads may come at any time: the run must stay open, even if nothing is left."""
@@ -227,6 +230,7 @@ class WorkerProtocol:
         """Process the answer to `Frontier.join` under this id."""
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
         self.words = joined.words
+        self._registered = joined.registered
         self.finished = self.over = joined.status is Status.FINISHED
         if self.over:
             self.census = Census()  # this worker does not take part
@@ -347,7 +351,7 @@ class WorkerProtocol:
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
             pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
-            prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
+            self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
 
     def _claim(self, want: int) -> Claim | None:
@@ -488,7 +492,7 @@ class WorkerProtocol:
             forgot, parentless = self._log.forgot(answer.last_seq)
             self._log.begin_anew()
             if forgot:
-                self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
+                self._continue_as(rejoin.new_id, answer)
                 self._give_up_leases(parentless)
                 return
         if answer.status is Status.FINISHED:
@@ -500,8 +504,11 @@ class WorkerProtocol:
         logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
         if answer.run != self.run:
             self.census = replace(self.census, gone=0)
-        self.id, self.run, self.seq = rejoin.new_id, answer.run, 1
+        self._continue_as(rejoin.new_id, answer)
         self.outbox.replay(self._log.take(), answer.owned)
+
+    def _continue_as(self, new_id: str, answer: Rejoined) -> None:
+        self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
 
     def _give_up_leases(self, parentless: bool) -> None:
         """Release everything that this worker holds: Redis was rolled back further than the log reaches.

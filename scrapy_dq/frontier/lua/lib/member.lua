@@ -1,20 +1,23 @@
 -- member: registers and removes workers; clears the keys of a run.
 -- USES     entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key, keys.key,
 --          keys.worker_key, kinds.drop_seen, midway, starts.stored_starts, state, state.next_event,
---          state.save_limiting, state.wall_ms
+--          state.save_limiting, state.wall_ms, state.wall_us
 -- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, and the
 -- event of its joining (0: lost). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
+-- *registered*, which every exchange repeats: if a late copy of a join or rejoin arrives when its worker has left, it
+-- registers it once more, and a late copy of the first exchange would be applied once more.
 local function register(id, identity, starts, old, suspect, came_from, seeding)
   midway.registering = id
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'nonce', '', 'seeding', seeding or 1, 'fenced', 0,
     'identity', identity, 'quarantined', suspect or '', 'dropped', '', 'leases', '',
     'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', starts,
-    'joined', old and (old.joined or 0) or next_event())
+    'joined', old and (old.joined or 0) or next_event(), 'registered', wall_us())
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
   redis.call('HSET', key.beats, id, 0)
   state.members = state.members + redis.call('SADD', key.members, id) -- last: every member has the keys above
   midway.registering = nil
 end
+local function registered_at(id) return tonumber(redis.call('HGET', worker_key(id), 'registered')) or 0 end
 local function remove_member(id)
   midway.removing = id -- its leases are stored elsewhere by now
   state.members = state.members - redis.call('SREM', key.members, id)

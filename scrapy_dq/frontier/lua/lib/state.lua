@@ -68,10 +68,8 @@ local function census(seeding, incomplete)
     seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed,
     is_there('delayed') and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0 }
 end
-local function wall_ms()
-  local now = redis.call('TIME')
-  return now[1] * 1000 + math.floor(now[2] / 1000)
-end
+local function wall_us() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end
+local function wall_ms() return math.floor(wall_us() / 1000) end
 local function next_event() -- a later event has a larger number, even if Redis's clock was set back
   local event = digits(redis.call('HGET', key.meta, 'events'), 2 ^ 52) % 2 ^ 52 + 1
   redis.call('HSET', key.meta, 'events', string.format('%.0f', event))

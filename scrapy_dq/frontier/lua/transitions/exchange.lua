@@ -3,7 +3,7 @@
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
 --          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves
---          (msgpack: see moves.lua), nonce (random; a repeat has the same)
+--          (msgpack: see moves.lua), nonce (random; a repeat has the same), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -23,15 +23,16 @@
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
-local nonce = ARGV[12]
+local nonce, registered = ARGV[12], ARGV[13]
 local SENT = 1
 if not pcall(load_state) then return wrong_type() end
 local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
 if answer then return answer end
 local me = redis.pcall('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done',
-  'seeding', 'nonce')
+  'seeding', 'nonce', 'registered')
 if me.err then return wrong_type(worker_id) end
+if registered ~= '0' and me[9] and me[9] ~= registered then return { 'RESYNC' } end -- see member.lua
 local last_seq = tonumber(me[1])
 if last_seq == seq then
   -- A repeat after a lost reply; else somebody has written that number, and this exchange was never applied.

@@ -5,7 +5,7 @@
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
---          had failed, or were dead letters: this call has begun a run that keeps what was seen, and not their records)
+--          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
 --          | TOO_MANY, key, members: nothing was changed
@@ -13,12 +13,11 @@
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
 -- USES     described, described.agrees, described.describe, digits.MOST_RUNS, journal.note_event, keys.MOST_MEMBERS,
 --          keys.key, kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run,
---          member.over_for, member.register, member.seen_stays, rights.refused_commands, shared.note_shared,
---          shared.stored_field, state, state.census, state.save_state, state.wall_ms, types.too_many, types.wrong_type,
---          words
+--          member.over_for, member.register, member.registered_at, member.seen_stays, rights.refused_commands,
+--          shared.note_shared, shared.stored_field, state, state.census, state.save_state, state.wall_ms,
+--          types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local ours = described(5)
-
 local refused, words_of_redis = refused_commands()
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 local wrong = wrong_type() or unfit() or too_many(MOST_MEMBERS)
@@ -54,7 +53,7 @@ if not state.epoch then
 elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   local ended_ms = over_for(ours, restart_ms)
   if ended_ms then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0 }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0, 0 }
   end
   if keeps_seen(ours.keep_seen) and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
   next_run(keeps_seen(ours.keep_seen))
@@ -92,4 +91,5 @@ save_state()
 if resumed == 0 then note_event('began', worker_id, 1) end
 if joins then note_event('joined', worker_id, 1) end
 return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_changed,
-  redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten }
+  redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten,
+  registered_at(worker_id) }

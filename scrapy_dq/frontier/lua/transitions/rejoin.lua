@@ -1,16 +1,16 @@
 -- rejoin: a live worker registers again and keeps the leases that it still owns. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
 --          2 logged), seeding (1, or 4: start() runs again), and those of described.lua (if Redis has an earlier run)
--- RETURNS  OK, run, owned (ids, joined), last_seq (the last exchange of old_id that is stored; -1: none), words
+-- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none), words, registered
 --          | FINISHED, last_seq (2^52 if the worker's run is an older one, whose records are gone) | LOST
 --          | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 -- USES     described, described.describe, journal.note_event, keys.in_flight_key, keys.key, keys.worker_key,
---          kinds.drop_seen, kinds.unfit, member.keeps_seen, member.next_run, member.register, member.remove_member,
---          member.seen_stays, midway, partition.classify_touched, politeness.save_partitions, release,
---          shared.note_shared, shared.stored_field, starts.AGAIN, starts.forget_done_starts, starts.start_goes_on,
---          state, state.is_member, state.save_state, types.wrong_type, words, words.tell
+--          kinds.drop_seen, kinds.unfit, member.keeps_seen, member.next_run, member.register, member.registered_at,
+--          member.remove_member, member.seen_stays, midway, partition.classify_touched, politeness.save_partitions,
+--          release, shared.note_shared, shared.stored_field, starts.AGAIN, starts.forget_done_starts,
+--          starts.start_goes_on, state, state.is_member, state.save_state, types.wrong_type, words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 local wrong = wrong_type(old_id) or unfit()
@@ -19,7 +19,7 @@ if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
 if is_member(new_id) then
   redis.pcall('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
-    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, words() }
+    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, words(), registered_at(new_id) }
 end
 if state.run > run and not is_member(old_id) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
@@ -92,4 +92,4 @@ note_shared()
 if seeding == AGAIN and ours.starts ~= '' then state.phase = 'open' end
 save_state()
 if ours.starts ~= '' then note_event('returned', new_id, #owned, old_id) end
-return { 'OK', state.run, table.concat(owned), last_seq, words() }
+return { 'OK', state.run, table.concat(owned), last_seq, words(), registered_at(new_id) }
