@@ -11,7 +11,7 @@ INSTALLED_PLUGINS := $(PLUGINS)/.installed
 DOCS := .venv-docs
 INSTALLED_DOCS := $(DOCS)/.installed
 
-.PHONY: demo check test coverage load soak simulate simulate-mutations browser screenshots plugins compare-faults bench bench-domains docs lint wheel clean
+.PHONY: demo check test coverage load soak simulate simulate-mutations verify browser screenshots plugins compare-faults bench bench-domains docs lint wheel clean
 
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
@@ -46,6 +46,10 @@ simulate: $(INSTALLED)
 # How many seeds it takes to find each rule of the protocol that is taken out; some 15 minutes.
 simulate-mutations: $(INSTALLED)
 	PYTHONPATH=tests $(RUN) -m simulation.mutations $(ARGS)
+
+# Every state of the protocol, within small bounds; some minutes. It needs a C++ compiler: verification/README.md.
+verify: $(INSTALLED)
+	$(RUN) verification/verify.py $(ARGS)
 
 # Plugins of others, in a virtual environment of their own: docs/plugins.md.
 plugins: $(INSTALLED_PLUGINS)

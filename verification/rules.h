@@ -1,0 +1,66 @@
+// The rules of the protocol. Each can be left out, to see what goes wrong without it.
+#pragma once
+#include <string>
+
+struct Rules {
+  // Of one shard. The numbers are those of the table in docs/reliability.md.
+  bool next_number_only = true;       // 1: an exchange is applied only if its number follows the last one
+  bool log_of_all_puts = true;        // 2: the log keeps children and repeats, too
+  bool retire_by_exchange = true;     // 3: a logged put retires by an accepted exchange, not by the clock
+  bool run_in_every_call = true;      // 4: a call for an older run is not applied
+  bool resync_in_older_run = true;    // 5: nor one for a newer run than the stored one
+  bool seeding_stays = true;          // 6: a worker that stops keeps its level of seeding
+  bool held = true;                   // 7: the number of leases held is compared
+  bool release_by_rejoin_only = true; // 8: only a rejoin releases what a worker does not know
+  bool puts_reopen = true;            // 9: a put opens a finished run again
+  bool fence_before_drain = true;     // 12: leases are taken away only from who is fenced
+  // Of several shards.
+  bool barrier = true;                // an ack waits for its children in other shards
+  bool barrier_of_known = true;       // and for those that this worker had put already
+  bool barrier_until_retired = true;  // until they are retired, not only confirmed
+  bool level_until_retired = true;    // seeding stays raised until parentless puts elsewhere are retired
+  bool raise_first = true;            // a parentless put elsewhere waits until home has the level
+  bool home_before_rejoin = true;     // who is out of step elsewhere asks home first whether it is a member
+  bool lowered_when_sent = true;      // a level counts as lowered once the exchange that lowers it is sent
+  bool collect_twice = true;          // the end asks the other shards again after home
+  bool finish_if_unchanged = true;    // home finishes only if it is as it was when it answered
+
+  struct Named {
+    const char* name;
+    bool Rules::* rule;
+    bool of_many;  // only with several shards
+  };
+  static constexpr int kCount = 19;
+  static const Named all[kCount];
+
+  bool leave_out(const std::string& name) {
+    for (const Named& each : all)
+      if (name == each.name) {
+        this->*each.rule = false;
+        return true;
+      }
+    return false;
+  }
+};
+
+inline const Rules::Named Rules::all[Rules::kCount] = {
+    {"next_number_only", &Rules::next_number_only, false},
+    {"log_of_all_puts", &Rules::log_of_all_puts, false},
+    {"retire_by_exchange", &Rules::retire_by_exchange, false},
+    {"run_in_every_call", &Rules::run_in_every_call, false},
+    {"resync_in_older_run", &Rules::resync_in_older_run, false},
+    {"seeding_stays", &Rules::seeding_stays, false},
+    {"held", &Rules::held, false},
+    {"release_by_rejoin_only", &Rules::release_by_rejoin_only, false},
+    {"puts_reopen", &Rules::puts_reopen, false},
+    {"fence_before_drain", &Rules::fence_before_drain, false},
+    {"barrier", &Rules::barrier, true},
+    {"barrier_of_known", &Rules::barrier_of_known, true},
+    {"barrier_until_retired", &Rules::barrier_until_retired, true},
+    {"level_until_retired", &Rules::level_until_retired, true},
+    {"raise_first", &Rules::raise_first, true},
+    {"home_before_rejoin", &Rules::home_before_rejoin, true},
+    {"lowered_when_sent", &Rules::lowered_when_sent, true},
+    {"collect_twice", &Rules::collect_twice, true},
+    {"finish_if_unchanged", &Rules::finish_if_unchanged, true},
+};

@@ -1,0 +1,121 @@
+// What the model's world consists of: shards in Redis, workers, and calls that are under way.
+//
+// Sets of requests are bit masks. Everything is a byte, so that two states are equal if their bytes are.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#ifndef SHARDS
+#define SHARDS 1
+#endif
+
+using Byte = uint8_t;
+using Set = uint8_t;  // of requests
+
+constexpr int kShards = SHARDS;
+constexpr int kHome = 0;     // the shard with members, seeding levels, run and phase
+constexpr int kWorkers = 2;
+constexpr int kRequests = 6;  // most of a site
+constexpr int kMembers = 4;   // most registrations in a shard
+constexpr int kMoves = 8;     // most in an outbox
+constexpr int kWaiting = 3;   // most acks of a worker that wait for children in other shards
+constexpr int kSnapshots = 2; // how many scripts a roll-back may take back
+constexpr int kCopies = 2;    // most calls that may still arrive although nobody waits for them
+
+constexpr Set only(int request) { return Set(1u << request); }
+inline int size(Set set) { return __builtin_popcount(set); }
+inline int first(Set set) { return __builtin_ctz(set); }
+
+enum Phase : Byte { kOpen, kFinished, kCleared };
+enum Status : Byte { kDown, kUp, kStopping, kClosedFinished, kClosedLost, kLeft };
+enum CallKind : Byte { kNoCall, kExchange, kRejoin };
+enum ReplyKind : Byte { kNoReply, kOk, kAppliedFinished, kNotAppliedFinished, kResync, kGone };
+enum Parentless : Byte { kNone, kWaitingPuts, kLoggedPuts };
+enum MoveKind : Byte { kPut = 0x00, kAck = 0x40, kRelease = 0x80 };
+
+inline Byte move(MoveKind kind, int request) { return Byte(kind | request); }
+inline MoveKind kind_of(Byte move) { return MoveKind(move & 0xC0); }
+inline int request_of(Byte move) { return move & 0x3F; }
+
+struct Member {  // id 0: free
+  Byte id, base, fenced, seeding, last_seq, reply;
+  Set granted, in_flight;
+};
+
+struct Shard {
+  Byte epoch;  // 0: absent
+  Byte run, phase, version;
+  Byte created;  // of home: which shards exist in this epoch
+  Set seen, backlog;
+  Member members[kMembers];
+};
+
+struct History {  // newest first; what a roll-back may restore
+  Byte count;
+  Shard shards[kSnapshots];
+};
+
+struct Call {  // its bytes do not change until it is answered
+  Byte kind, id, base, epoch, run, seq, want, seeding, held, count;
+  Byte moves[kMoves];
+  Set ripe;  // of the log: confirmed a horizon before this call was composed
+  Byte new_id, parentless;
+  Set held_set;
+};
+
+struct Reply {
+  Byte kind;
+  Set leases;
+};
+
+enum Rejoins : Byte { kFits, kMustRejoin, kAskHomeFirst, kHomeAsked };
+
+struct Dialogue {  // of a worker with one shard
+  Byte joined, id, base, seq, rejoins, count;
+  Byte outbox[kMoves];
+  Set log, ripe;
+  Call call;
+  Reply reply;
+};
+
+struct Wait {  // an ack that waits until its children are retired in other shards
+  Byte parent;
+  Set children;
+};
+
+struct Worker {
+  Byte status, epoch, run, start_over;
+  Set yielded, buffer, running, owned;  // owned: those of `running` whose ack counts
+  Set known;       // sent before: what is yielded again is dropped here
+  Byte waits;
+  Wait waiting[kWaiting];
+  Set parentless;  // parentless puts that may still be lost
+  Byte level;      // of seeding, as home has confirmed it
+  Byte stage;      // of collecting the end; 0: does not
+  Byte versions[kShards];
+  Dialogue with[kShards];
+};
+
+struct Copy {
+  Byte shard;
+  Call call;
+};
+
+struct Budget {  // faults that may still strike
+  Byte kill, fence, lose, delay, roll, flush, term, again;
+};
+
+struct State {
+  Shard shards[kShards];
+  History history[kShards];
+  Worker workers[kWorkers];
+  Byte copies;
+  Copy under_way[kCopies];
+  Byte processed[kRequests];  // how often, in this run
+  Byte epoch, run;            // the newest
+  Set promised;               // confirmed puts that nobody would yield again
+  Byte told;                  // a worker has said that it could not store what only it has
+  Budget left;
+};
+
+inline bool operator==(const State& a, const State& b) { return !memcmp(&a, &b, sizeof a); }

@@ -1,0 +1,343 @@
+// A worker's side of the protocol: what it sends, and what each answer changes (frontier/worker/protocol.py).
+#pragma once
+#include "frontier.h"
+
+struct Model {
+  const Site& site;
+  Rules rules;
+  int capacity = 1;  // most requests that a worker buffers and runs
+
+  int shard_of(int request) const { return site.shard[request] % kShards; }
+  bool parentless(int request) const { return (site.start | site.extra) & only(request); }
+  Set in_shard(int k) const {
+    Set found = 0;
+    for (int r = 0; r < site.count; ++r)
+      if (shard_of(r) == k) found |= only(r);
+    return found;
+  }
+};
+
+class WorkerSteps {
+ public:
+  WorkerSteps(State& state, int index, const Model& model)
+      : state_(state), me_(state.workers[index]), model_(model) {}
+
+  // start() yields a request, or a timer of the first worker does.
+  void yield_parentless(int request) {
+    me_.yielded |= only(request);
+    if (!(model_.site.start & ~me_.yielded)) me_.start_over = 1;
+    put(request);
+  }
+
+  void run(int request) {
+    me_.buffer &= ~only(request);
+    me_.running |= only(request);
+    me_.owned |= only(request);
+  }
+
+  // Its callback is done: children first, then the ack.
+  void done(int request) {
+    const Set one = only(request);
+    const int shard = model_.shard_of(request);
+    if (is_current() && state_.processed[request] < 15) ++state_.processed[request];
+    Set elsewhere = 0;
+    for (int child = 0; child < model_.site.count; ++child) {
+      if (!(model_.site.children[request] & only(child))) continue;
+      const bool is_new = put(child), waits = is_new || (model_.rules.barrier_of_known && may_be_lost(child));
+      if (waits && model_.shard_of(child) != shard) elsewhere |= only(child);
+    }
+    const bool owned = me_.owned & one;
+    me_.running &= ~one;
+    me_.owned &= ~one;
+    if (!owned) return;
+    if (elsewhere && model_.rules.barrier)
+      wait(request, elsewhere);
+    else
+      append(shard, move(kAck, request));
+  }
+
+  void give_up(int request) {
+    const Set one = only(request);
+    if (me_.owned & one) append(model_.shard_of(request), move(kRelease, request));
+    me_.running &= ~one;
+    me_.owned &= ~one;
+  }
+
+  // SIGTERM: what it has not begun goes back, and so does what waits for children elsewhere.
+  void stop() {
+    me_.status = kStopping;
+    for (int r = 0; r < model_.site.count; ++r)
+      if (me_.buffer & only(r)) append(model_.shard_of(r), move(kRelease, r));
+    me_.buffer = 0;
+    for (int i = 0; i < me_.waits; ++i)
+      append(model_.shard_of(me_.waiting[i].parent), move(kRelease, me_.waiting[i].parent));
+    me_.waits = 0;
+    memset(me_.waiting, 0, sizeof me_.waiting);
+  }
+
+  int sendable(int k) const {
+    const Dialogue& d = me_.with[k];
+    if (k == kHome || !model_.rules.raise_first || me_.level) return d.count;
+    for (int i = 0; i < d.count; ++i)
+      if (kind_of(d.outbox[i]) == kPut && model_.parentless(request_of(d.outbox[i]))) return i;
+    return d.count;
+  }
+
+  Set held(int k) const {
+    const Dialogue& d = me_.with[k];
+    Set found = (me_.buffer | (me_.running & me_.owned)) & model_.in_shard(k);
+    for (int i = 0; i < me_.waits; ++i)
+      if (model_.shard_of(me_.waiting[i].parent) == k) found |= only(me_.waiting[i].parent);
+    for (int i = 0; i < d.count; ++i)
+      if (kind_of(d.outbox[i]) != kPut) found |= only(request_of(d.outbox[i]));
+    return found;
+  }
+
+  Byte level() const {
+    if (me_.status == kStopping && !model_.rules.seeding_stays) return 0;
+    return !me_.start_over || me_.parentless;
+  }
+
+  Call composed_exchange(int k) const {
+    const Dialogue& d = me_.with[k];
+    Call call = {};
+    call.kind = kExchange;
+    call.id = d.id, call.epoch = me_.epoch, call.run = me_.run, call.seq = d.seq;
+    const int busy = size(me_.buffer | me_.running);
+    call.want = me_.status == kUp && busy < model_.capacity ? model_.capacity - busy : 0;
+    call.held = size(held(k));
+    call.count = sendable(k);
+    memcpy(call.moves, d.outbox, call.count);
+    call.ripe = d.ripe;
+    if (k == kHome) call.seeding = level();
+    return call;
+  }
+
+  Call composed_rejoin(int k, Byte new_id) const {
+    const Dialogue& d = me_.with[k];
+    Call call = {};
+    call.kind = kRejoin;
+    call.id = d.id, call.epoch = me_.epoch, call.run = me_.run;
+    call.new_id = new_id;
+    call.base = k == kHome ? new_id : me_.with[kHome].id;
+    call.held_set = held(k);
+    if (k == kHome) {
+      call.parentless = !me_.start_over || me_.parentless || outbox_has_parentless(k) ? kWaitingPuts : kNone;
+      for (int r = 0; !call.parentless && r < model_.site.count; ++r)
+        if (d.log & only(r) && model_.parentless(r)) call.parentless = kLoggedPuts;
+    }
+    return call;
+  }
+
+  void receive(int k) {
+    Dialogue& d = me_.with[k];
+    const Call call = d.call;
+    const Reply reply = d.reply;
+    memset(&d.call, 0, sizeof d.call);
+    memset(&d.reply, 0, sizeof d.reply);
+    if (reply.kind == kGone) return close(kClosedLost);
+    if (call.kind == kExchange)
+      answer_to_exchange(k, call, reply);
+    else
+      answer_to_rejoin(k, call, reply);
+  }
+
+  // A horizon has passed since all that this shard has confirmed.
+  void ripen(int k) {
+    Dialogue& d = me_.with[k];
+    d.ripe = d.log;
+    if (!model_.rules.retire_by_exchange) retire(k, d.ripe);
+  }
+
+  void close(Status how) {
+    Worker closed = {};
+    closed.status = how;
+    if (how == kClosedFinished) {  // it has yet to leave
+      closed.epoch = me_.epoch, closed.run = me_.run;
+      for (int k = 0; k < kShards; ++k)
+        closed.with[k].joined = me_.with[k].joined, closed.with[k].id = me_.with[k].id;
+    }
+    me_ = closed;
+  }
+
+  bool quiet() const {
+    if (me_.buffer || me_.running || me_.waits) return false;
+    for (const Dialogue& d : me_.with)
+      if (d.count || d.call.kind || d.rejoins) return false;
+    return true;
+  }
+
+ private:
+  // A frozen worker may still be in a run that is over, or in a frontier that is gone.
+  bool is_current() const { return me_.epoch == state_.epoch && me_.run == state_.run; }
+
+  bool may_be_lost(int request) const {
+    const Dialogue& d = me_.with[model_.shard_of(request)];
+    for (int i = 0; i < d.count; ++i)
+      if (d.outbox[i] == move(kPut, request)) return true;
+    return d.log & only(request);
+  }
+
+  // Return whether it is a put: what this worker has sent before is dropped.
+  bool put(int request) {
+    if (me_.known & only(request)) return false;
+    me_.known |= only(request);
+    const int k = model_.shard_of(request);
+    if (k != kHome && model_.parentless(request)) me_.parentless |= only(request);
+    append(k, move(kPut, request));
+    return true;
+  }
+
+  void append(int k, Byte what) {
+    Dialogue& d = me_.with[k];
+    if (d.count == kMoves) throw "an outbox is full: raise kMoves";
+    d.outbox[d.count++] = what;
+  }
+
+  void wait(int parent, Set children) {
+    if (me_.waits == kWaiting) throw "too many acks wait: raise kWaiting";
+    me_.waiting[me_.waits++] = {Byte(parent), children};
+  }
+
+  bool outbox_has_parentless(int k) const {
+    const Dialogue& d = me_.with[k];
+    for (int i = 0; i < d.count; ++i)
+      if (kind_of(d.outbox[i]) == kPut && model_.parentless(request_of(d.outbox[i]))) return true;
+    return false;
+  }
+
+  // These puts of shard k cannot be lost any more.
+  void retire(int k, Set puts) {
+    Dialogue& d = me_.with[k];
+    d.log &= ~puts;
+    d.ripe &= ~puts;
+    me_.parentless &= ~puts;
+    open_barrier(puts);
+  }
+
+  void open_barrier(Set puts) {
+    int kept = 0;
+    for (int i = 0; i < me_.waits; ++i) {
+      Wait one = me_.waiting[i];
+      one.children &= ~puts;
+      if (one.children)
+        me_.waiting[kept++] = one;
+      else
+        append(model_.shard_of(one.parent), move(kAck, one.parent));
+    }
+    for (int i = kept; i < me_.waits; ++i) me_.waiting[i] = {};
+    me_.waits = kept;
+  }
+
+  void confirm(int k, const Call& call) {
+    Dialogue& d = me_.with[k];
+    Set puts = 0;
+    for (int i = 0; i < call.count; ++i)
+      if (kind_of(call.moves[i]) == kPut) puts |= only(request_of(call.moves[i]));
+    memmove(d.outbox, d.outbox + call.count, kMoves - call.count);
+    memset(d.outbox + kMoves - call.count, 0, call.count);
+    d.count -= call.count;
+    if (is_current()) state_.promised |= puts & model_.site.extra;
+    retire(k, call.ripe);
+    Set logged = puts;
+    if (!model_.rules.log_of_all_puts) logged &= model_.site.start | model_.site.extra;
+    d.log |= logged;
+    d.ripe &= ~logged;
+    if (!model_.rules.barrier_until_retired) open_barrier(puts);
+    if (!model_.rules.level_until_retired) me_.parentless &= ~puts;
+  }
+
+  void grant(Set leases) {
+    for (int r = 0; r < model_.site.count; ++r) {
+      const Set one = only(r);
+      if (!(leases & one)) continue;
+      if (me_.running & one)
+        me_.owned |= one;
+      else if (held(model_.shard_of(r)) & one)
+        continue;
+      else if (me_.status == kStopping)
+        append(model_.shard_of(r), move(kRelease, r));
+      else
+        me_.buffer |= one;
+    }
+    if (leases) me_.stage = 0, memset(me_.versions, 0, sizeof me_.versions);
+  }
+
+  void answer_to_exchange(int k, const Call& call, const Reply& reply) {
+    Dialogue& d = me_.with[k];
+    switch (reply.kind) {
+      case kResync: return out_of_step(k);
+      case kNotAppliedFinished:
+        if (k != kHome) return close(kClosedFinished);
+        ++d.seq;
+        me_.level = 0;
+        if (call.count) return out_of_step(k);
+        return end();
+      case kOk:
+      case kAppliedFinished:
+        ++d.seq;
+        if (k == kHome) {
+          me_.level = call.seeding;
+          for (Dialogue& other : me_.with)
+            if (other.rejoins == kHomeAsked) other.rejoins = kMustRejoin;
+        }
+        confirm(k, call);
+        grant(reply.leases);
+        if (reply.kind == kAppliedFinished) end();
+    }
+  }
+
+  // Home says that the run is finished.
+  void end() {
+    if (me_.parentless || !me_.start_over) return;  // it opens the run again
+    if (me_.with[kHome].count) return;
+    close(kClosedFinished);
+  }
+
+  void out_of_step(int k) {
+    me_.with[k].rejoins = k == kHome || !model_.rules.home_before_rejoin ? kMustRejoin : kAskHomeFirst;
+    if (k != kHome) return;
+    for (Dialogue& d : me_.with)
+      if (d.joined) d.rejoins = kMustRejoin;
+  }
+
+  void answer_to_rejoin(int k, const Call& call, const Reply& reply) {
+    Dialogue& d = me_.with[k];
+    if (reply.kind == kNotAppliedFinished) {
+      if (k == kHome && outbox_has_parentless(k) && call.parentless != kWaitingPuts) return;  // once more
+      if (is_current() && call.parentless) state_.told = 1;
+      return close(kClosedFinished);
+    }
+    const Set mine = model_.in_shard(k), lost = mine & ~reply.leases;
+    me_.buffer &= ~lost;
+    me_.owned &= ~lost;
+    int kept = 0;
+    for (int i = 0; i < me_.waits; ++i)
+      if (!(lost & only(me_.waiting[i].parent))) me_.waiting[kept++] = me_.waiting[i];
+    for (int i = kept; i < me_.waits; ++i) me_.waiting[i] = {};
+    me_.waits = kept;
+    Byte before[kMoves];
+    const int count = d.count;
+    memcpy(before, d.outbox, sizeof before);
+    memset(d.outbox, 0, sizeof d.outbox);
+    d.count = 0;
+    for (int r = 0; r < model_.site.count; ++r)
+      if (d.log & only(r)) append(k, move(kPut, r));
+    for (int i = 0; i < count; ++i) {
+      const Set one = only(request_of(before[i]));
+      if (kind_of(before[i]) == kPut ? !(d.log & one) : kind_of(before[i]) == kAck && reply.leases & one)
+        append(k, before[i]);
+    }
+    d.log = d.ripe = 0;
+    d.id = call.new_id, d.base = call.base, d.seq = 1, d.rejoins = kFits;
+    if (k == kHome) {
+      me_.level = 1;
+      for (int other = 1; other < kShards; ++other)
+        if (me_.with[other].joined) me_.with[other].rejoins = kMustRejoin;
+    }
+  }
+
+  State& state_;
+  Worker& me_;
+  const Model& model_;
+};
