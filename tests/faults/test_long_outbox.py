@@ -72,7 +72,9 @@ def test_a_callback_yields_many_links_while_redis_is_unavailable(
     """It is not delayed, and all of them are crawled once Redis is back: each once."""
     redis = fault_redis
     site = {"pages": links + 1, "fan_out": links, "latency_s": 0.0}
-    crawl = fault_crawl(redis, site=site, spider=BROAD, settings={"CONCURRENT_REQUESTS_PER_DOMAIN": 32})
+    # One item at a time: when it goes on after the last link, that has been passed on, too.
+    settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 32, "CONCURRENT_ITEMS": 1}
+    crawl = fault_crawl(redis, site=site, spider=BROAD, settings=settings)
     (worker,) = crawl.start()
     wait_until(lambda: crawl.project.count("start"), "the callback begins", 20)
     with redis.client() as client:
