@@ -1,6 +1,7 @@
 """Check the protocol of docs/design.md, of one shard and of several, in every state that can be reached.
 
-`make verify`: each bound has no violation; each rule, left out, has one. `--large`: bounds that take hours.
+`make verify`: no bound has a violation, and each rule of LEFT_OUT has one when it is left out.
+`--large`: bounds that take hours.
 """
 
 from __future__ import annotations
