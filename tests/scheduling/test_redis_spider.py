@@ -166,6 +166,7 @@ BAD = {
     f'{{"url": "http://{HUGE_HOST}/"}}'.encode(): "its host has more than 255 characters",
     b"http://" + b"a." * 25_000 + b"com/": "its host has more than 1,000 characters",
     "http://\uff3b/".encode(): "its URL cannot be parsed (Invalid IPv6 URL)",
+    b"http://user:SEK/RET@localhost/": "its URL cannot be parsed",
     b"http://localhost/" + b"x" * 2**20: "1,048,594 bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576",
 }
 
@@ -187,6 +188,7 @@ def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     for reason in BAD.values():
         assert any(reason in one for one in found), (reason, found)
     assert worker.text.count("becomes a dead letter") == MOST_REASONS < len(BAD)
+    assert not any("SEK" in one for one in (*found, worker.text))
     assert not errors(worker)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
-from scrapy_dq.backend.connection import Connection, check_info, connect_url, refusal
+from scrapy_dq.backend.connection import Connection, check_info, connect_url, new_client, refusal
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 from support.proxy import RedisProxy
@@ -118,6 +119,17 @@ def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, star
     asyncio.run(asyncio.wait_for(on_the_loop(), 10))
     with connection.blocking() as client, pytest.raises(redis.TimeoutError):
         client.get("key")
+
+
+def test_a_call_of_a_script_is_packed_as_redis_py_does_it() -> None:
+    """In one piece, by hiredis: redis-py's own way makes two of it, in ten times the time."""
+    client: Any = new_client(redis.asyncio.Redis, "redis://localhost", {})
+    ours = client.connection_pool.make_connection()
+    call = ("EVALSHA", "a" * 40, 2, "one", b"\xff", 5, b"x" * 10_000)
+    theirs = redis.asyncio.connection.Connection().pack_command(*call)
+    assert ours.pack_command(*call) == [b"".join(theirs)]
+    assert len(theirs) > 1
+    assert ours.pack_command("CONFIG GET", "a") == redis.asyncio.Connection().pack_command("CONFIG GET", "a")
 
 
 def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
