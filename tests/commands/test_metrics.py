@@ -225,12 +225,15 @@ def test_what_somebody_else_wrote_breaks_nothing(
             assert each.of(name)["dq_requests waiting"] == 3
 
 
-def test_a_scrape_costs_redis_at_most_5_ms(
+def test_what_a_scrape_costs_redis_has_a_bound(
     start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 60 crawls, 15 are read each time, fewer with many workers; older figures say how old they are."""
+    """Of 60 crawls, 15 are read each time, fewer with many workers; older figures say how old they are.
+
+    Commands are counted, also those of scripts: their time depends on what else the machine does.
+    """
     monkeypatch.setattr(measures, "SHARED_S", 0.0)
-    server, scrapes, read, spent_s = start_redis(), 30, list[int](), list[float]()
+    server, read, commands, received = start_redis(), list[int](), list[int](), list[int]()
     with ExitStack() as stack:
         client = stack.enter_context(server.client())
         for n in range(60):
@@ -241,26 +244,20 @@ def test_a_scrape_costs_redis_at_most_5_ms(
         metrics = Metrics()
         place = Place(client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}))
         metrics.text(place)  # it begins with a search
-        for _ in range(scrapes):
+        for _ in range(18):
             client.config_resetstat()
-            # Not what Redis measures of its commands: that clock also runs while it waits for a processor.
-            began = _processor_s(client)
             found = Samples(metrics.text(place).decode())
-            spent_s.append(_processor_s(client) - began)
+            received.append(client.info("stats")["total_net_output_bytes"])
             stats = client.info("commandstats")
             read.append(stats["cmdstat_evalsha"]["calls"])
+            commands.append(sum(each["calls"] for each in stats.values()))
     assert len(found.crawls) == 60
-    # The median: of a busy machine, some scrapes find cold caches.
-    assert statistics.median(spent_s) <= 0.005
+    assert max(commands) <= 1_200
+    assert max(received) <= 40_000
     assert max(read) == measures.PART
     assert min(read) < measures.PART / 2
     ages = [found.of(crawl)["dq_age_seconds"] for crawl in found.crawls]
     assert min(ages) < max(ages)
-
-
-def _processor_s(client: Any) -> float:
-    cpu = client.info("cpu")
-    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
 
 
 def test_a_user_with_few_rights_reads_what_it_may(
