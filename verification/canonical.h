@@ -1,17 +1,19 @@
 // States that differ in names and in absolute numbers alone are one.
 #pragma once
+#include <algorithm>
+#include <cstddef>
+
 #include "steps.h"
 
 class Canonical {
  public:
-  explicit Canonical(State state) : state_(state) {}
+  explicit Canonical(State& state) : state_(state) {}
 
-  State result() {
+  void run() {
     for (int k = 0; k < kShards; ++k) drop_copies(k);
     for (int k = 0; k < kShards; ++k) rename_ids(k), lower_sequences(k), lower_versions(k), sort_members(k);
     if (state_.copies == 2 && memcmp(&state_.under_way[0], &state_.under_way[1], sizeof(Copy)) > 0)
       std::swap(state_.under_way[0], state_.under_way[1]);
-    return state_;
   }
 
  private:
@@ -32,49 +34,49 @@ class Canonical {
 
   void rename_ids(int k) {
     Byte names[32] = {}, next = 1;
-    Steps::each_id(state_, k, [&](Byte& id) {
+    each_id(state_, k, [&](Byte& id) {
       if (!id) return;
       if (!names[id]) names[id] = next++;
       id = names[id];
     });
   }
 
+  // The sequences of each id count from the least that anything still names.
   void lower_sequences(int k) {
-    for (Byte id = 1; id < 32; ++id) {
-      int least = 255;
-      bool named = false;
-      each_sequence(k, id, [&](Byte& seq) { named = true, least = seq < least ? seq : least; });
-      if (!named) break;
-      if (least > 0) each_sequence(k, id, [&](Byte& seq) { seq -= least; });
-    }
+    Byte least[32];
+    memset(least, 255, sizeof least);
+    each_sequence(k, [&](Byte id, Byte& seq) { least[id] = std::min(least[id], seq); });
+    each_sequence(k, [&](Byte id, Byte& seq) { seq -= least[id]; });
   }
 
   template <class F>
-  void each_sequence(int k, Byte id, F visit) {
+  void each_sequence(int k, F visit) {
     for (Worker& w : state_.workers) {
       Dialogue& d = w.with[k];
-      if (d.id == id && d.joined && (w.status == kUp || w.status == kStopping)) visit(d.seq);
-      if (d.call.kind == kExchange && d.call.id == id) visit(d.call.seq);
+      if (d.joined && (w.status == kUp || w.status == kStopping)) visit(d.id, d.seq);
+      if (d.call.kind == kExchange) visit(d.call.id, d.call.seq);
     }
     const auto in = [&](Shard& shard) {
       for (Member& each : shard.members)
-        if (each.id == id) visit(each.last_seq);
+        if (each.id) visit(each.id, each.last_seq);
     };
     in(state_.shards[k]);
-    for (Shard& each : state_.history[k].shards) in(each);
+    for (int i = 0; i < state_.history[k].count; ++i) in(state_.history[k].shards[i]);
     for (int i = 0; i < state_.copies; ++i) {
       Copy& copy = state_.under_way[i];
-      if (copy.shard == k && copy.call.kind == kExchange && copy.call.id == id) visit(copy.call.seq);
+      if (copy.shard == k && copy.call.kind == kExchange) visit(copy.call.id, copy.call.seq);
     }
   }
 
   void lower_versions(int k) {
-    int least = state_.shards[k].version;
-    for (int i = 0; i < state_.history[k].count; ++i) least = std::min<int>(least, state_.history[k].shards[i].version);
+    if (kShards == 1) return;
+    Byte least = state_.shards[k].version;
+    History& past = state_.history[k];
+    for (int i = 0; i < past.count; ++i) least = std::min(least, past.shards[i].version);
     for (Worker& w : state_.workers)
-      if (asked(w, k)) least = std::min<int>(least, w.versions[k]);
+      if (asked(w, k)) least = std::min(least, w.versions[k]);
     state_.shards[k].version -= least;
-    for (int i = 0; i < state_.history[k].count; ++i) state_.history[k].shards[i].version -= least;
+    for (int i = 0; i < past.count; ++i) past.shards[i].version -= least;
     for (Worker& w : state_.workers)
       if (asked(w, k)) w.versions[k] -= least;
   }
@@ -88,19 +90,25 @@ class Canonical {
           std::swap(shard.members[j], shard.members[j - 1]);
     };
     sort(state_.shards[k]);
-    for (Shard& each : state_.history[k].shards) sort(each);
+    for (int i = 0; i < state_.history[k].count; ++i) sort(state_.history[k].shards[i]);
   }
 
   static bool before(const Member& a, const Member& b) { return (a.id ? a.id : 255) < (b.id ? b.id : 255); }
 
-  State state_;
+  State& state_;
 };
 
+// *alike*: all workers do the same, so that two states in which they have changed roles are one.
 inline State canonical(const State& state, bool alike) {
-  State one = Canonical(state).result();
-  if (!alike) return one;
-  State other = state;  // the workers change their roles
-  std::swap(other.workers[0], other.workers[1]);
-  other = Canonical(other).result();
+  State one = state;
+  const Worker* const w = state.workers;
+  // What stands before the versions names no ids: mostly, it decides.
+  const int order = kWorkers == 2 && alike ? memcmp(&w[0], &w[kWorkers - 1], offsetof(Worker, versions)) : -1;
+  if (order > 0) std::swap(one.workers[0], one.workers[kWorkers - 1]);
+  Canonical(one).run();
+  if (order) return one;
+  State other = state;
+  std::swap(other.workers[0], other.workers[kWorkers - 1]);
+  Canonical(other).run();
   return memcmp(&one, &other, sizeof one) <= 0 ? one : other;
 }

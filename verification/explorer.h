@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "canonical.h"
-#include "steps.h"
+#include "packed.h"
 
 struct Found {
   std::string violation;  // empty: none
@@ -14,42 +14,41 @@ struct Found {
   bool complete = true;
 };
 
-// The states seen, by 128 bits of hash: two of 10^9 share these with a chance of 2 * 10^-21.
+// The states seen, by 96 bits of hash: that two of 10^9 share these has a chance of 10^-11.
 class Seen {
  public:
-  struct Entry {
-    uint64_t a, b;
-  };
-
   Seen() : table_(1 << 16) {}
 
-  // Return whether it is new.
-  bool add(uint64_t a, uint64_t b) {
+  // Return the number of this state; a new one has the next.
+  uint32_t number(uint64_t a, uint32_t b, bool& is_new) {
     a |= !a;  // 0: free
     if (count > table_.size() / 8 * 5) grow();
-    if (!insert(a, b)) return false;
-    ++count;
-    return true;
+    size_t at = slot(a, b);
+    is_new = !table_[at].a;
+    if (is_new) table_[at] = {a, b, count++};
+    return table_[at].number;
   }
 
-  size_t count = 0;
+  uint32_t count = 0;
 
  private:
-  bool insert(uint64_t a, uint64_t b) {
-    for (size_t i = b & (table_.size() - 1);; i = (i + 1) & (table_.size() - 1)) {
-      if (!table_[i].a) {
-        table_[i] = {a, b};
-        return true;
-      }
-      if (table_[i].a == a && table_[i].b == b) return false;
-    }
+  struct Entry {
+    uint64_t a;
+    uint32_t b, number;
+  };
+
+  size_t slot(uint64_t a, uint32_t b) const {
+    const size_t mask = table_.size() - 1;
+    size_t i = a >> 20 & mask;
+    while (table_[i].a && (table_[i].a != a || table_[i].b != b)) i = (i + 1) & mask;
+    return i;
   }
 
   void grow() {
     std::vector<Entry> old(table_.size() * 2);
     old.swap(table_);
     for (const Entry& each : old)
-      if (each.a) insert(each.a, each.b);
+      if (each.a) table_[slot(each.a, each.b)] = each;
   }
 
   std::vector<Entry> table_;
@@ -73,80 +72,107 @@ inline void hash(const State& state, uint64_t& a, uint64_t& b) {
 
 class Explorer {
  public:
-  // *alike*: all workers do the same.
-  Explorer(const Steps& steps, size_t most, bool alike) : steps_(steps), most_(most), alike_(alike) {}
+  // *alike*: all workers do the same. *traced*: all states are kept, for the trace of a violation.
+  Explorer(const Model& model, const Budget& budget, size_t most, bool alike, bool traced)
+      : model_(model), budget_(budget), most_(most), alike_(alike), traced_(traced) {}
 
-  // Each layer holds the states that are as many steps from the first one. With *traced*, all layers are kept.
-  Found run(bool traced) {
-    Found found;
-    Seen seen;
-    struct Node {
-      State state;
-      uint32_t parent;
-    };
-    std::vector<std::vector<Node>> layers(1);
-    layers[0].push_back({canonical(steps_.initial(), alike_), 0});
-    uint64_t a, b;
-    hash(layers[0][0].state, a, b);
-    seen.add(a, b);
-    while (!layers.back().empty()) {
-      std::vector<Node> next_layer;
-      const std::vector<Node>& layer = layers.back();
-      for (uint32_t i = 0; i < layer.size() && found.violation.empty(); ++i) {
-        struct Collect : Sink {
-          Found& found;
-          Seen& seen;
-          std::vector<Node>& layer;
-          uint32_t parent;
-          bool alike;
-          int steps = 0;
-          Collect(Found& f, Seen& s, std::vector<Node>& l, uint32_t p, bool same)
-              : found(f), seen(s), layer(l), parent(p), alike(same) {}
-          void step(State& next, const char*, int, int, int) override {
-            ++steps;
-            const State same = canonical(next, alike);
-            uint64_t a, b;
-            hash(same, a, b);
-            if (seen.add(a, b)) layer.push_back({same, parent});
-          }
-          void violation(const State&, const char* what) override {
-            if (found.violation.empty()) found.violation = what;
-          }
-        } collect(found, seen, next_layer, i, alike_);
-        steps_.all(layer[i].state, collect);
-        if (!collect.steps && found.violation.empty())
-          if (const char* wrong = steps_.wrong_end(layer[i].state)) found.violation = wrong;
-        if (!found.violation.empty()) {
-          if (traced) {
-            std::vector<uint32_t> path(1, i);
-            for (size_t l = layers.size() - 1; l > 0; --l) path.push_back(layers[l][path.back()].parent);
-            tell(layers, path, found);
-          }
-        }
-        if (seen.count > most_) {
-          found.complete = false;
-          break;
-        }
+  // *to_ends*: look as well whether an end can be reached from every state.
+  Found run(bool to_ends) {
+    State initial = {};
+    initial.left = budget_;
+    add(canonical(initial, alike_), 0);
+    size_t end_of_layer = 1;
+    for (uint32_t i = 0; i < seen_.count && found_.violation.empty(); ++i) {
+      if (i == end_of_layer) {
+        ++found_.deepest, end_of_layer = seen_.count;
+        if (!traced_) forget_before(i);
       }
-      if (!found.violation.empty() || !found.complete) break;
-      ++found.deepest;
-      if (!traced) layers.clear();
-      layers.push_back(std::move(next_layer));
+      if (seen_.count > most_) {
+        found_.complete = false;
+        break;
+      }
+      visit(i, to_ends);
     }
-    found.states = seen.count;
-    return found;
+    if (to_ends && found_.complete && found_.violation.empty()) look_for_ends();
+    found_.states = seen_.count;
+    if (traced_ && !found_.violation.empty()) tell();
+    return std::move(found_);
   }
 
  private:
-  template <class Layers>
-  void tell(const Layers& layers, const std::vector<uint32_t>& path, Found& found) {
-    // The steps between two canonical states, by trying all of them.
-    for (size_t l = 0; l + 1 < path.size(); ++l) {
-      const State& from = layers[l][path[path.size() - 1 - l]].state;
-      const State& to = layers[l + 1][path[path.size() - 2 - l]].state;
+  struct Visit : Sink {
+    Explorer& explorer;
+    const uint32_t from;
+    const bool keeps_edges;
+    int steps = 0;
+    Visit(Explorer& e, uint32_t i, bool edges) : explorer(e), from(i), keeps_edges(edges) {}
+    void step(State& next, const char*, int, int, int) override {
+      ++steps;
+      const uint32_t to = explorer.add(canonical(next, explorer.alike_), from);
+      if (keeps_edges) explorer.edges_.push_back({from, to});
+    }
+    void violation(const char* what) override { explorer.violated(what, from); }
+  };
+
+  struct Edge {
+    uint32_t from, to;
+  };
+
+  uint32_t add(const State& state, uint32_t parent) {
+    uint64_t a, b;
+    hash(state, a, b);
+    bool is_new;
+    const uint32_t number = seen_.number(a, uint32_t(b), is_new);
+    if (is_new) {
+      kept_.add(state);
+      if (traced_) parents_.push_back(parent);
+    }
+    return number;
+  }
+
+  void visit(uint32_t i, bool to_ends) {
+    const State state = kept_.get(i - first_kept_);
+    Visit sink(*this, i, to_ends);
+    const Moment now{state, model_, budget_, sink};
+    all_steps(now);
+    if (to_ends && has_ended(state)) ends_.push_back(i);
+    if (sink.steps) return;
+    if (const char* wrong = wrong_end(now)) violated(wrong, i);
+  }
+
+  void violated(const char* what, uint32_t at) {
+    if (found_.violation.empty()) found_.violation = what, violated_at_ = at;
+  }
+
+  void forget_before(uint32_t i) {
+    kept_.drop_first(i - first_kept_);
+    first_kept_ = i;
+  }
+
+  // Backwards from all ends: what is not reached goes on for ever.
+  void look_for_ends() {
+    std::vector<uint32_t> begin(seen_.count + 1), before(edges_.size());
+    for (const Edge& each : edges_) ++begin[each.to];
+    for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
+    for (const Edge& each : edges_) before[--begin[each.to]] = each.from;
+    std::vector<bool> can_end(seen_.count);
+    for (uint32_t each : ends_) can_end[each] = true;
+    for (size_t i = 0; i < ends_.size(); ++i)
+      for (uint32_t j = begin[ends_[i]]; j < begin[ends_[i] + 1]; ++j)
+        if (!can_end[before[j]]) can_end[before[j]] = true, ends_.push_back(before[j]);
+    for (uint32_t i = 0; i < seen_.count; ++i)
+      if (!can_end[i]) return violated("it can go on for ever, and not end", i);
+  }
+
+  // The steps between two canonical states are found by trying all of them.
+  void tell() {
+    std::vector<uint32_t> path;
+    for (uint32_t i = violated_at_; i; i = parents_[i]) path.push_back(i);
+    for (uint32_t from = 0; !path.empty(); from = path.back(), path.pop_back()) {
+      const State state = kept_.get(from), to = kept_.get(path.back());
       struct Name : Sink {
         const State& to;
-        bool alike;
+        const bool alike;
         std::string text;
         Name(const State& t, bool same) : to(t), alike(same) {}
         void step(State& next, const char* what, int a, int b, int c) override {
@@ -155,14 +181,21 @@ class Explorer {
           snprintf(line, sizeof line, what, a, b, c);
           text = line;
         }
-        void violation(const State&, const char*) override {}
+        void violation(const char*) override {}
       } name(to, alike_);
-      steps_.all(from, name);
-      found.trace.push_back(name.text);
+      all_steps({state, model_, budget_, name});
+      found_.trace.push_back(name.text);
     }
   }
 
-  const Steps& steps_;
-  size_t most_;
-  bool alike_;
+  const Model& model_;
+  const Budget budget_;
+  const size_t most_;
+  const bool alike_, traced_;
+  Found found_;
+  Seen seen_;
+  PackedStates kept_;  // traced: all; else those of this layer and of the next
+  uint32_t first_kept_ = 0, violated_at_ = 0;
+  std::vector<uint32_t> parents_, ends_;
+  std::vector<Edge> edges_;
 };

@@ -96,12 +96,12 @@ inline Reply exchange(Shard& shard, const Call& call, bool is_home, const Rules&
 }
 
 // rejoin.lua
-inline Reply rejoin(Shard& shard, const Call& call, bool is_home) {
+inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& rules) {
   if (!shard.epoch || shard.epoch != call.epoch) return {kGone, 0};
   if (Member* me = member(shard, call.new_id)) return {kOk, me->in_flight};
   Member* old = member(shard, call.id);
-  if (shard.run > call.run && !old) return {kNotAppliedFinished, 0};
-  if (shard.run < call.run) {
+  if (rules.run_in_every_call && shard.run > call.run && !old) return {kNotAppliedFinished, 0};
+  if (rules.resync_in_older_run && shard.run < call.run) {
     // Rolled back into an earlier run, which was over. At home others may have joined and stored since.
     if (!is_home || shard.phase != kOpen) begin_run(shard, call.run), old = nullptr;
     shard.seen = 0, shard.run = call.run;

@@ -1,5 +1,5 @@
-// The command line: explore_N [--site NAME] [--without RULE] [--most STATES] [--capacity N] [--trace], and for each
-// fault how often it may strike: --kill, --fence (a wrong death), --lose (a reply), --delay (a copy of a call), --roll
+// The command line: explore_N [--site NAME] [--without RULE] [--most STATES] [--capacity N] [--trace] [--ends], and
+// for each fault how often it may strike: --kill, --fence (a wrong death), --lose (a reply), --delay (a copy of a call), --roll
 // (Redis is rolled back), --flush, --term (SIGTERM), --again (a next run).
 // Exit status: 0 no violation, 1 a violation, 2 cannot run, 3 not all states were visited.
 #include <algorithm>
@@ -13,7 +13,7 @@ int main(int count, char** words) {
   Rules rules;
   Budget budget = {};
   size_t most = 50'000'000;
-  bool traced = false;
+  bool traced = false, to_ends = false;
   int capacity = 1;
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
@@ -23,6 +23,7 @@ int main(int count, char** words) {
     else if (word == "--most") most = strtoull(value(), nullptr, 10);
     else if (word == "--capacity") capacity = atoi(value());
     else if (word == "--trace") traced = true;
+    else if (word == "--ends") to_ends = true;
     else if (word == "--kill") budget.kill = atoi(value());
     else if (word == "--fence") budget.fence = atoi(value());
     else if (word == "--lose") budget.lose = atoi(value());
@@ -34,11 +35,10 @@ int main(int count, char** words) {
     else { fprintf(stderr, "unknown: %s\n", word.c_str()); return 2; }
   }
   if (!site) return 2;
-  const Model model{*site, rules, capacity};
-  const Steps steps(model, budget);
+  const Model model{*site, rules, capacity, budget.kill && budget.roll};
   const auto began = std::chrono::steady_clock::now();
   try {
-    const Found found = Explorer(steps, most, !site->extra && !traced).run(traced);
+    const Found found = Explorer(model, budget, most, !site->extra && !traced, traced).run(to_ends);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     printf("%zu states, %zu steps deep, %.1f s%s\n", found.states, found.deepest, took, found.complete ? "" : ", NOT ALL");
     if (found.violation.empty()) return found.complete ? 0 : 3;

@@ -8,19 +8,24 @@
 #ifndef SHARDS
 #define SHARDS 1
 #endif
+#ifndef WORKERS
+#define WORKERS 2
+#endif
 
 using Byte = uint8_t;
 using Set = uint8_t;  // of requests
 
 constexpr int kShards = SHARDS;
 constexpr int kHome = 0;     // the shard with members, seeding levels, run and phase
-constexpr int kWorkers = 2;
+constexpr int kWorkers = WORKERS;
 constexpr int kRequests = 6;  // most of a site
 constexpr int kMembers = 4;   // most registrations in a shard
 constexpr int kMoves = 8;     // most in an outbox
 constexpr int kWaiting = 3;   // most acks of a worker that wait for children in other shards
 constexpr int kSnapshots = 2; // how many scripts a roll-back may take back
 constexpr int kCopies = 2;    // most calls that may still arrive although nobody waits for them
+
+constexpr Set kRaise = 0x80;  // in home's log: the raise of the level, which a roll-back may undo
 
 constexpr Set only(int request) { return Set(1u << request); }
 inline int size(Set set) { return __builtin_popcount(set); }
@@ -68,6 +73,7 @@ struct Reply {
   Set leases;
 };
 
+enum Raised : Byte { kNotRaised, kRaised, kRaiseRetired };
 enum Rejoins : Byte { kFits, kMustRejoin, kAskHomeFirst, kHomeAsked };
 
 struct Dialogue {  // of a worker with one shard
@@ -89,9 +95,12 @@ struct Worker {
   Set known;       // sent before: what is yielded again is dropped here
   Byte waits;
   Wait waiting[kWaiting];
-  Set parentless;  // parentless puts that may still be lost
+  Set parentless;  // parentless puts in other shards that may still be lost
+  Set settled;     // those of them that cannot be lost there any more: but home's raise can
   Byte level;      // of seeding, as home has confirmed it
+  Byte raised;     // whether home is open by it
   Byte stage;      // of collecting the end; 0: does not
+  Byte clears;     // it was the last to leave a finished run
   Byte versions[kShards];
   Dialogue with[kShards];
 };
@@ -117,5 +126,11 @@ struct State {
   Byte told;                  // a worker has said that it could not store what only it has
   Budget left;
 };
+
+inline bool is_joined(const Worker& worker) {
+  for (const Dialogue& d : worker.with)
+    if (d.joined) return true;
+  return false;
+}
 
 inline bool operator==(const State& a, const State& b) { return !memcmp(&a, &b, sizeof a); }

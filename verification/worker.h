@@ -6,6 +6,8 @@ struct Model {
   const Site& site;
   Rules rules;
   int capacity = 1;  // most requests that a worker buffers and runs
+  // A put without a parent that is confirmed is lost if Redis is rolled back by as much, and its worker is killed.
+  bool promised_when_retired = false;
 
   int shard_of(int request) const { return site.shard[request] % kShards; }
   bool parentless(int request) const { return (site.start | site.extra) & only(request); }
@@ -77,7 +79,7 @@ class WorkerSteps {
 
   int sendable(int k) const {
     const Dialogue& d = me_.with[k];
-    if (k == kHome || !model_.rules.raise_first || me_.level) return d.count;
+    if (k == kHome || !model_.rules.raise_first || me_.raised) return d.count;
     for (int i = 0; i < d.count; ++i)
       if (kind_of(d.outbox[i]) == kPut && model_.parentless(request_of(d.outbox[i]))) return i;
     return d.count;
@@ -160,6 +162,18 @@ class WorkerSteps {
     me_ = closed;
   }
 
+  // Home has confirmed the level 1, and is open.
+  void raise() {
+    if (kShards == 1 || me_.raised) return;
+    me_.raised = kRaised;
+    me_.with[kHome].log |= kRaise;
+  }
+
+  void lower() {
+    me_.level = 0, me_.raised = kNotRaised;
+    me_.with[kHome].log &= ~kRaise, me_.with[kHome].ripe &= ~kRaise;
+  }
+
   bool quiet() const {
     if (me_.buffer || me_.running || me_.waits) return false;
     for (const Dialogue& d : me_.with)
@@ -169,7 +183,9 @@ class WorkerSteps {
 
  private:
   // A frozen worker may still be in a run that is over, or in a frontier that is gone.
-  bool is_current() const { return me_.epoch == state_.epoch && me_.run == state_.run; }
+  bool is_current() const {
+    return me_.epoch == state_.epoch && (me_.run == state_.run || !model_.rules.run_in_every_call);
+  }
 
   bool may_be_lost(int request) const {
     const Dialogue& d = me_.with[model_.shard_of(request)];
@@ -206,12 +222,23 @@ class WorkerSteps {
     return false;
   }
 
+  void promise(Set puts) {
+    if (is_current()) state_.promised |= puts & model_.site.extra;
+  }
+
   // These puts of shard k cannot be lost any more.
   void retire(int k, Set puts) {
     Dialogue& d = me_.with[k];
+    if (k == kHome && d.log & puts & kRaise) me_.raised = kRaiseRetired;
     d.log &= ~puts;
     d.ripe &= ~puts;
-    me_.parentless &= ~puts;
+    promise(puts & ~me_.parentless);
+    me_.settled |= puts & me_.parentless;
+    if (me_.raised == kRaiseRetired || !model_.rules.raise_retires) {
+      promise(me_.settled);
+      me_.parentless &= ~me_.settled;
+      me_.settled = 0;
+    }
     open_barrier(puts);
   }
 
@@ -237,7 +264,7 @@ class WorkerSteps {
     memmove(d.outbox, d.outbox + call.count, kMoves - call.count);
     memset(d.outbox + kMoves - call.count, 0, call.count);
     d.count -= call.count;
-    if (is_current()) state_.promised |= puts & model_.site.extra;
+    if (!model_.promised_when_retired) promise(puts);
     retire(k, call.ripe);
     Set logged = puts;
     if (!model_.rules.log_of_all_puts) logged &= model_.site.start | model_.site.extra;
@@ -270,18 +297,20 @@ class WorkerSteps {
       case kNotAppliedFinished:
         if (k != kHome) return close(kClosedFinished);
         ++d.seq;
-        me_.level = 0;
-        if (call.count) return out_of_step(k);
+        lower();
+        if (call.count && model_.rules.puts_reopen) return out_of_step(k);
         return end();
       case kOk:
       case kAppliedFinished:
         ++d.seq;
         if (k == kHome) {
           me_.level = call.seeding;
+          if (!call.seeding) lower();
           for (Dialogue& other : me_.with)
             if (other.rejoins == kHomeAsked) other.rejoins = kMustRejoin;
         }
         confirm(k, call);
+        if (k == kHome && call.seeding) raise();
         grant(reply.leases);
         if (reply.kind == kAppliedFinished) end();
     }
@@ -331,7 +360,7 @@ class WorkerSteps {
     d.log = d.ripe = 0;
     d.id = call.new_id, d.base = call.base, d.seq = 1, d.rejoins = kFits;
     if (k == kHome) {
-      me_.level = 1;
+      me_.level = 1, me_.raised = kNotRaised;
       for (int other = 1; other < kShards; ++other)
         if (me_.with[other].joined) me_.with[other].rejoins = kMustRejoin;
     }

@@ -1,0 +1,103 @@
+// Death, real and supposed: what others do with the leases of who is silent.
+#pragma once
+#include "talking.h"
+
+inline void kill(const Moment& now, int w) {
+  State next = now.state;
+  --next.left.kill;
+  next.workers[w] = Worker{};
+  now.sink.step(next, "KILL of W%d", w);
+  if (now.state.workers[w].status == kClosedFinished) return;
+  State sent = next;  // its calls may still arrive
+  for (int k = 0; k < kShards; ++k) {
+    Call call = now.state.workers[w].with[k].call;
+    if (now.state.workers[w].with[k].reply.kind) continue;
+    if (!call.kind && (kShards == 1 || !next_call(now, w, k, call))) continue;
+    if (sent.copies < kCopies) sent.under_way[sent.copies++] = {Byte(k), call};
+  }
+  if (sent.copies > next.copies) now.sink.step(sent, "KILL of W%d, whose calls are under way", w);
+}
+
+// Whose registration it is, and whether another worker is there who can judge it.
+struct Judged {
+  int owner = -1;  // -1: nobody's that lives
+  bool observed = false;
+};
+
+inline Judged judged(const State& state, int k, Byte id) {
+  Judged found;
+  for (int w = 0; w < kWorkers; ++w) {
+    const Worker& each = state.workers[w];
+    if (each.status != kUp && each.status != kStopping) {
+      if (each.status == kClosedFinished && each.with[k].id == id) found.owner = w;
+      continue;
+    }
+    const Call& call = each.with[k].call;  // who has rejoined lives, though it has not heard yet
+    if (each.with[k].id == id || (call.kind == kRejoin && call.new_id == id))
+      found.owner = w;
+    else if (each.epoch == state.shards[k].epoch && each.with[kHome].joined)
+      found.observed = true;
+  }
+  return found;
+}
+
+// A roll-back of home may have undone the registration of who lives: who is absent is silent, and not yet dead.
+inline bool is_dead_at_home(const Moment& now, Byte base) {
+  for (const Member& each : now.state.shards[kHome].members)
+    if (each.id && each.id == base) return each.fenced;
+  return !now.model.rules.absent_is_suspected;
+}
+
+inline bool is_known_at_home(const State& state, Byte base) {
+  for (const Member& each : state.shards[kHome].members)
+    if (each.id && each.id == base) return true;
+  return false;
+}
+
+inline void judge(const Moment& now, int k, int m) {
+  const Member& who = now.state.shards[k].members[m];
+  const Judged found = judged(now.state, k, who.id);
+  if (!found.observed) return;
+  const bool fences = now.model.rules.fence_before_drain;
+  const bool counts = k == kHome || !is_known_at_home(now.state, who.base);  // whether its silence does
+  State next = now.state;
+  if (who.fenced || (!fences && found.owner < 0)) {
+    Shard& shard = changed(next, k);
+    remove(shard, shard.members[m]);
+    now.sink.step(next, "the leases of %d at shard %d go back", who.id, k);
+  } else if ((counts && found.owner < 0) || (k != kHome && is_dead_at_home(now, who.base))) {
+    fence(changed(next, k).members[m]);
+    now.sink.step(next, "%d is fenced at shard %d", who.id, k);
+  } else if (counts && found.owner >= 0 && now.state.left.fence) {
+    --next.left.fence;
+    Shard& shard = changed(next, k);
+    Member& victim = shard.members[m];
+    if (fences)
+      fence(victim);
+    else
+      shard.backlog |= victim.in_flight, victim.in_flight = 0;
+    now.sink.step(next, "FREEZE: %d of W%d is declared dead at shard %d", who.id, found.owner, k);
+  }
+}
+
+inline void reclaim(const Moment& now) {
+  for (int k = 0; k < kShards; ++k)
+    for (int m = 0; m < kMembers; ++m)
+      if (now.state.shards[k].members[m].id) judge(now, k, m);
+}
+
+// What rule 8 forbids: a script that releases leases which the worker does not know (yet).
+inline void release_unknown(const Moment& now, int w) {
+  for (int k = 0; k < kShards; ++k) {
+    State next = now.state;
+    const Byte id = next.workers[w].with[k].id;
+    const Member* found = member(next.shards[k], id);
+    if (!found || found->fenced) continue;
+    const Set unknown = found->in_flight & ~WorkerSteps(next, w, now.model).held(k);
+    if (!unknown) continue;
+    Shard& shard = changed(next, k);
+    Member& me = *member(shard, id);
+    shard.backlog |= unknown, me.in_flight &= ~unknown;
+    now.sink.step(next, "what W%d does not know at shard %d is released", w, k);
+  }
+}

@@ -1,0 +1,125 @@
+// How workers leave, and how a crawl of several shards ends.
+#pragma once
+#include "promises.h"
+
+inline void leave(const Moment& now, int w) {
+  const Worker& me = now.state.workers[w];
+  if (me.running || me.buffer) return;
+  for (const Dialogue& d : me.with)
+    if (d.count || d.call.kind || d.rejoins) return;
+  for (int k = kShards - 1; k >= 0; --k) {
+    if (!me.with[k].joined) continue;
+    State next = now.state;
+    Dialogue& d = next.workers[w].with[k];
+    if (member(next.shards[k], d.id) && next.shards[k].epoch == me.epoch) {
+      Shard& shard = changed(next, k);
+      remove(shard, *member(shard, d.id));
+    }
+    if (k == kHome) {
+      next.workers[w] = Worker{};
+      next.workers[w].status = kLeft;
+    } else {
+      d = Dialogue{};
+    }
+    return now.sink.step(next, "W%d leaves shard %d", w, k);
+  }
+}
+
+inline bool is_last(const Shard& home, const Worker& me) {
+  if (home.epoch != me.epoch || home.run != me.run || home.phase != kFinished) return false;
+  for (const Member& each : home.members)
+    if (each.id && each.id != me.with[kHome].id) return false;
+  return true;
+}
+
+// The last worker of a finished run to leave closes home to whom comes back, and then unlinks the keys of all shards.
+inline void leave_finished(const Moment& now, int w) {
+  const bool home_first = now.model.rules.clear_home_first;
+  int k = home_first ? 0 : kShards - 1;
+  while (!now.state.workers[w].with[k].joined) k += home_first ? 1 : -1;
+  State next = now.state;
+  Worker& me = next.workers[w];
+  const Shard& there = now.state.shards[k];
+  if (k == kHome || !home_first) me.clears = is_last(now.state.shards[kHome], me);
+  const bool is_mine = there.epoch == me.epoch && there.run == me.run, clears = me.clears;
+  if (is_mine && (clears || member(next.shards[k], me.with[k].id))) {
+    Shard& shard = changed(next, k);
+    if (Member* found = member(shard, me.with[k].id)) remove(shard, *found);
+    if (clears) {
+      shard.seen = shard.backlog = 0;
+      memset(shard.members, 0, sizeof shard.members);
+      if (k == kHome) shard.phase = kCleared;
+    }
+  }
+  me.with[k] = Dialogue{};
+  if (!is_joined(me)) me = Worker{}, me.status = kClosedFinished;
+  now.sink.step(next, clears ? "W%d, the last, clears shard %d" : "W%d has finished and leaves shard %d", w, k);
+}
+
+// The double collect: each other shard, home, and the others again. Then one step at home, if it is as it answered.
+class Collect {
+ public:
+  Collect(const Moment& now, int w) : now_(now), w_(w), next_(now.state), me_(next_.workers[w]) {}
+
+  void step() {
+    if (!may_ask()) {
+      if (me_.stage) start_again("W%d has something to do, and asks no further");
+      return;
+    }
+    const bool again = me_.stage >= kShards;
+    if (me_.stage == 2 * kShards - 1 || (again && !now_.model.rules.collect_twice)) return finish();
+    ask(me_.stage < kShards - 1 ? me_.stage + 1 : me_.stage == kShards - 1 ? kHome : me_.stage - kShards + 1, again);
+  }
+
+ private:
+  bool may_ask() {
+    for (const Dialogue& d : me_.with)
+      if (d.joined < 2) return false;
+    const WorkerSteps steps(next_, w_, now_.model);
+    return steps.quiet() && !steps.level() && !me_.level;
+  }
+
+  void forget() {
+    me_.stage = 0;
+    memset(me_.versions, 0, sizeof me_.versions);
+  }
+
+  void start_again(const char* what) {
+    forget();
+    now_.sink.step(next_, what, w_);
+  }
+
+  void ask(int k, bool again) {
+    const Shard& shard = now_.state.shards[k];
+    if (shard.epoch != me_.epoch) {
+      WorkerSteps(next_, w_, now_.model).close(kClosedLost);
+      return now_.sink.step(next_, "W%d finds shard %d gone", w_, k);
+    }
+    const bool empty = shard.run == me_.run && is_empty(shard) && (k != kHome || (!seeds(shard) && shard.phase == kOpen));
+    if (again) {
+      if (!empty || shard.version != me_.versions[k]) return start_again("W%d finds a change");
+    } else {
+      if (!empty && !me_.stage) return;
+      if (!empty) return start_again("W%d finds work, and asks no further");
+      me_.versions[k] = shard.version;
+    }
+    ++me_.stage;
+    now_.sink.step(next_, again ? "W%d finds shard %d unchanged" : "W%d finds shard %d empty", w_, k);
+  }
+
+  void finish() {
+    const Shard& home = now_.state.shards[kHome];
+    const bool same = home.version == me_.versions[kHome] || !now_.model.rules.finish_if_unchanged;
+    if (home.epoch != me_.epoch || home.run != me_.run || home.phase != kOpen || !same || !is_empty(home) || seeds(home))
+      return start_again("W%d may not finish");
+    changed(next_, kHome).phase = kFinished;
+    forget();
+    check_end(now_, next_);
+    now_.sink.step(next_, "W%d marks the run finished", w_);
+  }
+
+  const Moment& now_;
+  const int w_;
+  State next_;
+  Worker& me_;
+};

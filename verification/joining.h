@@ -1,0 +1,89 @@
+// How a worker joins: home first, then every shard.
+#pragma once
+#include "moment.h"
+
+inline Byte newest_epoch(const State& state) {
+  Byte newest = 0;
+  for (int k = 0; k < kShards; ++k) {
+    if (state.shards[k].epoch > newest) newest = state.shards[k].epoch;
+    for (const Shard& each : state.history[k].shards)
+      if (each.epoch > newest) newest = each.epoch;
+  }
+  for (const Worker& each : state.workers)
+    if (each.epoch > newest) newest = each.epoch;
+  return newest;
+}
+
+inline void join_home(const Moment& now, int w) {
+  State next = now.state;
+  Worker& me = next.workers[w];
+  const Byte id = fresh_id(now.state, kHome);
+  const Shard& found = now.state.shards[kHome];
+  memset(&me, 0, sizeof me);
+  if (found.epoch && found.phase != kOpen) {
+    if (!now.state.left.again) {
+      me.status = kClosedFinished;
+      return now.sink.step(next, "W%d starts: the run is over", w);
+    }
+    --next.left.again;
+  }
+  Shard& home = changed(next, kHome);
+  if (!home.epoch) {
+    const Byte version = home.version;
+    home = Shard{};
+    home.version = version;
+    home.epoch = newest_epoch(now.state) + 1;
+    begin_run(home, 1);
+    next.epoch = home.epoch, next.run = 0;  // all that was before is lost, and said to be
+  } else if (home.phase != kOpen) {
+    begin_run(home, home.run + 1);
+  }
+  if (home.run > next.run) {
+    next.run = home.run, next.promised = 0;
+    memset(next.processed, 0, sizeof next.processed);
+  }
+  registered(home, id, id, 1);
+  me.status = kUp, me.epoch = home.epoch, me.run = home.run, me.level = 1;
+  me.with[kHome].joined = 2, me.with[kHome].id = me.with[kHome].base = id, me.with[kHome].seq = 1;
+  WorkerSteps(next, w, now.model).raise();
+  now.sink.step(next, "W%d joins run %d as %d", w, home.run, id);
+}
+
+// The shard first, then home's note that it was created: who dies between the two has created nothing that counts.
+inline void join_shard(const Moment& now, int w, int k) {
+  State next = now.state;
+  Worker& me = next.workers[w];
+  Dialogue& d = me.with[k];
+  const Shard& home = now.state.shards[kHome];
+  if (d.joined) {
+    if (home.epoch != me.epoch) {
+      WorkerSteps(next, w, now.model).close(kClosedLost);
+      return now.sink.step(next, "W%d finds home gone", w);
+    }
+    d.joined = 2;
+    if (!(home.created & 1 << k)) changed(next, kHome).created |= 1 << k;
+    return now.sink.step(next, "W%d: home notes shard %d", w, k);
+  }
+  const Shard& found = now.state.shards[k];
+  const bool noted = home.epoch == me.epoch && home.created & 1 << k;
+  if (found.epoch != me.epoch && noted) {
+    WorkerSteps(next, w, now.model).close(kClosedLost);
+    return now.sink.step(next, "W%d finds shard %d gone", w, k);
+  }
+  if (found.epoch == me.epoch && found.run > me.run) {
+    WorkerSteps(next, w, now.model).close(kClosedFinished);
+    return now.sink.step(next, "W%d finds shard %d in a later run", w, k);
+  }
+  Shard& shard = changed(next, k);
+  if (shard.epoch != me.epoch) {
+    const Byte version = shard.version;
+    shard = Shard{};
+    shard.version = version, shard.epoch = me.epoch;
+    begin_run(shard, me.run);
+  } else if (shard.run < me.run) {
+    begin_run(shard, me.run);
+  }
+  d.joined = 1, d.id = fresh_id(now.state, k), d.base = me.with[kHome].id, d.seq = 1;
+  registered(shard, d.id, d.base, 0);
+  now.sink.step(next, "W%d joins shard %d as %d", w, k, d.id);
+}

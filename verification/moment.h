@@ -1,0 +1,75 @@
+// A moment in the life of the world: a state, and to whom the steps that are possible in it are told.
+#pragma once
+#include "worker.h"
+
+struct Sink {
+  virtual void step(State& next, const char* what, int a = 0, int b = 0, int c = 0) = 0;
+  virtual void violation(const char* what) = 0;
+  virtual ~Sink() = default;
+};
+
+struct Moment {
+  const State& state;
+  const Model& model;
+  const Budget& budget;  // of the beginning
+  Sink& sink;
+};
+
+// -- Ids, and all that still names them.
+
+template <class F>
+void each_id(State& state, int k, F visit) {
+  for (Worker& w : state.workers) {
+    visit(w.with[k].id), visit(w.with[k].call.id), visit(w.with[k].call.new_id);
+    if (k == kHome)
+      for (Dialogue& d : w.with) visit(d.base), visit(d.call.base);
+  }
+  auto shard_ids = [&](Shard& shard, bool is_k) {
+    for (Member& each : shard.members) {
+      if (is_k) visit(each.id);
+      if (k == kHome) visit(each.base);
+    }
+  };
+  for (int s = 0; s < kShards; ++s) {
+    if (k != kHome && s != k) continue;
+    shard_ids(state.shards[s], s == k);
+    for (int i = 0; i < state.history[s].count; ++i) shard_ids(state.history[s].shards[i], s == k);
+  }
+  for (int i = 0; i < state.copies; ++i) {
+    Copy& copy = state.under_way[i];
+    if (copy.shard == k) visit(copy.call.id), visit(copy.call.new_id);
+    if (k == kHome) visit(copy.call.base);
+  }
+}
+
+inline Byte fresh_id(const State& state, int k) {
+  unsigned used = 1;
+  each_id(const_cast<State&>(state), k, [&](Byte id) { used |= 1u << id; });
+  Byte id = 1;
+  while (used >> id & 1) ++id;
+  if (id > 30) throw "too many ids";
+  return id;
+}
+
+// -- A change of a shard, which a roll-back may undo.
+
+inline Shard& changed(State& state, int k) {
+  if (state.left.roll) {
+    History& past = state.history[k];
+    past.shards[1] = past.shards[0];
+    past.shards[0] = state.shards[k];
+    if (past.count < kSnapshots) ++past.count;
+  }
+  if (kShards > 1) ++state.shards[k].version;
+  return state.shards[k];
+}
+
+inline void apply(State& state, int k, const Call& call, Reply& reply, const Model& model) {
+  Shard after = state.shards[k];
+  reply = call.kind == kExchange ? exchange(after, call, k == kHome, model.rules)
+                                 : rejoin(after, call, k == kHome, model.rules);
+  if (!memcmp(&after, &state.shards[k], sizeof after)) return;
+  Shard& shard = changed(state, k);
+  after.version = shard.version;
+  shard = after;
+}

@@ -1,0 +1,95 @@
+// What must hold: nothing is lost, nothing is processed without need, a crawl that has ended says so truly.
+#pragma once
+#include "moment.h"
+
+// What of this run nobody has processed.
+inline Set missing(const Moment& now, const State& state) {
+  Set found = Set(((1u << now.model.site.count) - 1) & ~(now.model.site.extra & ~state.promised));
+  for (int r = 0; r < now.model.site.count; ++r)
+    if (state.processed[r]) found &= ~only(r);
+  return found;
+}
+
+inline Set puts_in_outboxes(const Worker& worker) {
+  Set found = 0;
+  for (const Dialogue& d : worker.with)
+    for (int i = 0; i < d.count; ++i)
+      if (kind_of(d.outbox[i]) == kPut) found |= only(request_of(d.outbox[i]));
+  return found;
+}
+
+// With all pages that they lead to.
+inline Set with_children(const Moment& now, const State& state, Set found) {
+  for (bool more = true; more;) {
+    more = false;
+    for (int r = 0; r < now.model.site.count; ++r) {
+      if (!(found & only(r)) || state.processed[r]) continue;
+      more |= now.model.site.children[r] & ~found;
+      found |= now.model.site.children[r];
+    }
+  }
+  return found;
+}
+
+// What live workers have yet to put, or would put again: it opens the run again.
+inline Set coming(const Moment& now, const State& state) {
+  Set found = 0;
+  for (const Worker& each : state.workers) {
+    if ((each.status != kUp && each.status != kStopping) || each.epoch != state.epoch || each.run != state.run)
+      continue;
+    if (each.status == kUp && !each.start_over) found |= now.model.site.start;
+    found |= puts_in_outboxes(each);
+    for (const Dialogue& d : each.with) found |= d.log;
+  }
+  return with_children(now, state, found);
+}
+
+inline Set stored(const Moment& now, const State& state) {
+  Set found = 0;
+  for (const Shard& each : state.shards)
+    if (each.epoch == state.epoch && each.run == state.run) found |= each.backlog | all_in_flight(each);
+  return with_children(now, state, found);
+}
+
+inline void check_end(const Moment& now, const State& next) {
+  const Shard& home = next.shards[kHome];
+  if (home.epoch != next.epoch || home.run != next.run) return;
+  if (missing(now, next) & ~coming(now, next)) now.sink.violation("finished over a loss");
+}
+
+// Worker w has heard an answer. If it closes as finished, all that it knew of is done, or it has said what is not.
+inline void check_close(const Moment& now, const State& next, int w) {
+  const Worker& before = now.state.workers[w];
+  if (next.workers[w].status != kClosedFinished || before.epoch != next.epoch || before.run != next.run || next.told)
+    return;
+  Set wanted = missing(now, next);
+  const Set own = puts_in_outboxes(before);
+  for (int r = 0; r < now.model.site.count; ++r)
+    if (own & only(r) && !next.processed[r]) wanted |= only(r);
+  if (wanted & ~coming(now, next) & ~stored(now, next))
+    now.sink.violation("a worker closes as finished over a loss");
+}
+
+// A request is processed at most once, and once more for each fault that took its lease.
+inline void check_processed(const Moment& now, const State& next, int request) {
+  const Budget &all = now.budget, &left = now.state.left;
+  const int faults = (all.kill - left.kill) + (all.fence - left.fence) + (all.roll - left.roll) +
+                     (all.flush - left.flush) + (all.term - left.term);
+  if (next.processed[request] > 1 + faults)
+    now.sink.violation("a request is processed more than 1 + faults times");
+}
+
+// Every worker has closed: the crawl has ended.
+inline bool has_ended(const State& state) {
+  for (const Worker& each : state.workers)
+    if (each.status != kClosedFinished && each.status != kClosedLost) return false;
+  return true;
+}
+
+// Nobody can do anything: what is wrong with that? Null: nothing.
+inline const char* wrong_end(const Moment& now) {
+  if (!has_ended(now.state)) return "nothing can happen any more, and the crawl has not ended";
+  const Shard& home = now.state.shards[kHome];
+  const bool is_over = home.epoch == now.state.epoch && home.run == now.state.run && home.phase != kOpen;
+  return is_over && missing(now, now.state) && !now.state.told ? "over, with a loss" : nullptr;
+}
