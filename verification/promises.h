@@ -31,14 +31,14 @@ inline Set with_children(const Moment& now, const State& state, Set found) {
   return found;
 }
 
-// What live workers have yet to put, or would put again: it opens the run again.
+// What live workers have yet to put, or would put again, or keep the level for: it opens the run again.
 inline Set coming(const Moment& now, const State& state) {
   Set found = 0;
   for (const Worker& each : state.workers) {
     if ((each.status != kUp && each.status != kStopping) || each.epoch != state.epoch || each.run != state.run)
       continue;
     if (each.status == kUp && !each.start_over) found |= now.model.site.start;
-    found |= puts_in_outboxes(each);
+    found |= puts_in_outboxes(each) | each.parentless;
     for (const Dialogue& d : each.with) found |= d.log;
   }
   return with_children(now, state, found);
