@@ -41,34 +41,21 @@ inline Judged judged(const State& state, int k, Byte id) {
   return found;
 }
 
-// A roll-back of home may have undone the registration of who lives: who is absent is silent, and not yet dead.
-inline bool is_dead_at_home(const Moment& now, Byte base) {
-  for (const Member& each : now.state.shards[kHome].members)
-    if (each.id && each.id == base) return each.fenced;
-  return !now.model.rules.absent_is_suspected;
-}
-
-inline bool is_known_at_home(const State& state, Byte base) {
-  for (const Member& each : state.shards[kHome].members)
-    if (each.id && each.id == base) return true;
-  return false;
-}
-
+// Each shard has its own members, and finds its own dead.
 inline void judge(const Moment& now, int k, int m) {
   const Member& who = now.state.shards[k].members[m];
   const Judged found = judged(now.state, k, who.id);
   if (!found.observed) return;
   const bool fences = now.model.rules.fence_before_drain;
-  const bool counts = k == kHome || !is_known_at_home(now.state, who.base);  // whether its silence does
   State next = now.state;
   if (who.fenced || (!fences && found.owner < 0)) {
     Shard& shard = changed(next, k);
     remove(shard, shard.members[m]);
     now.sink.step(next, "the leases of %d at shard %d go back", who.id, k);
-  } else if ((counts && found.owner < 0) || (k != kHome && is_dead_at_home(now, who.base))) {
+  } else if (found.owner < 0) {
     fence(changed(next, k).members[m]);
     now.sink.step(next, "%d is fenced at shard %d", who.id, k);
-  } else if (counts && found.owner >= 0 && now.state.left.fence) {
+  } else if (now.state.left.fence) {
     --next.left.fence;
     Shard& shard = changed(next, k);
     Member& victim = shard.members[m];

@@ -25,34 +25,27 @@ inline void leave(const Moment& now, int w) {
   }
 }
 
-inline bool is_last(const Shard& home, const Worker& me) {
-  if (home.epoch != me.epoch || home.run != me.run || home.phase != kFinished) return false;
-  for (const Member& each : home.members)
-    if (each.id && each.id != me.with[kHome].id) return false;
-  return true;
-}
-
-// The last worker of a finished run to leave closes home to whom comes back, and then unlinks the keys of all shards.
+// Who has heard that the run is finished leaves the shards, and home at last. Who leaves one last unlinks its keys.
 inline void leave_finished(const Moment& now, int w) {
-  const bool home_first = now.model.rules.clear_home_first;
-  int k = home_first ? 0 : kShards - 1;
-  while (!now.state.workers[w].with[k].joined) k += home_first ? 1 : -1;
+  int k = kShards - 1;
+  while (!now.state.workers[w].with[k].joined) --k;
   State next = now.state;
   Worker& me = next.workers[w];
   const Shard& there = now.state.shards[k];
-  if (k == kHome || !home_first) me.clears = is_last(now.state.shards[kHome], me);
-  const bool is_mine = there.epoch == me.epoch && there.run == me.run, clears = me.clears;
+  const bool is_mine = there.epoch == me.epoch && there.run == me.run && there.phase != kCleared;
+  bool clears = is_mine && (k != kHome || there.phase == kFinished);
+  for (const Member& each : there.members) clears &= !each.id || each.id == me.with[k].id;
   if (is_mine && (clears || member(next.shards[k], me.with[k].id))) {
     Shard& shard = changed(next, k);
     if (Member* found = member(shard, me.with[k].id)) remove(shard, *found);
     if (clears) {
+      shard.phase = kCleared;
       shard.seen = shard.backlog = 0;
       memset(shard.members, 0, sizeof shard.members);
-      if (k == kHome) shard.phase = kCleared;
     }
   }
   me.with[k] = Dialogue{};
-  if (!is_joined(me)) me = Worker{}, me.status = kClosedFinished;
+  if (k == kHome) me = Worker{}, me.status = kClosedFinished;
   now.sink.step(next, clears ? "W%d, the last, clears shard %d" : "W%d has finished and leaves shard %d", w, k);
 }
 

@@ -4,17 +4,20 @@
 #include "site.h"
 #include "state.h"
 
+constexpr bool counts_changes() { return kShards > 1; }
+
 inline Member* member(Shard& shard, Byte id) {
   for (Member& each : shard.members)
     if (id && each.id == id) return &each;
   return nullptr;
 }
 
-inline Member& registered(Shard& shard, Byte id, Byte base, Byte seeding) {
+inline Member& registered(Shard& shard, Byte id, Byte seeding) {
   for (Member& each : shard.members)
     if (!each.id) {
       each = Member{};
-      each.id = id, each.base = base, each.seeding = seeding;
+      each.id = id, each.seeding = seeding;
+      shard.version += counts_changes() && seeding;
       return each;
     }
   throw "too many members: raise kMembers";
@@ -46,7 +49,9 @@ inline void settle_all(Shard& shard, Member& of, const Call& call) {
     const Set one = only(request_of(call.moves[i]));
     switch (kind_of(call.moves[i])) {
       case kPut:
-        if (!(shard.seen & one)) shard.seen |= one, shard.backlog |= one, shard.phase = kOpen;
+        if (shard.seen & one) break;
+        shard.seen |= one, shard.backlog |= one, shard.phase = kOpen;
+        shard.version += counts_changes();
         break;
       case kAck: of.in_flight &= ~one; break;
       case kRelease:
@@ -70,7 +75,7 @@ inline Reply exchange(Shard& shard, const Call& call, bool is_home, const Rules&
   Member* me = member(shard, call.id);
   if (me && me->last_seq == call.seq) return {me->reply, Set(me->granted & me->in_flight)};
   const bool follows = me && (rules.next_number_only ? call.seq == me->last_seq + 1 : call.seq > me->last_seq);
-  const bool was_finished = is_home && shard.phase != kOpen;
+  const bool was_finished = shard.phase != kOpen;
   if (was_finished) {
     if (!follows) return {kResync, 0};
     const bool opens = rules.puts_reopen && (has_puts(call) || (kShards > 1 && call.seeding));
@@ -82,7 +87,10 @@ inline Reply exchange(Shard& shard, const Call& call, bool is_home, const Rules&
   if (!me || me->fenced || !follows) return {kResync, 0};
   if (rules.held && size(me->in_flight) != call.held) return {kResync, 0};
   settle_all(shard, *me, call);
-  if (is_home) me->seeding = call.seeding;
+  if (is_home) {
+    shard.version += counts_changes() && call.seeding && !me->seeding;
+    me->seeding = call.seeding;
+  }
   if (is_home && kShards > 1 && call.seeding) shard.phase = kOpen;
   Set granted = 0;
   for (int i = 0; i < call.want && shard.backlog; ++i) {
@@ -106,7 +114,7 @@ inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& r
     if (!is_home || shard.phase != kOpen) begin_run(shard, call.run), old = nullptr;
     shard.seen = 0, shard.run = call.run;
   }
-  if (is_home && shard.phase != kOpen) {
+  if (shard.phase != kOpen) {
     const bool comes_back = !call.parentless && !(old && !old->fenced);
     if (comes_back || shard.phase == kCleared) return {kNotAppliedFinished, 0};
   }
@@ -118,7 +126,7 @@ inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& r
   } else if (old && !old->in_flight) {
     *old = Member{};
   }
-  registered(shard, call.new_id, call.base, is_home).in_flight = owned;
+  registered(shard, call.new_id, is_home).in_flight = owned;
   return {kOk, owned};
 }
 

@@ -42,9 +42,9 @@ inline void join_home(const Moment& now, int w) {
     next.run = home.run, next.promised = 0;
     memset(next.processed, 0, sizeof next.processed);
   }
-  registered(home, id, id, 1);
+  registered(home, id, 1);
   me.status = kUp, me.epoch = home.epoch, me.run = home.run, me.level = 1;
-  me.with[kHome].joined = 2, me.with[kHome].id = me.with[kHome].base = id, me.with[kHome].seq = 1;
+  me.with[kHome].joined = 2, me.with[kHome].id = id, me.with[kHome].seq = 1;
   WorkerSteps(next, w, now.model).raise();
   now.sink.step(next, "W%d joins run %d as %d", w, home.run, id);
 }
@@ -80,10 +80,10 @@ inline void join_shard(const Moment& now, int w, int k) {
     shard = Shard{};
     shard.version = version, shard.epoch = me.epoch;
     begin_run(shard, me.run);
-  } else if (shard.run < me.run) {
+  } else if (shard.run < me.run || shard.phase == kCleared) {
     begin_run(shard, me.run);
   }
-  d.joined = 1, d.id = fresh_id(now.state, k), d.base = me.with[kHome].id, d.seq = 1;
-  registered(shard, d.id, d.base, 0);
+  d.joined = 1, d.id = fresh_id(now.state, k), d.seq = 1;
+  registered(shard, d.id, 0);
   now.sink.step(next, "W%d joins shard %d as %d", w, k, d.id);
 }

@@ -1,6 +1,7 @@
 // The command line: explore_N [--site NAME] [--without RULE] [--most STATES] [--capacity N] [--trace] [--ends], and
 // for each fault how often it may strike: --kill, --fence (a wrong death), --lose (a reply), --delay (a copy of a call), --roll
-// (Redis is rolled back), --flush, --term (SIGTERM), --again (a next run).
+// (Redis is rolled back), --flush, --term (SIGTERM), --again (a next run), --pause (an exchange
+// asks for no lease).
 // Exit status: 0 no violation, 1 a violation, 2 cannot run, 3 not all states were visited.
 #include <algorithm>
 #include <chrono>
@@ -31,6 +32,7 @@ int main(int count, char** words) {
     else if (word == "--roll") budget.roll = atoi(value());
     else if (word == "--flush") budget.flush = atoi(value());
     else if (word == "--term") budget.term = atoi(value());
+    else if (word == "--pause") budget.pause = atoi(value());
     else if (word == "--again") budget.again = atoi(value());
     else { fprintf(stderr, "unknown: %s\n", word.c_str()); return 2; }
   }

@@ -19,26 +19,13 @@ struct Moment {
 
 template <class F>
 void each_id(State& state, int k, F visit) {
-  for (Worker& w : state.workers) {
-    visit(w.with[k].id), visit(w.with[k].call.id), visit(w.with[k].call.new_id);
-    if (k == kHome)
-      for (Dialogue& d : w.with) visit(d.base), visit(d.call.base);
-  }
-  auto shard_ids = [&](Shard& shard, bool is_k) {
-    for (Member& each : shard.members) {
-      if (is_k) visit(each.id);
-      if (k == kHome) visit(each.base);
-    }
-  };
-  for (int s = 0; s < kShards; ++s) {
-    if (k != kHome && s != k) continue;
-    shard_ids(state.shards[s], s == k);
-    for (int i = 0; i < state.history[s].count; ++i) shard_ids(state.history[s].shards[i], s == k);
-  }
+  for (Worker& w : state.workers) visit(w.with[k].id), visit(w.with[k].call.id), visit(w.with[k].call.new_id);
+  for (Member& each : state.shards[k].members) visit(each.id);
+  for (int i = 0; i < state.history[k].count; ++i)
+    for (Member& each : state.history[k].shards[i].members) visit(each.id);
   for (int i = 0; i < state.copies; ++i) {
     Copy& copy = state.under_way[i];
     if (copy.shard == k) visit(copy.call.id), visit(copy.call.new_id);
-    if (k == kHome) visit(copy.call.base);
   }
 }
 
@@ -60,7 +47,6 @@ inline Shard& changed(State& state, int k) {
     past.shards[0] = state.shards[k];
     if (past.count < kSnapshots) ++past.count;
   }
-  if (kShards > 1) ++state.shards[k].version;
   return state.shards[k];
 }
 
@@ -69,7 +55,5 @@ inline void apply(State& state, int k, const Call& call, Reply& reply, const Mod
   reply = call.kind == kExchange ? exchange(after, call, k == kHome, model.rules)
                                  : rejoin(after, call, k == kHome, model.rules);
   if (!memcmp(&after, &state.shards[k], sizeof after)) return;
-  Shard& shard = changed(state, k);
-  after.version = shard.version;
-  shard = after;
+  changed(state, k) = after;
 }

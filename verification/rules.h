@@ -21,11 +21,8 @@ struct Rules {
   bool level_until_retired = true;    // seeding stays raised until parentless puts elsewhere are retired
   bool raise_retires = true;          // and until the raise is retired at home
   bool raise_first = true;            // a parentless put elsewhere waits until home has the level
-  bool home_before_rejoin = true;     // who is out of step elsewhere asks home first whether it is a member
   bool lowered_when_sent = true;      // a level counts as lowered once the exchange that lowers it is sent
   bool collect_twice = true;          // the end asks the other shards again after home
-  bool absent_is_suspected = true;    // whom home does not know is not fenced elsewhere before it is silent
-  bool clear_home_first = true;       // the last to leave closes home before it clears other shards
   bool finish_if_unchanged = true;    // home finishes only if it is as it was when it answered
 
   struct Named {
@@ -33,7 +30,7 @@ struct Rules {
     bool Rules::* rule;
     bool of_many;  // only with several shards
   };
-  static constexpr int kCount = 22;
+  static constexpr int kCount = 19;
   static const Named all[kCount];
 
   bool leave_out(const std::string& name) {
@@ -63,10 +60,7 @@ inline const Rules::Named Rules::all[Rules::kCount] = {
     {"level_until_retired", &Rules::level_until_retired, true},
     {"raise_retires", &Rules::raise_retires, true},
     {"raise_first", &Rules::raise_first, true},
-    {"home_before_rejoin", &Rules::home_before_rejoin, true},
     {"lowered_when_sent", &Rules::lowered_when_sent, true},
     {"collect_twice", &Rules::collect_twice, true},
-    {"absent_is_suspected", &Rules::absent_is_suspected, true},
-    {"clear_home_first", &Rules::clear_home_first, true},
     {"finish_if_unchanged", &Rules::finish_if_unchanged, true},
 };

@@ -43,13 +43,14 @@ inline MoveKind kind_of(Byte move) { return MoveKind(move & 0xC0); }
 inline int request_of(Byte move) { return move & 0x3F; }
 
 struct Member {  // id 0: free
-  Byte id, base, fenced, seeding, last_seq, reply;
+  Byte id, fenced, seeding, last_seq, reply;
   Set granted, in_flight;
 };
 
 struct Shard {
   Byte epoch;  // 0: absent
-  Byte run, phase, version;
+  Byte run, phase;
+  Byte version;  // counts what may bring work: a new put, a level that is raised
   Byte created;  // of home: which shards exist in this epoch
   Set seen, backlog;
   Member members[kMembers];
@@ -61,7 +62,7 @@ struct History {  // newest first; what a roll-back may restore
 };
 
 struct Call {  // its bytes do not change until it is answered
-  Byte kind, id, base, epoch, run, seq, want, seeding, held, count;
+  Byte kind, id, epoch, run, seq, want, seeding, held, count;
   Byte moves[kMoves];
   Set ripe;  // of the log: confirmed a horizon before this call was composed
   Byte new_id, parentless;
@@ -74,10 +75,8 @@ struct Reply {
 };
 
 enum Raised : Byte { kNotRaised, kRaised, kRaiseRetired };
-enum Rejoins : Byte { kFits, kMustRejoin, kAskHomeFirst, kHomeAsked };
-
 struct Dialogue {  // of a worker with one shard
-  Byte joined, id, base, seq, rejoins, count;
+  Byte joined, id, seq, rejoins, count;
   Byte outbox[kMoves];
   Set log, ripe;
   Call call;
@@ -100,7 +99,6 @@ struct Worker {
   Byte level;      // of seeding, as home has confirmed it
   Byte raised;     // whether home is open by it
   Byte stage;      // of collecting the end; 0: does not
-  Byte clears;     // it was the last to leave a finished run
   Byte versions[kShards];
   Dialogue with[kShards];
 };
@@ -110,8 +108,8 @@ struct Copy {
   Call call;
 };
 
-struct Budget {  // faults that may still strike
-  Byte kill, fence, lose, delay, roll, flush, term, again;
+struct Budget {  // faults that may still strike; pause: exchanges that ask for no lease
+  Byte kill, fence, lose, delay, roll, flush, term, again, pause;
 };
 
 struct State {
@@ -126,11 +124,5 @@ struct State {
   Byte told;                  // a worker has said that it could not store what only it has
   Budget left;
 };
-
-inline bool is_joined(const Worker& worker) {
-  for (const Dialogue& d : worker.with)
-    if (d.joined) return true;
-  return false;
-}
 
 inline bool operator==(const State& a, const State& b) { return !memcmp(&a, &b, sizeof a); }

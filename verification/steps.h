@@ -99,7 +99,7 @@ inline void flush(const Moment& now, int k) {
 
 // Who has left a finished run may be started again, for a next one.
 inline void closed(const Moment& now, int w) {
-  if (is_joined(now.state.workers[w])) {
+  if (now.state.workers[w].with[kHome].joined) {
     leave_finished(now, w);
     if (now.state.left.kill) kill(now, w);
   } else if (now.state.left.again) {

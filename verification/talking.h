@@ -9,12 +9,13 @@ inline void apply_and_check(const Moment& now, State& next, int k, const Call& c
 }
 
 // An exchange that changes nothing but its number is left out.
-inline bool matters(const Moment& now, const Worker& me, int k, const Call& call) {
+inline bool matters(const Moment& now, const Worker& me, int k, const Call& call, bool is_quiet) {
   if (call.count || call.ripe) return true;
   if (k == kHome && (call.seeding != me.level || (kShards > 1 && call.seeding && !me.raised))) return true;
   Shard after = now.state.shards[k];
   const Reply reply = exchange(after, call, k == kHome, now.model.rules);
-  if (reply.kind == kNotAppliedFinished && k == kHome) return me.start_over && !me.parentless;
+  const bool is_over = reply.kind == kNotAppliedFinished || reply.kind == kAppliedFinished;
+  if (is_over && k == kHome) return me.start_over && !me.parentless && is_quiet;
   return reply.kind != kOk || reply.leases;
 }
 
@@ -25,15 +26,11 @@ inline bool next_call(const Moment& now, int w, int k, Call& call) {
   if (d.joined < 2 || d.call.kind) return false;
   const WorkerSteps steps(const_cast<State&>(now.state), w, now.model);
   if (d.rejoins) {
-    if (k != kHome && (me.with[kHome].rejoins || d.rejoins != kMustRejoin)) return false;  // home first
     call = steps.composed_rejoin(k, fresh_id(now.state, k));
     return true;
   }
   call = steps.composed_exchange(k);
-  if (k == kHome)
-    for (const Dialogue& other : me.with)
-      if (other.rejoins == kAskHomeFirst) return true;
-  return matters(now, me, k, call);
+  return matters(now, me, k, call, steps.quiet());
 }
 
 inline void hear(const Moment& now, int w, int k) {
@@ -65,17 +62,11 @@ inline void arrive(const Moment& now, int w, int k) {
   if (copy(copied, k, call)) now.sink.step(copied, "a COPY of the call of W%d to shard %d is delayed", w, k);
 }
 
-inline void send(const Moment& now, int w, int k) {
-  Call call;
-  if (!next_call(now, w, k, call)) return;
-  State next = now.state;
+inline void send_call(const Moment& now, State next, int w, int k, const Call& call) {
   Worker& me = next.workers[w];
   me.with[k].call = call;
-  if (k == kHome && call.kind == kExchange) {
-    if (!call.seeding && now.model.rules.lowered_when_sent) WorkerSteps(next, w, now.model).lower();
-    for (Dialogue& other : me.with)
-      if (other.rejoins == kAskHomeFirst) other.rejoins = kHomeAsked;
-  }
+  if (k == kHome && call.kind == kExchange && !call.seeding && now.model.rules.lowered_when_sent)
+    WorkerSteps(next, w, now.model).lower();
   if (kShards > 1) {
     State copied = next;
     if (copy(copied, k, call)) {
@@ -86,6 +77,17 @@ inline void send(const Moment& now, int w, int k) {
   }
   if (call.kind == kRejoin) return now.sink.step(next, "W%d rejoins shard %d", w, k);
   now.sink.step(next, "W%d sends an exchange to shard %d (%d moves)", w, k, call.count);
+}
+
+inline void send(const Moment& now, int w, int k) {
+  Call call;
+  if (!next_call(now, w, k, call)) return;
+  send_call(now, now.state, w, k, call);
+  if (call.kind != kExchange || !call.want || !now.state.left.pause) return;
+  State paused = now.state;
+  --paused.left.pause;
+  call.want = 0;
+  send_call(now, paused, w, k, call);
 }
 
 // With one shard, to compose a call, to apply it and to answer are three steps. With more, the first two are one:

@@ -121,7 +121,6 @@ class WorkerSteps {
     call.kind = kRejoin;
     call.id = d.id, call.epoch = me_.epoch, call.run = me_.run;
     call.new_id = new_id;
-    call.base = k == kHome ? new_id : me_.with[kHome].id;
     call.held_set = held(k);
     if (k == kHome) {
       call.parentless = !me_.start_over || me_.parentless || outbox_has_parentless(k) ? kWaitingPuts : kNone;
@@ -293,21 +292,22 @@ class WorkerSteps {
   void answer_to_exchange(int k, const Call& call, const Reply& reply) {
     Dialogue& d = me_.with[k];
     switch (reply.kind) {
-      case kResync: return out_of_step(k);
+      case kResync: d.rejoins = 1; return;
       case kNotAppliedFinished:
-        if (k != kHome) return close(kClosedFinished);
+        if (k != kHome) return ended_without_me(!me_.start_over || me_.parentless || puts_wait());
         ++d.seq;
         lower();
-        if (call.count && model_.rules.puts_reopen) return out_of_step(k);
-        return end();
+        if (call.count && model_.rules.puts_reopen)
+          d.rejoins = 1;
+        else
+          end();
+        return;
       case kOk:
       case kAppliedFinished:
         ++d.seq;
         if (k == kHome) {
           me_.level = call.seeding;
           if (!call.seeding) lower();
-          for (Dialogue& other : me_.with)
-            if (other.rejoins == kHomeAsked) other.rejoins = kMustRejoin;
         }
         confirm(k, call);
         if (k == kHome && call.seeding) raise();
@@ -319,23 +319,27 @@ class WorkerSteps {
   // Home says that the run is finished.
   void end() {
     if (me_.parentless || !me_.start_over) return;  // it opens the run again
-    if (me_.with[kHome].count) return;
+    if (quiet()) close(kClosedFinished);
+  }
+
+  // A shard was cleared, or is in a later run: the run ended without this worker.
+  void ended_without_me(bool may_miss) {
+    if (is_current() && may_miss) state_.told = 1;
     close(kClosedFinished);
   }
 
-  void out_of_step(int k) {
-    me_.with[k].rejoins = k == kHome || !model_.rules.home_before_rejoin ? kMustRejoin : kAskHomeFirst;
-    if (k != kHome) return;
-    for (Dialogue& d : me_.with)
-      if (d.joined) d.rejoins = kMustRejoin;
+  bool puts_wait() const {
+    for (const Dialogue& d : me_.with)
+      for (int i = 0; i < d.count; ++i)
+        if (kind_of(d.outbox[i]) == kPut) return true;
+    return false;
   }
 
   void answer_to_rejoin(int k, const Call& call, const Reply& reply) {
     Dialogue& d = me_.with[k];
     if (reply.kind == kNotAppliedFinished) {
       if (k == kHome && outbox_has_parentless(k) && call.parentless != kWaitingPuts) return;  // once more
-      if (is_current() && call.parentless) state_.told = 1;
-      return close(kClosedFinished);
+      return ended_without_me(k == kHome ? call.parentless : !me_.start_over || me_.parentless || puts_wait());
     }
     const Set mine = model_.in_shard(k), lost = mine & ~reply.leases;
     me_.buffer &= ~lost;
@@ -358,12 +362,8 @@ class WorkerSteps {
         append(k, before[i]);
     }
     d.log = d.ripe = 0;
-    d.id = call.new_id, d.base = call.base, d.seq = 1, d.rejoins = kFits;
-    if (k == kHome) {
-      me_.level = 1, me_.raised = kNotRaised;
-      for (int other = 1; other < kShards; ++other)
-        if (me_.with[other].joined) me_.with[other].rejoins = kMustRejoin;
-    }
+    d.id = call.new_id, d.seq = 1, d.rejoins = 0;
+    if (k == kHome) me_.level = 1, me_.raised = kNotRaised;
   }
 
   State& state_;
