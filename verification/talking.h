@@ -10,13 +10,13 @@ inline void apply_and_check(const Moment& now, State& next, int k, const Call& c
 
 // An exchange that changes nothing but its number is left out.
 inline bool matters(const Moment& now, const Worker& me, int k, const Call& call, bool is_quiet) {
-  if (call.count || call.ripe) return true;
-  if (k == kHome && (call.seeding != me.level || (kShards > 1 && call.seeding && !me.raised))) return true;
+  if (call.count) return true;
   Shard after = now.state.shards[k];
   const Reply reply = exchange(after, call, k == kHome, now.model.rules);
   const bool is_over = reply.kind == kNotAppliedFinished || reply.kind == kAppliedFinished;
   if (is_over && k == kHome) return me.start_over && !me.parentless && is_quiet;
-  return reply.kind != kOk || reply.leases;
+  if (k == kHome && (call.seeding != me.level || (kShards > 1 && call.seeding && !me.raised))) return true;
+  return call.ripe || reply.kind != kOk || reply.leases;
 }
 
 // What a worker has to say to a shard; false: nothing.
