@@ -51,6 +51,9 @@ BOUNDS = [
     Bound(2, 1, "--site extra --roll 1 --pause 2 --ends"),
     Bound(2, 1, "--site pair --again 1 --roll 1 --ends"),
     Bound(2, 1, "--site pair --roll 1 --kill 1"),
+    Bound(3, 2, "--site round --ends"),
+    Bound(3, 1, "--site round --kill 1 --ends"),
+    Bound(3, 1, "--site round --roll 1 --ends"),
 ]
 
 LARGE = [

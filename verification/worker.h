@@ -97,7 +97,10 @@ class WorkerSteps {
 
   Byte level() const {
     if (me_.status == kStopping && !model_.rules.seeding_stays) return 0;
-    return !me_.start_over || me_.parentless;
+    if (!me_.start_over || me_.parentless) return 1;
+    for (int k = 1; k < kShards; ++k)
+      if (outbox_has_parentless(k)) return 1;
+    return 0;
   }
 
   Call composed_exchange(int k) const {
