@@ -114,6 +114,22 @@ class Explorer {
     void violation(const char* what) override { explorer.violated(what, from); }
   };
 
+  // The name of the step to a state, or of the one that breaks a promise: it is checked before it is told.
+  struct Name : Sink {
+    const State* const to;  // null: the one that breaks a promise
+    const bool alike;
+    bool found = false;
+    std::string text;
+    Name(const State* t, bool same) : to(t), alike(same) {}
+    void step(State& next, const char* what, int a, int b, int c) override {
+      if (!text.empty() || !(to ? canonical(next, alike) == *to : found)) return;
+      char line[200];
+      snprintf(line, sizeof line, what, a, b, c);
+      text = line;
+    }
+    void violation(const char*) override { found = true; }
+  };
+
   struct Edge {
     uint32_t from, to;
   };
@@ -169,23 +185,17 @@ class Explorer {
     std::vector<uint32_t> path;
     for (uint32_t i = violated_at_; i; i = parents_[i]) path.push_back(i);
     for (uint32_t from = 0; !path.empty(); from = path.back(), path.pop_back()) {
-      const State state = kept_.get(from), to = kept_.get(path.back());
-      struct Name : Sink {
-        const State& to;
-        const bool alike;
-        std::string text;
-        Name(const State& t, bool same) : to(t), alike(same) {}
-        void step(State& next, const char* what, int a, int b, int c) override {
-          if (!text.empty() || !(canonical(next, alike) == to)) return;
-          char line[200];
-          snprintf(line, sizeof line, what, a, b, c);
-          text = line;
-        }
-        void violation(const char*) override {}
-      } name(to, alike_);
-      all_steps({state, model_, budget_, name});
-      found_.trace.push_back(name.text);
+      const State to = kept_.get(path.back());
+      tell_step(from, &to);
     }
+    tell_step(violated_at_, nullptr);
+  }
+
+  void tell_step(uint32_t from, const State* to) {
+    const State state = kept_.get(from);
+    Name name(to, alike_);
+    all_steps({state, model_, budget_, name});
+    if (!name.text.empty()) found_.trace.push_back(name.text);
   }
 
   const Model& model_;

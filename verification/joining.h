@@ -39,7 +39,7 @@ inline void join_home(const Moment& now, int w) {
     begin_run(home, home.run + 1);
   }
   if (home.run > next.run) {
-    next.run = home.run, next.promised = 0;
+    next.run = home.run, next.promised = next.told = 0;
     memset(next.processed, 0, sizeof next.processed);
   }
   registered(home, id, 1);

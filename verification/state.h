@@ -121,7 +121,7 @@ struct State {
   Byte processed[kRequests];  // how often, in this run
   Byte epoch, run;            // the newest
   Set promised;               // confirmed puts that nobody would yield again
-  Byte told;                  // a worker has said that it could not store what only it has
+  Byte told;                  // a worker has said that something of this run is lost
   Budget left;
 };
 

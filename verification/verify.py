@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,15 +57,17 @@ BOUNDS = [
     Bound(3, 1, "--site round --roll 1 --ends"),
 ]
 
+FAULTS = ("kill", "fence", "lose", "delay", "roll", "flush", "term", "again")
+
 LARGE = [
     Bound(1, 2, "--site pair --kill 1 --roll 1"),
     Bound(1, 2, "--site pair --fence 1 --roll 1"),
     Bound(1, 2, "--site starts --term 1 --kill 1"),
-    Bound(2, 2, "--site pair --kill 1"),
-    Bound(2, 2, "--site pair --fence 1"),
-    Bound(2, 2, "--site pair --roll 1"),
+    *(Bound(2, 2, f"--site pair --{fault} 1") for fault in FAULTS),
+    *(Bound(2, 2, f"--site away --{one} 1 --{other} 1") for one, other in combinations(FAULTS, 2)),
     Bound(2, 2, "--site back --roll 1"),
     Bound(2, 2, "--site extra --roll 1"),
+    Bound(2, 2, "--site extra --kill 1"),
     Bound(2, 2, "--site pair --roll 1 --kill 1"),
 ]
 

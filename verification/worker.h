@@ -154,6 +154,7 @@ class WorkerSteps {
   }
 
   void close(Status how) {
+    if (how == kClosedLost && me_.epoch == state_.epoch) state_.told = 1;
     Worker closed = {};
     closed.status = how;
     if (how == kClosedFinished) {  // it has yet to leave
