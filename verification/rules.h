@@ -22,6 +22,7 @@ struct Rules {
   bool raise_retires = true;          // and until the raise is retired at home
   bool raise_first = true;            // a parentless put elsewhere waits until home has the level
   bool lowered_when_sent = true;      // a level counts as lowered once the exchange that lowers it is sent
+  bool finished_retires = true;       // an exchange that finds the run finished retires the log, too
   bool collect_twice = true;          // the end asks the other shards again after home
   bool finish_if_unchanged = true;    // home finishes only if it is as it was when it answered
 
@@ -30,7 +31,7 @@ struct Rules {
     bool Rules::* rule;
     bool of_many;  // only with several shards
   };
-  static constexpr int kCount = 19;
+  static constexpr int kCount = 20;
   static const Named all[kCount];
 
   bool leave_out(const std::string& name) {
@@ -61,6 +62,7 @@ inline const Rules::Named Rules::all[Rules::kCount] = {
     {"raise_retires", &Rules::raise_retires, true},
     {"raise_first", &Rules::raise_first, true},
     {"lowered_when_sent", &Rules::lowered_when_sent, true},
+    {"finished_retires", &Rules::finished_retires, true},
     {"collect_twice", &Rules::collect_twice, true},
     {"finish_if_unchanged", &Rules::finish_if_unchanged, true},
 };

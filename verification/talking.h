@@ -14,7 +14,7 @@ inline bool matters(const Moment& now, const Worker& me, int k, const Call& call
   Shard after = now.state.shards[k];
   const Reply reply = exchange(after, call, k == kHome, now.model.rules);
   const bool is_over = reply.kind == kNotAppliedFinished || reply.kind == kAppliedFinished;
-  if (is_over && k == kHome) return me.start_over && !me.parentless && is_quiet;
+  if (is_over && k == kHome) return (me.start_over && !me.parentless && is_quiet) || call.ripe;
   if (k == kHome && (call.seeding != me.level || (kShards > 1 && call.seeding && !me.raised))) return true;
   return call.ripe || reply.kind != kOk || reply.leases;
 }

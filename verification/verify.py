@@ -49,6 +49,7 @@ BOUNDS = [
     Bound(2, 2, "--site pair --fence 1 --ends"),
     Bound(2, 2, "--site away --roll 1 --ends"),
     Bound(2, 2, "--site away --flush 1 --ends"),
+    Bound(2, 2, "--site inward --roll 1 --ends"),
     Bound(2, 1, "--site extra --roll 1 --pause 2 --ends"),
     Bound(2, 1, "--site pair --again 1 --roll 1 --ends"),
     Bound(2, 1, "--site pair --roll 1 --kill 1"),
@@ -88,6 +89,7 @@ LEFT_OUT = {
     "raise_retires": Bound(2, 1, "--site extra --roll 1 --pause 2"),
     "raise_first": Bound(2, 1, "--site extra --kill 1"),
     "lowered_when_sent": Bound(2, 2, "--site extra"),
+    "finished_retires": Bound(2, 2, "--site inward --roll 1 --ends"),
     "collect_twice": Bound(2, 2, "--site chain"),
     "finish_if_unchanged": Bound(2, 2, "--site extra"),
 }

@@ -300,6 +300,7 @@ class WorkerSteps {
       case kNotAppliedFinished:
         if (k != kHome) return ended_without_me(!me_.start_over || me_.parentless || puts_wait());
         ++d.seq;
+        if (model_.rules.finished_retires) retire(k, call.ripe);
         lower();
         if (call.count && model_.rules.puts_reopen)
           d.rejoins = 1;
