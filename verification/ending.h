@@ -67,18 +67,13 @@ class Collect {
  private:
   bool may_ask() {
     for (const Dialogue& d : me_.with)
-      if (d.joined < 2) return false;
+      if (d.joined < kNoted) return false;
     const WorkerSteps steps(next_, w_, now_.model);
     return steps.quiet() && !steps.level() && !me_.level;
   }
 
-  void forget() {
-    me_.stage = 0;
-    memset(me_.versions, 0, sizeof me_.versions);
-  }
-
   void start_again(const char* what) {
-    forget();
+    me_.forget_collect();
     now_.sink.step(next_, what, w_);
   }
 
@@ -106,7 +101,7 @@ class Collect {
     if (home.epoch != me_.epoch || home.run != me_.run || home.phase != kOpen || !same || !is_empty(home) || seeds(home))
       return start_again("W%d may not finish");
     changed(next_, kHome).phase = kFinished;
-    forget();
+    me_.forget_collect();
     check_end(now_, next_);
     now_.sink.step(next_, "W%d marks the run finished", w_);
   }

@@ -61,12 +61,6 @@ inline void settle_all(Shard& shard, Member& of, const Call& call) {
   }
 }
 
-inline bool has_puts(const Call& call) {
-  for (int i = 0; i < call.count; ++i)
-    if (kind_of(call.moves[i]) == kPut) return true;
-  return false;
-}
-
 // exchange.lua. *is_home*: the shard has members, levels and the phase of the run.
 inline Reply exchange(Shard& shard, const Call& call, bool is_home, const Rules& rules) {
   if (!shard.epoch || shard.epoch != call.epoch) return {kGone, 0};
@@ -78,7 +72,7 @@ inline Reply exchange(Shard& shard, const Call& call, bool is_home, const Rules&
   const bool was_finished = shard.phase != kOpen;
   if (was_finished) {
     if (!follows) return {kResync, 0};
-    const bool opens = rules.puts_reopen && (has_puts(call) || (kShards > 1 && call.seeding));
+    const bool opens = rules.puts_reopen && (puts_in(call) || (kShards > 1 && call.seeding));
     if (shard.phase == kCleared || !opens) {
       me->last_seq = call.seq, me->reply = kNotAppliedFinished, me->granted = 0;
       return {kNotAppliedFinished, 0};

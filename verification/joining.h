@@ -44,7 +44,7 @@ inline void join_home(const Moment& now, int w) {
   }
   registered(home, id, 1);
   me.status = kUp, me.epoch = home.epoch, me.run = home.run, me.level = 1;
-  me.with[kHome].joined = 2, me.with[kHome].id = id, me.with[kHome].seq = 1;
+  me.with[kHome].joined = kNoted, me.with[kHome].id = id, me.with[kHome].seq = 1;
   WorkerSteps(next, w, now.model).raise();
   now.sink.step(next, "W%d joins run %d as %d", w, home.run, id);
 }
@@ -60,7 +60,7 @@ inline void join_shard(const Moment& now, int w, int k) {
       WorkerSteps(next, w, now.model).close(kClosedLost);
       return now.sink.step(next, "W%d finds home gone", w);
     }
-    d.joined = 2;
+    d.joined = kNoted;
     if (!(home.created & 1 << k)) changed(next, kHome).created |= 1 << k;
     return now.sink.step(next, "W%d: home notes shard %d", w, k);
   }
@@ -83,7 +83,7 @@ inline void join_shard(const Moment& now, int w, int k) {
   } else if (shard.run < me.run || shard.phase == kCleared) {
     begin_run(shard, me.run);
   }
-  d.joined = 1, d.id = fresh_id(now.state, k), d.seq = 1;
+  d.joined = kRegistered, d.id = fresh_id(now.state, k), d.seq = 1;
   registered(shard, d.id, 0);
   now.sink.step(next, "W%d joins shard %d as %d", w, k, d.id);
 }

@@ -1,6 +1,6 @@
 // A moment in the life of the world: a state, and to whom the steps that are possible in it are told.
 #pragma once
-#include "worker.h"
+#include "answers.h"
 
 struct Sink {
   virtual void step(State& next, const char* what, int a = 0, int b = 0, int c = 0) = 0;

@@ -10,14 +10,6 @@ inline Set missing(const Moment& now, const State& state) {
   return found;
 }
 
-inline Set puts_in_outboxes(const Worker& worker) {
-  Set found = 0;
-  for (const Dialogue& d : worker.with)
-    for (int i = 0; i < d.count; ++i)
-      if (kind_of(d.outbox[i]) == kPut) found |= only(request_of(d.outbox[i]));
-  return found;
-}
-
 // With all pages that they lead to.
 inline Set with_children(const Moment& now, const State& state, Set found) {
   for (bool more = true; more;) {

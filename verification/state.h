@@ -16,7 +16,7 @@ using Byte = uint8_t;
 using Set = uint8_t;  // of requests
 
 constexpr int kShards = SHARDS;
-constexpr int kHome = 0;     // the shard with members, seeding levels, run and phase
+constexpr int kHome = 0;     // the shard with the levels of seeding, the newest run, and its end
 constexpr int kWorkers = WORKERS;
 constexpr int kRequests = 6;  // most of a site
 constexpr int kMembers = 4;   // most registrations in a shard
@@ -74,7 +74,9 @@ struct Reply {
   Set leases;
 };
 
+enum Joined : Byte { kNotJoined, kRegistered, kNoted };  // noted: home knows that the shard exists
 enum Raised : Byte { kNotRaised, kRaised, kRaiseRetired };
+
 struct Dialogue {  // of a worker with one shard
   Byte joined, id, seq, rejoins, count;
   Byte outbox[kMoves];
@@ -101,6 +103,8 @@ struct Worker {
   Byte stage;      // of collecting the end; 0: does not
   Byte versions[kShards];
   Dialogue with[kShards];
+
+  void forget_collect() { stage = 0, memset(versions, 0, sizeof versions); }
 };
 
 struct Copy {
@@ -124,5 +128,19 @@ struct State {
   Byte told;                  // a worker has said that something of this run is lost
   Budget left;
 };
+
+inline Set puts_in(const Byte* moves, int count) {
+  Set found = 0;
+  for (int i = 0; i < count; ++i)
+    if (kind_of(moves[i]) == kPut) found |= only(request_of(moves[i]));
+  return found;
+}
+inline Set puts_in(const Dialogue& d) { return puts_in(d.outbox, d.count); }
+inline Set puts_in(const Call& call) { return puts_in(call.moves, call.count); }
+inline Set puts_in_outboxes(const Worker& worker) {
+  Set found = 0;
+  for (const Dialogue& d : worker.with) found |= puts_in(d);
+  return found;
+}
 
 inline bool operator==(const State& a, const State& b) { return !memcmp(&a, &b, sizeof a); }

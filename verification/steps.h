@@ -48,7 +48,7 @@ inline void terminate(const Moment& now, int w) {
 inline void work(const Moment& now, int w) {
   const Worker& me = now.state.workers[w];
   for (int k = 1; k < kShards; ++k)
-    if (me.with[k].joined < 2) {
+    if (me.with[k].joined < kNoted) {
       join_shard(now, w, k);
       break;
     }

@@ -23,7 +23,7 @@ inline bool matters(const Moment& now, const Worker& me, int k, const Call& call
 inline bool next_call(const Moment& now, int w, int k, Call& call) {
   const Worker& me = now.state.workers[w];
   const Dialogue& d = me.with[k];
-  if (d.joined < 2 || d.call.kind) return false;
+  if (d.joined < kNoted || d.call.kind) return false;
   const WorkerSteps steps(const_cast<State&>(now.state), w, now.model);
   if (d.rejoins) {
     call = steps.composed_rejoin(k, fresh_id(now.state, k));
@@ -35,7 +35,7 @@ inline bool next_call(const Moment& now, int w, int k, Call& call) {
 
 inline void hear(const Moment& now, int w, int k) {
   State next = now.state;
-  WorkerSteps(next, w, now.model).receive(k);
+  Answers(next, w, now.model).receive(k);
   check_close(now, next, w);
   now.sink.step(next, "W%d hears from shard %d", w, k);
   if (!now.state.left.lose) return;
@@ -94,7 +94,7 @@ inline void send(const Moment& now, int w, int k) {
 // until it is applied, a call depends on nobody, and nobody on it (but the horizon: see README.md).
 inline void converse(const Moment& now, int w, int k) {
   const Dialogue& d = now.state.workers[w].with[k];
-  if (d.joined < 2) return;
+  if (d.joined < kNoted) return;
   if (d.reply.kind)
     hear(now, w, k);
   else if (d.call.kind)

@@ -1,4 +1,4 @@
-// A worker's side of the protocol: what it sends, and what each answer changes (frontier/worker/protocol.py).
+// A worker's side of the protocol (frontier/worker/protocol.py): what pages and time change, and what it sends.
 #pragma once
 #include "frontier.h"
 
@@ -133,19 +133,6 @@ class WorkerSteps {
     return call;
   }
 
-  void receive(int k) {
-    Dialogue& d = me_.with[k];
-    const Call call = d.call;
-    const Reply reply = d.reply;
-    memset(&d.call, 0, sizeof d.call);
-    memset(&d.reply, 0, sizeof d.reply);
-    if (reply.kind == kGone) return close(kClosedLost);
-    if (call.kind == kExchange)
-      answer_to_exchange(k, call, reply);
-    else
-      answer_to_rejoin(k, call, reply);
-  }
-
   // A horizon has passed since all that this shard has confirmed.
   void ripen(int k) {
     Dialogue& d = me_.with[k];
@@ -184,7 +171,7 @@ class WorkerSteps {
     return true;
   }
 
- private:
+ protected:
   // A frozen worker may still be in a run that is over, or in a frontier that is gone.
   bool is_current() const {
     return me_.epoch == state_.epoch && (me_.run == state_.run || !model_.rules.run_in_every_call);
@@ -192,9 +179,7 @@ class WorkerSteps {
 
   bool may_be_lost(int request) const {
     const Dialogue& d = me_.with[model_.shard_of(request)];
-    for (int i = 0; i < d.count; ++i)
-      if (d.outbox[i] == move(kPut, request)) return true;
-    return d.log & only(request);
+    return (puts_in(d) | d.log) & only(request);
   }
 
   // Return whether it is a put: what this worker has sent before is dropped.
@@ -219,10 +204,7 @@ class WorkerSteps {
   }
 
   bool outbox_has_parentless(int k) const {
-    const Dialogue& d = me_.with[k];
-    for (int i = 0; i < d.count; ++i)
-      if (kind_of(d.outbox[i]) == kPut && model_.parentless(request_of(d.outbox[i]))) return true;
-    return false;
+    return puts_in(me_.with[k]) & (model_.site.start | model_.site.extra);
   }
 
   void promise(Set puts) {
@@ -245,130 +227,23 @@ class WorkerSteps {
     open_barrier(puts);
   }
 
-  void open_barrier(Set puts) {
+  template <class F>
+  void keep_waits(F keeps) {
     int kept = 0;
     for (int i = 0; i < me_.waits; ++i) {
       Wait one = me_.waiting[i];
+      if (keeps(one)) me_.waiting[kept++] = one;
+    }
+    for (int i = kept; i < me_.waits; ++i) me_.waiting[i] = {};
+    me_.waits = kept;
+  }
+
+  void open_barrier(Set puts) {
+    keep_waits([&](Wait& one) {
       one.children &= ~puts;
-      if (one.children)
-        me_.waiting[kept++] = one;
-      else
-        append(model_.shard_of(one.parent), move(kAck, one.parent));
-    }
-    for (int i = kept; i < me_.waits; ++i) me_.waiting[i] = {};
-    me_.waits = kept;
-  }
-
-  void confirm(int k, const Call& call) {
-    Dialogue& d = me_.with[k];
-    Set puts = 0;
-    for (int i = 0; i < call.count; ++i)
-      if (kind_of(call.moves[i]) == kPut) puts |= only(request_of(call.moves[i]));
-    memmove(d.outbox, d.outbox + call.count, kMoves - call.count);
-    memset(d.outbox + kMoves - call.count, 0, call.count);
-    d.count -= call.count;
-    if (!model_.promised_when_retired) promise(puts);
-    retire(k, call.ripe);
-    Set logged = puts;
-    if (!model_.rules.log_of_all_puts) logged &= model_.site.start | model_.site.extra;
-    d.log |= logged;
-    d.ripe &= ~logged;
-    if (!model_.rules.barrier_until_retired) open_barrier(puts);
-    if (!model_.rules.level_until_retired) me_.parentless &= ~puts;
-  }
-
-  void grant(Set leases) {
-    for (int r = 0; r < model_.site.count; ++r) {
-      const Set one = only(r);
-      if (!(leases & one)) continue;
-      if (me_.running & one)
-        me_.owned |= one;
-      else if (held(model_.shard_of(r)) & one)
-        continue;
-      else if (me_.status == kStopping)
-        append(model_.shard_of(r), move(kRelease, r));
-      else
-        me_.buffer |= one;
-    }
-    if (leases) me_.stage = 0, memset(me_.versions, 0, sizeof me_.versions);
-  }
-
-  void answer_to_exchange(int k, const Call& call, const Reply& reply) {
-    Dialogue& d = me_.with[k];
-    switch (reply.kind) {
-      case kResync: d.rejoins = 1; return;
-      case kNotAppliedFinished:
-        if (k != kHome) return ended_without_me(!me_.start_over || me_.parentless || puts_wait());
-        ++d.seq;
-        if (model_.rules.finished_retires) retire(k, call.ripe);
-        lower();
-        if (call.count && model_.rules.puts_reopen)
-          d.rejoins = 1;
-        else
-          end();
-        return;
-      case kOk:
-      case kAppliedFinished:
-        ++d.seq;
-        if (k == kHome) {
-          me_.level = call.seeding;
-          if (!call.seeding) lower();
-        }
-        confirm(k, call);
-        if (k == kHome && call.seeding) raise();
-        grant(reply.leases);
-        if (reply.kind == kAppliedFinished) end();
-    }
-  }
-
-  // Home says that the run is finished.
-  void end() {
-    if (me_.parentless || !me_.start_over) return;  // it opens the run again
-    if (quiet()) close(kClosedFinished);
-  }
-
-  // A shard was cleared, or is in a later run: the run ended without this worker.
-  void ended_without_me(bool may_miss) {
-    if (is_current() && may_miss) state_.told = 1;
-    close(kClosedFinished);
-  }
-
-  bool puts_wait() const {
-    for (const Dialogue& d : me_.with)
-      for (int i = 0; i < d.count; ++i)
-        if (kind_of(d.outbox[i]) == kPut) return true;
-    return false;
-  }
-
-  void answer_to_rejoin(int k, const Call& call, const Reply& reply) {
-    Dialogue& d = me_.with[k];
-    if (reply.kind == kNotAppliedFinished) {
-      if (k == kHome && outbox_has_parentless(k) && call.parentless != kWaitingPuts) return;  // once more
-      return ended_without_me(k == kHome ? call.parentless : !me_.start_over || me_.parentless || puts_wait());
-    }
-    const Set mine = model_.in_shard(k), lost = mine & ~reply.leases;
-    me_.buffer &= ~lost;
-    me_.owned &= ~lost;
-    int kept = 0;
-    for (int i = 0; i < me_.waits; ++i)
-      if (!(lost & only(me_.waiting[i].parent))) me_.waiting[kept++] = me_.waiting[i];
-    for (int i = kept; i < me_.waits; ++i) me_.waiting[i] = {};
-    me_.waits = kept;
-    Byte before[kMoves];
-    const int count = d.count;
-    memcpy(before, d.outbox, sizeof before);
-    memset(d.outbox, 0, sizeof d.outbox);
-    d.count = 0;
-    for (int r = 0; r < model_.site.count; ++r)
-      if (d.log & only(r)) append(k, move(kPut, r));
-    for (int i = 0; i < count; ++i) {
-      const Set one = only(request_of(before[i]));
-      if (kind_of(before[i]) == kPut ? !(d.log & one) : kind_of(before[i]) == kAck && reply.leases & one)
-        append(k, before[i]);
-    }
-    d.log = d.ripe = 0;
-    d.id = call.new_id, d.seq = 1, d.rejoins = 0;
-    if (k == kHome) me_.level = 1, me_.raised = kNotRaised;
+      if (!one.children) append(model_.shard_of(one.parent), move(kAck, one.parent));
+      return one.children;
+    });
   }
 
   State& state_;
