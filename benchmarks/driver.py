@@ -110,12 +110,12 @@ class Driver:
     async def all_told(self) -> None:
         """Wait until Redis has what this process has put and settled."""
         if self._ours:
-            outbox = self._scheduler._session.worker._protocol.outbox
+            outbox = self._scheduler._session.worker.home.protocol.outbox
             await self._until(lambda: not len(outbox))
 
     async def buffered(self, count: int) -> None:
         """Wait until so many leases are in the buffer."""
-        await self._until(lambda: self._scheduler._session.worker._leases.buffered >= count)
+        await self._until(lambda: self._scheduler._session.worker.home.leases.buffered >= count)
 
     async def _until(self, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_S

@@ -13,7 +13,7 @@ from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.environment import names_of, spider_args, told_apart
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
-from scrapy_dq.frontier.worker.worker import WorkerOptions
+from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.keys import start_keys_of
 

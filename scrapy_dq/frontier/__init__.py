@@ -8,7 +8,8 @@ from scrapy_dq.frontier.admin.forget import forget
 from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, dead, failed, peek, shared_stats
 from scrapy_dq.frontier.admin.retry import Retried, retry
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
+from scrapy_dq.frontier.worker.options import WorkerOptions
+from scrapy_dq.frontier.worker.worker import Worker
 
 __all__ = [
     "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Retried", "Worker",

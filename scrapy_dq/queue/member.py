@@ -22,8 +22,9 @@ from scrapy_dq.frontier.model import (
     Order,
     Put,
 )
+from scrapy_dq.frontier.worker.dialogue import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.listener import Count, Listener
-from scrapy_dq.frontier.worker.worker import JOIN_PATIENCE_S, Worker
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
 from scrapy_dq.queue.calls import Call, Flush, Look, Putting, ShutDown

@@ -45,7 +45,7 @@ class BlockingSpider(GatheredSpider):
         for output in super().parse(response):
             yield output
         if block:
-            protocol = self.crawler.engine._slot.scheduler._session.worker._protocol
+            protocol = self.crawler.engine._slot.scheduler._session.worker.home.protocol
             while protocol.under_way:
                 await asyncio.sleep(0)
             while not protocol.under_way:

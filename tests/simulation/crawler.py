@@ -26,8 +26,9 @@ from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin
-from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.network import BlockingClient, Client, Network
 from simulation.site import Page
@@ -188,7 +189,7 @@ class Crawler(Listener):
 
     def close(self) -> None:
         """Remove its files, at the end of its schedule."""
-        self.worker._protocol.outbox.clear()
+        self.worker.home.protocol.outbox.clear()
 
     def later(self, do: Callable[[], None]) -> None:
         """Do something at the next moment at which its process runs."""
@@ -397,17 +398,17 @@ class Crawler(Listener):
 
     def exchanged(self, nonce: bytes, status: bytes, *, of_run: bool) -> None:
         """Note the answer to an exchange, before the worker gets it; not *of_run*: the next run has begun."""
-        call = self.worker._protocol._call
+        call = self.worker.home.protocol._call
         if not isinstance(call, Exchange) or call.nonce != nonce or status != b"FINISHED":
             return  # it is a late copy, or the run goes on
         if of_run:
             self.told_at = self._world.now
         else:
-            self.outrun = self.worker._protocol.seeding == Seeding.DONE
+            self.outrun = self.worker.home.protocol.seeding == Seeding.DONE
 
     def rejoins(self, new_id: str, last_seq: int, *, finished: bool) -> None:
         """Note the answer to a rejoin, before the worker gets it."""
-        protocol = self.worker._protocol
+        protocol = self.worker.home.protocol
         log = protocol._log
         if not isinstance(protocol._call, Rejoin) or protocol._call.new_id != new_id:
             return  # it is a late copy
@@ -431,7 +432,7 @@ class Crawler(Listener):
 
     def redis_set_back(self) -> None:
         """Expect another answer to a rejoin that is under way: Redis may have more than before."""
-        if isinstance(self.worker._protocol._call, Rejoin):
+        if isinstance(self.worker.home.protocol._call, Rejoin):
             self.unnoticed = False
 
     def rolled_back(self, parentless: bool) -> None:

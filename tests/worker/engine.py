@@ -19,8 +19,9 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
-from scrapy_dq.frontier.worker.worker import Worker, WorkerOptions
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.settings import Config
 from support.waiting import patience
 

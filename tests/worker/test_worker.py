@@ -441,7 +441,7 @@ async def test_a_worker_that_nobody_knows_any_more_does_not_say_finished(
         away.seed()
         running = asyncio.ensure_future(away.run())
         await until(lambda: away.worker.census.in_flight == 1, "it works")
-        while horizon_s < 1 and away.worker._protocol.vouches:
+        while horizon_s < 1 and away.worker.home.protocol.vouches:
             await next_exchange(away)
         proxy.refuse()
         async with Engine(crawl) as other:

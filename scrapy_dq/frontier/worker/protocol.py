@@ -196,6 +196,11 @@ class WorkerProtocol:
         return bool(self.outbox or self.notes) or self.under_way
 
     @property
+    def on_hold(self) -> bool:
+        """The crawl is paused or draining: no worker gets a lease."""
+        return self.words.hold is not Hold.NONE
+
+    @property
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as of the last exchange; start payloads may still come."""
         return not (self.outbox or self.leases or self.seeding == Seeding.ACTIVE) and self.census.empty

@@ -1,14 +1,10 @@
-"""One worker of a crawl: the interface for its owner, and the coroutine that makes its exchanges."""
+"""One worker of a crawl: the interface for its owner, over its dialogues with the shards of the crawl."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import (
@@ -18,57 +14,21 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Fail,
-    FrontierError,
-    FrontierUnavailable,
-    Hold,
     Joined,
     Lease,
-    Move,
-    Note,
     Put,
     Release,
     Seeding,
-    Sent,
-    Status,
 )
-from scrapy_dq.frontier.signing import NOT_SIGNED
-from scrapy_dq.frontier.worker import durability
-from scrapy_dq.frontier.worker.alarm import Alarm
-from scrapy_dq.frontier.worker.audit import Auditor
-from scrapy_dq.frontier.worker.counting import Counting
-from scrapy_dq.frontier.worker.driver import Driver
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.listener import Count, Listener
-from scrapy_dq.frontier.worker.outage import Outage
+from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
-from scrapy_dq.frontier.worker.reclaim import Reclaimer
-
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
-JOIN_PATIENCE_S = 5.0
-"""How long `start` repeats a join without an answer before it raises."""
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """Times are in seconds; docs/settings.md describes each option."""
-
-    ttl_s: float = 30.0
-    stall_timeout_s: float = 300.0
-    rollback_horizon_s: float = 10.0
-    max_attempts: int = 3
-    most_of_a_partition: int = MAX_LEASES
-    """How many leases of one partition can run in this worker at once."""
-    spill_dir: str = ""
-    """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""
 
 
 class Worker:
-    """One worker of a crawl, on the running event loop. Only the coroutine methods wait.
-
-    All its network I/O is in its driver, the heartbeat thread, reclaims and audits.
-    """
+    """One worker of a crawl, on the running event loop. Only the coroutine methods wait."""
 
     def __init__(
         self,
@@ -89,146 +49,108 @@ class Worker:
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
             pace: when an exchange is due, and for how many leases; None: that of a crawl.
         """
-        identity = own_identity()
-        self._frontier = frontier
-        self._listener = listener
-        self._capacity = capacity
-        self._driver = Driver(
-            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
-        )
-        self._protocol = self._driver.protocol
-        self._leases = self._protocol.leases
-        self._pace = pace or Pace()
-        self._outage = Outage()
-        self._counting = Counting()
-        self._most = options.most_of_a_partition
-        self._alarm = Alarm()
-        self._closing = asyncio.Event()
-        self.handed_in = False
-        """It is leaving, and has stored what it had: what is put from now on would be lost."""
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._reported_forgery = False
-        self._reclaimer = Reclaimer(
-            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
-        )
-        self._auditor = Auditor(frontier)
-        self._heartbeat = Heartbeat(
-            frontier,
-            connect,
-            ttl_s=options.ttl_s,
-            stall_timeout_s=options.stall_timeout_s,
-            observed=lambda silent, dead: self._reclaimer.observed(
-                self.id, self.epoch, self.run, silent, dead
-            ),
-            told=self._told,
-            counting=self._counting,
-        )
+        self.home = Dialogue(
+            frontier, crawl, own_identity(), options, listener,
+            connect=connect, capacity=capacity, limit=limit, pace=pace or Pace(),
+        )  # fmt: skip
 
     @property
     def id(self) -> str:
         """The id under which this worker is registered now; a rejoin changes it."""
-        return self._protocol.id
+        return self.home.id
 
     @property
     def epoch(self) -> str:
-        return self._protocol.epoch
+        return self.home.protocol.epoch
 
     @property
     def run(self) -> int:
-        return self._protocol.run
+        return self.home.protocol.run
 
     @property
     def census(self) -> Census:
         """All counts, as of the last exchange."""
-        return self._protocol.census
+        return self.home.protocol.census
 
     @property
     def composed(self) -> int:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
-        return self._protocol.composed
+        return self.home.protocol.composed
 
     @property
     def applied(self) -> int:
         """The number, among composed exchanges from 1 on, of the last one that Redis has applied."""
-        return self._protocol.applied
+        return self.home.protocol.applied
 
     @property
     def under_way(self) -> bool:
         """An exchange or a rejoin was composed and is not answered yet."""
-        return self._protocol.under_way
+        return self.home.protocol.under_way
 
     @property
     def unconfirmed_puts(self) -> int:
         """Number of puts that Redis has not confirmed; they are confirmed in order."""
-        return self._protocol.outbox.puts
+        return self.home.protocol.outbox.puts
 
     @property
     def outage(self) -> str:
         """Why Redis gives no usable answer now, in a sentence without a full stop; empty: no outage."""
-        return self._outage.reason
+        return self.home.outage.reason
 
     @property
     def over(self) -> bool:
         """The run is finished for good: no more puts are accepted."""
-        return self._protocol.over
+        return self.home.protocol.over
 
     @property
     def left_over(self) -> list[Put]:
         """Puts without a parent that the run, now over, may not have completed."""
-        return self._protocol.left_over
+        return self.home.protocol.left_over
 
     @property
     def lost(self) -> bool:
         """The frontier is gone; the crawl cannot continue."""
-        return self._protocol.lost
+        return self.home.protocol.lost
 
     @property
     def on_hold(self) -> bool:
         """The crawl is paused or draining: no worker gets a lease."""
-        return self._protocol.words.hold is not Hold.NONE
+        return self.home.protocol.on_hold
+
+    @property
+    def handed_in(self) -> bool:
+        """It is leaving, and has stored what it had: what is put from now on would be lost."""
+        return self.home.handed_in
 
     @property
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as far as this worker knows; start payloads may still come."""
-        return self._protocol.idle
+        return self.home.protocol.idle
 
     @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
-        return self._protocol.pending
+        return self.home.protocol.pending
 
     @property
     def ending(self) -> str:
         """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-        return self._protocol.ending
+        return self.home.protocol.ending
 
     # For the owner; none of these waits.
 
     def put(self, put: Put) -> bool:
         """Add a new entry to the outbox; return False if it was dropped because the run is over for good."""
-        if self._protocol.over:
+        home = self.home.protocol
+        if home.over:
             return False
-        self._protocol.finished = False
-        self._append(put)
+        home.finished = False
+        self.home.append(put)
         return True
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if there is none at the moment."""
-        now = time.monotonic()
-        while (lease := self._leases.take(now)) is not None and not lease.genuine:
-            self._refuse(lease)
-        if lease is not None:
-            self._pace.taken()
-            if not self._leases.has_buffered:
-                self.kick()
-            return lease
-        send_at = self._leases.next_send_at(now)
-        if send_at is not None:
-            self._wake_at(send_at - now)
-        if self._pace.asked(self._protocol.outbox.appended):
-            self.kick()
-        return None
+        return self.home.take()
 
     def sent(self, entry_id: bytes) -> None:
         """Note that the request of a lease was sent; leases without a time for sending are ignored.
@@ -236,107 +158,54 @@ class Worker:
         The delay starts at the first call for a lease; later calls are ignored. If the call is too early, the
         site sees a shorter delay.
         """
-        if not self._leases.has_unsent:
-            return
-        now = time.monotonic()
-        partition = self._leases.sent(entry_id, now)
-        if partition is not None:
-            self._note(Sent(partition, entry_id, now))
-            send_at = self._leases.send_at_of(partition)
-            if send_at is not None:
-                self._wake_at(max(0.0, send_at - now))
+        self.home.sent(entry_id)
 
     def downloaded(self, entry_id: bytes) -> None:
         """Note that a lease no longer counts against its partition's limit; settling it implies this."""
-        self._leases.downloaded(entry_id)
-        if self._pace.hungry:
-            # Exchanges that brought nothing for lack of room have backed off: now there is room.
-            self._pace.room_appeared()
-            self.kick()
+        self.home.downloaded(entry_id)
 
     def held_up(self, entry_id: bytes) -> None:
         """Note that the download of a lease waits in this process: it does not count against the limit now.
 
         A lease with a time for sending keeps counting until it is sent: the next one is timed by that.
         """
-        if not self._leases.is_unsent(entry_id):
-            self.downloaded(entry_id)
+        self.home.held_up(entry_id)
 
     def block(self, partition: bytes, seconds: float) -> None:
         """Block a partition for all workers for *seconds*, because its site asked for it."""
-        self._note(Block(partition, time.monotonic() + seconds))
-        self._protocol.withdraw(partition)
+        self.home.block(Block(partition, time.monotonic() + seconds))
 
     def ack(self, entry_id: bytes) -> None:
         """Settle a lease: its work is done, and all its children were put."""
-        self._settle(Ack(entry_id))
+        self.home.settle(Ack(entry_id))
 
     def release(self, entry_id: bytes) -> None:
         """Return a lease to the backlog; no attempt is charged."""
-        self._settle(Release(entry_id))
+        self.home.settle(Release(entry_id))
 
     def fail(self, entry_id: bytes, reason: str, label: str) -> None:
         """Settle a lease whose work has failed for good; *label*: see `Fail`."""
-        self._settle(Fail(entry_id, reason, label))
+        self.home.settle(Fail(entry_id, reason, label))
 
     def bury(self, entry_id: bytes, reason: str) -> None:
         """Turn a lease into a dead letter."""
-        self._settle(Bury(entry_id, reason))
+        self.home.settle(Bury(entry_id, reason))
 
     def seeded(self, *, failed: bool = False) -> None:
         """Note that `start()` is exhausted, or raised."""
-        if self._protocol.seeding == Seeding.ACTIVE:
-            self._protocol.seeding = Seeding.FAILED if failed else Seeding.DONE
-            self.kick()
+        if self.home.protocol.seeding == Seeding.ACTIVE:
+            self.home.protocol.seeding = Seeding.FAILED if failed else Seeding.DONE
+            self.home.kick()
 
     def listen(self, on: bool) -> None:
         """Keep the run open for start payloads even if nothing is left (*on*), or stop doing so."""
-        if self._protocol.listening != on:
-            self._protocol.listening = on
-            self.kick()
+        if self.home.protocol.listening != on:
+            self.home.protocol.listening = on
+            self.home.kick()
 
     def kick(self) -> None:
         """Recompute when the next exchange is due."""
-        self._alarm.ring()
-
-    def _refuse(self, lease: Lease) -> None:
-        if not self._reported_forgery:
-            self._reported_forgery = True
-            logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
-        self.bury(lease.entry_id, NOT_SIGNED)
-
-    def _note(self, note: Note) -> None:
-        # Send it soon: other workers wait for it (sent), or must stop (block).
-        self._protocol.notes.append(note)
-        self._pace.first_move()
-        self.kick()
-
-    def _wake_at(self, pause_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            if not self._timer.cancelled() and self._timer.when() <= loop.time() + pause_s:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_later(pause_s, self._send_due)
-
-    def _send_due(self) -> None:
-        self._timer = None
-        self._listener.leases_arrived()
-
-    def _settle(self, move: Ack | Release | Bury | Fail) -> None:
-        if self._leases.take_spoiled(move.entry_id):
-            move = Release(move.entry_id)
-        if self._leases.settle(move):
-            self._append(move)
-
-    def _append(self, move: Move) -> None:
-        outbox = self._protocol.outbox
-        first = not outbox
-        outbox.append(move)
-        if first:
-            self._pace.first_move()
-        if first or self._pace.hungry or outbox.full:
-            self.kick()
+        self.home.kick()
 
     # Joining and leaving.
 
@@ -346,16 +215,7 @@ class Worker:
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started.
         """
-        # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
-        deadline = time.monotonic() + JOIN_PATIENCE_S
-        joined = await self._until(deadline, lambda: self._driver.join(new_epoch))
-        if joined.status is Status.FINISHED:
-            return joined
-        with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
-            await self._reclaimer.reclaim_local(self.epoch, self.run, by=self.id)
-        self._heartbeat.start(self.id, self.epoch)
-        self._task = asyncio.create_task(self._exchange_until_closing(), name=f"scrapy-dq {self.id}")
-        return joined
+        return await self.home.start(new_epoch)
 
     async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
         """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
@@ -366,156 +226,8 @@ class Worker:
             durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
                 log, which ends with this worker, has puts that no other worker could repeat.
         """
-        if self._timer is not None:
-            self._timer.cancel()
-        deadline = time.monotonic() + deadline_s
-        self._closing.set()
-        self.kick()
-        if self._task is None:
-            return
-        await self._task
-        protocol = self._protocol
-        try:
-            protocol.empty_buffer()
-            await self._hand_in(deadline)
-            self.handed_in = True
-            durable = protocol.vouches if durable is None else durable
-            if durable and not (protocol.finished or protocol.over or protocol.lost):
-                await self._leave_durable(deadline)
-            if not (protocol.lost or protocol.over):
-                protocol.retire_log()
-                applied = -1
-                while protocol.forgets and protocol.applied > applied and time.monotonic() < deadline:
-                    applied = protocol.applied
-                    await self._until(deadline, self._exchange)
-            if not protocol.lost:
-                await self._until(deadline, self._driver.leave)
-        except FrontierError as error:
-            logger.error(
-                "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
-                "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
-                "came from start() or engine.crawl(): the next crawl's start() has to yield them again",
-                error,
-                deadline_s,
-                len(protocol.outbox),
-                self.id,
-                protocol.outbox.parentless,
-            )
-        finally:
-            self.handed_in = True
-            self._heartbeat.stop()
-            self._reclaimer.cancel()
-            self._auditor.cancel()
-            protocol.outbox.clear()
+        await self.home.stop(deadline_s, durable=durable)
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
-        return await durability.wait_until_durable(self._frontier, self._protocol, verify, deadline)
-
-    async def _hand_in(self, deadline: float) -> None:
-        protocol = self._protocol
-        while protocol.unsaid and not (protocol.lost or protocol.over):
-            await self._until(deadline, self._exchange)
-            if protocol.unsaid and time.monotonic() >= deadline:
-                raise FrontierUnavailable("Redis takes too long to store what this worker has found")
-
-    async def _leave_durable(self, deadline: float) -> None:
-        async def verify() -> None:
-            await self._until(deadline, self._exchange)
-            await self._hand_in(deadline)
-
-        doubt = await self.wait_until_durable(verify, deadline)
-        if doubt:
-            logger.warning("%s", doubt)
-
-    async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                answer = await call()
-            except FrontierUnavailable as error:
-                self._outage.noted(error)
-                self._count_error()
-                if time.monotonic() >= deadline:
-                    raise
-                await asyncio.sleep(min(self._outage.delay_s(), max(0.0, deadline - time.monotonic())))
-            else:
-                self._outage.noted(None)
-                return answer
-
-    # Exchanges.
-
-    def _count_error(self) -> None:
-        self._counting.failed()
-        self._listener.counted(Count.ERROR, 1)
-
-    def _told(self, words: int) -> None:
-        # Called by the heartbeat. The next exchange brings the words, unless a recent one has brought them.
-        if words != self._protocol.words.count:
-            self._pace.called()
-            self.kick()
-
-    async def _exchange_until_closing(self) -> None:
-        while not (self._closing.is_set() or self.lost or self.over):
-            began = time.monotonic()
-            try:
-                await self._until_due()
-                if self._closing.is_set():
-                    break
-                if self._capacity() <= 0:
-                    self._protocol.empty_buffer()
-                await self._exchange()
-            except FrontierError as error:
-                # A callback that blocks the loop delays every timeout: the answer may have arrived.
-                blocked = self._heartbeat.blocked_since(began)
-                if not blocked:
-                    self._outage.began(error)
-                self._count_error()
-                if not blocked:
-                    await self._rest()
-            except Exception:
-                # Never end silently: without this coroutine the crawl would hang forever.
-                logger.exception("Unexpected error in an exchange; trying again")
-                await self._rest()
-
-    async def _rest(self) -> None:
-        """Wait before the next try; closing ends the wait."""
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), self._outage.delay_s())
-
-    async def _until_due(self) -> None:
-        outbox = self._protocol.outbox
-        while not self._closing.is_set():
-            moves = len(outbox) + len(self._protocol.notes)
-            due = self._pace.due_at(self._wants(), moves, outbox.full, self._protocol.census.waiting)
-            pause = due - time.monotonic()
-            if pause <= 0:
-                return
-            await self._alarm.wait(pause)
-
-    def _wants(self) -> int:
-        capacity = 0 if self._closing.is_set() or self.on_hold else self._capacity()
-        leases, appended = self._leases, self._protocol.outbox.appended
-        return self._pace.want(capacity, leases.running, leases.buffered, leases.usable, appended)
-
-    async def _exchange(self) -> None:
-        pace, protocol = self._pace, self._protocol
-        began, registered, kept = time.monotonic(), self.id, len(protocol.outbox)
-        most, want = self._most + pace.ahead, self._wants()
-        # Without a lease to come (on hold, closing), no move has to wait for one.
-        until = pace.until if want else None
-        wanted, granted = await self._driver.exchange(want, pace.ahead_s, pace.ahead, most, until)
-        now = time.monotonic()
-        # Other seeding workers are counted only while nothing waits; start payloads come without notice.
-        quiet = protocol.census.only_delayed and not (
-            protocol.seeding or protocol.listening or protocol.outbox
-        )
-        pace.expect(protocol.next_due_s, quiet=quiet)
-        pace.answered(began, now)
-        pace.granted(wanted, granted, protocol.outbox.confirmed)
-        self._counting.answered(now - began, self._outage.ended(kept))
-        if protocol.damage:
-            self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
-        self._listener.counted(Count.EXCHANGE, 1)
-        self._listener.counted(Count.SECONDS, now - began)
-        if self.id != registered:
-            self._heartbeat.start(self.id, self.epoch)
+        return await self.home.wait_until_durable(verify, deadline)

@@ -1,0 +1,400 @@
+"""A worker's side of one shard of its crawl: moves and leases, and the coroutine that exchanges them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.model import (
+    Ack,
+    Block,
+    Bury,
+    Fail,
+    FrontierError,
+    FrontierUnavailable,
+    Joined,
+    Lease,
+    Move,
+    Note,
+    Release,
+    Sent,
+    Status,
+)
+from scrapy_dq.frontier.signing import NOT_SIGNED
+from scrapy_dq.frontier.worker import durability
+from scrapy_dq.frontier.worker.alarm import Alarm
+from scrapy_dq.frontier.worker.audit import Auditor
+from scrapy_dq.frontier.worker.counting import Counting
+from scrapy_dq.frontier.worker.driver import Driver
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.options import WorkerOptions
+from scrapy_dq.frontier.worker.outage import Outage
+from scrapy_dq.frontier.worker.pace import Pace
+from scrapy_dq.frontier.worker.reclaim import Reclaimer
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+JOIN_PATIENCE_S = 5.0
+"""How long `start` repeats a join without an answer before it raises."""
+
+
+class Dialogue:
+    """One worker in one shard of a crawl, on the running event loop. Only the coroutine methods wait.
+
+    All its network I/O is in its driver, the heartbeat thread, reclaims and audits.
+    """
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        crawl: Identity,
+        identity: dict[str, Any],
+        options: WorkerOptions,
+        listener: Listener,
+        *,
+        connect: Callable[[], Any],
+        capacity: Callable[[], int],
+        limit: Callable[[bytes], int],
+        pace: Pace,
+    ) -> None:
+        """
+        Args:
+            identity: of this process; see `identity.py`.
+            capacity: how many leases of this shard can run here at once; 0 (paused, closing) releases the
+                buffer.
+
+        The others are those of `Worker`.
+        """
+        self._frontier = frontier
+        self._listener = listener
+        self._capacity = capacity
+        self._driver = Driver(
+            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
+        )
+        self.protocol = self._driver.protocol
+        self.leases = self.protocol.leases
+        self.pace = pace
+        self.outage = Outage()
+        self._counting = Counting()
+        self._most = options.most_of_a_partition
+        self._alarm = Alarm()
+        self._closing = asyncio.Event()
+        self.handed_in = False
+        """It is leaving, and has stored what it had: what is put from now on would be lost."""
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported_forgery = False
+        self._reclaimer = Reclaimer(
+            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
+        )
+        self._auditor = Auditor(frontier)
+        self._heartbeat = Heartbeat(
+            frontier,
+            connect,
+            ttl_s=options.ttl_s,
+            stall_timeout_s=options.stall_timeout_s,
+            observed=lambda silent, dead: self._reclaimer.observed(
+                self.id, self.protocol.epoch, self.protocol.run, silent, dead
+            ),
+            told=self._told,
+            counting=self._counting,
+        )
+
+    @property
+    def id(self) -> str:
+        """The id under which this worker is registered now; a rejoin changes it."""
+        return self.protocol.id
+
+    @property
+    def done(self) -> bool:
+        """No more exchanges are made: the run is finished for good, or the frontier is gone."""
+        return self.protocol.over or self.protocol.lost
+
+    # Moves and leases; none of these waits.
+
+    def append(self, move: Move) -> None:
+        """Add a move to the outbox."""
+        outbox = self.protocol.outbox
+        first = not outbox
+        outbox.append(move)
+        if first:
+            self.pace.first_move()
+        if first or self.pace.hungry or outbox.full:
+            self.kick()
+
+    def settle(self, move: Ack | Release | Bury | Fail) -> None:
+        """End a lease; nothing is sent for one that is not this worker's any more."""
+        if self.leases.take_spoiled(move.entry_id):
+            move = Release(move.entry_id)
+        if self.leases.settle(move):
+            self.append(move)
+
+    def take(self) -> Lease | None:
+        """Return the next lease to run; None if there is none at the moment."""
+        now = time.monotonic()
+        while (lease := self.leases.take(now)) is not None and not lease.genuine:
+            self._refuse(lease)
+        if lease is not None:
+            self.pace.taken()
+            if not self.leases.has_buffered:
+                self.kick()
+            return lease
+        send_at = self.leases.next_send_at(now)
+        if send_at is not None:
+            self._wake_at(send_at - now)
+        if self.pace.asked(self.protocol.outbox.appended):
+            self.kick()
+        return None
+
+    def sent(self, entry_id: bytes) -> None:
+        """Note that the request of a lease was sent; leases without a time for sending are ignored.
+
+        The delay starts at the first call for a lease; later calls are ignored. If the call is too early, the
+        site sees a shorter delay.
+        """
+        if not self.leases.has_unsent:
+            return
+        now = time.monotonic()
+        partition = self.leases.sent(entry_id, now)
+        if partition is not None:
+            self._note(Sent(partition, entry_id, now))
+            send_at = self.leases.send_at_of(partition)
+            if send_at is not None:
+                self._wake_at(max(0.0, send_at - now))
+
+    def downloaded(self, entry_id: bytes) -> None:
+        """Note that a lease no longer counts against its partition's limit; settling it implies this."""
+        self.leases.downloaded(entry_id)
+        if self.pace.hungry:
+            # Exchanges that brought nothing for lack of room have backed off: now there is room.
+            self.pace.room_appeared()
+            self.kick()
+
+    def held_up(self, entry_id: bytes) -> None:
+        """Note that the download of a lease waits in this process: it does not count against the limit now.
+
+        A lease with a time for sending keeps counting until it is sent: the next one is timed by that.
+        """
+        if not self.leases.is_unsent(entry_id):
+            self.downloaded(entry_id)
+
+    def block(self, block: Block) -> None:
+        """Send a block of a partition."""
+        self._note(block)
+        self.protocol.withdraw(block.partition)
+
+    def kick(self) -> None:
+        """Recompute when the next exchange is due."""
+        self._alarm.ring()
+
+    def _refuse(self, lease: Lease) -> None:
+        if not self._reported_forgery:
+            self._reported_forgery = True
+            logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
+        self.settle(Bury(lease.entry_id, NOT_SIGNED))
+
+    def _note(self, note: Note) -> None:
+        # Send it soon: other workers wait for it (sent), or must stop (block).
+        self.protocol.notes.append(note)
+        self.pace.first_move()
+        self.kick()
+
+    def _wake_at(self, pause_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._timer.when() <= loop.time() + pause_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(pause_s, self._send_due)
+
+    def _send_due(self) -> None:
+        self._timer = None
+        self._listener.leases_arrived()
+
+    # Joining and leaving.
+
+    async def start(self, new_epoch: str) -> Joined:
+        """Join the crawl, reclaim the leases of dead workers of this machine, and start exchanging.
+
+        Raises:
+            FrontierUnavailable, FrontierRefused: nothing was started.
+        """
+        # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
+        deadline = time.monotonic() + JOIN_PATIENCE_S
+        joined = await self._until(deadline, lambda: self._driver.join(new_epoch))
+        if joined.status is Status.FINISHED:
+            return joined
+        with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
+            await self._reclaimer.reclaim_local(self.protocol.epoch, self.protocol.run, by=self.id)
+        self._heartbeat.start(self.id, self.protocol.epoch)
+        self._task = asyncio.create_task(self._exchange_until_closing(), name=f"scrapy-dq {self.id}")
+        return joined
+
+    async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
+        """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
+
+        What could not be sent stays in flight under this worker's id, and is run again.
+
+        Args:
+            durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
+                log, which ends with this worker, has puts that no other worker could repeat.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = time.monotonic() + deadline_s
+        self._closing.set()
+        self.kick()
+        if self._task is None:
+            return
+        await self._task
+        protocol = self.protocol
+        try:
+            protocol.empty_buffer()
+            await self._hand_in(deadline)
+            self.handed_in = True
+            durable = protocol.vouches if durable is None else durable
+            if durable and not (protocol.finished or protocol.over or protocol.lost):
+                await self._leave_durable(deadline)
+            if not (protocol.lost or protocol.over):
+                protocol.retire_log()
+                applied = -1
+                while protocol.forgets and protocol.applied > applied and time.monotonic() < deadline:
+                    applied = protocol.applied
+                    await self._until(deadline, self._exchange)
+            if not protocol.lost:
+                await self._until(deadline, self._driver.leave)
+        except FrontierError as error:
+            logger.error(
+                "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
+                "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
+                "came from start() or engine.crawl(): the next crawl's start() has to yield them again",
+                error,
+                deadline_s,
+                len(protocol.outbox),
+                self.id,
+                protocol.outbox.parentless,
+            )
+        finally:
+            self.handed_in = True
+            self._heartbeat.stop()
+            self._reclaimer.cancel()
+            self._auditor.cancel()
+            protocol.outbox.clear()
+
+    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
+        """See `durability.py`."""
+        return await durability.wait_until_durable(self._frontier, self.protocol, verify, deadline)
+
+    async def _hand_in(self, deadline: float) -> None:
+        protocol = self.protocol
+        while protocol.unsaid and not (protocol.lost or protocol.over):
+            await self._until(deadline, self._exchange)
+            if protocol.unsaid and time.monotonic() >= deadline:
+                raise FrontierUnavailable("Redis takes too long to store what this worker has found")
+
+    async def _leave_durable(self, deadline: float) -> None:
+        async def verify() -> None:
+            await self._until(deadline, self._exchange)
+            await self._hand_in(deadline)
+
+        doubt = await self.wait_until_durable(verify, deadline)
+        if doubt:
+            logger.warning("%s", doubt)
+
+    async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                answer = await call()
+            except FrontierUnavailable as error:
+                self.outage.noted(error)
+                self._count_error()
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(min(self.outage.delay_s(), max(0.0, deadline - time.monotonic())))
+            else:
+                self.outage.noted(None)
+                return answer
+
+    # Exchanges.
+
+    def _count_error(self) -> None:
+        self._counting.failed()
+        self._listener.counted(Count.ERROR, 1)
+
+    def _told(self, words: int) -> None:
+        # Called by the heartbeat. The next exchange brings the words, unless a recent one has brought them.
+        if words != self.protocol.words.count:
+            self.pace.called()
+            self.kick()
+
+    async def _exchange_until_closing(self) -> None:
+        while not (self._closing.is_set() or self.done):
+            began = time.monotonic()
+            try:
+                await self._until_due()
+                if self._closing.is_set():
+                    break
+                if self._capacity() <= 0:
+                    self.protocol.empty_buffer()
+                await self._exchange()
+            except FrontierError as error:
+                # A callback that blocks the loop delays every timeout: the answer may have arrived.
+                blocked = self._heartbeat.blocked_since(began)
+                if not blocked:
+                    self.outage.began(error)
+                self._count_error()
+                if not blocked:
+                    await self._rest()
+            except Exception:
+                # Never end silently: without this coroutine the crawl would hang forever.
+                logger.exception("Unexpected error in an exchange; trying again")
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait before the next try; closing ends the wait."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), self.outage.delay_s())
+
+    async def _until_due(self) -> None:
+        outbox = self.protocol.outbox
+        while not self._closing.is_set():
+            moves = len(outbox) + len(self.protocol.notes)
+            due = self.pace.due_at(self._wants(), moves, outbox.full, self.protocol.census.waiting)
+            pause = due - time.monotonic()
+            if pause <= 0:
+                return
+            await self._alarm.wait(pause)
+
+    def _wants(self) -> int:
+        capacity = 0 if self._closing.is_set() or self.protocol.on_hold else self._capacity()
+        leases, appended = self.leases, self.protocol.outbox.appended
+        return self.pace.want(capacity, leases.running, leases.buffered, leases.usable, appended)
+
+    async def _exchange(self) -> None:
+        pace, protocol = self.pace, self.protocol
+        began, registered, kept = time.monotonic(), self.id, len(protocol.outbox)
+        most, want = self._most + pace.ahead, self._wants()
+        # Without a lease to come (on hold, closing), no move has to wait for one.
+        until = pace.until if want else None
+        wanted, granted = await self._driver.exchange(want, pace.ahead_s, pace.ahead, most, until)
+        now = time.monotonic()
+        # Other seeding workers are counted only while nothing waits; start payloads come without notice.
+        quiet = protocol.census.only_delayed and not (
+            protocol.seeding or protocol.listening or protocol.outbox
+        )
+        pace.expect(protocol.next_due_s, quiet=quiet)
+        pace.answered(began, now)
+        pace.granted(wanted, granted, protocol.outbox.confirmed)
+        self._counting.answered(now - began, self.outage.ended(kept))
+        if protocol.damage:
+            self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
+        self._listener.counted(Count.EXCHANGE, 1)
+        self._listener.counted(Count.SECONDS, now - began)
+        if self.id != registered:
+            self._heartbeat.start(self.id, self.protocol.epoch)

@@ -1,0 +1,21 @@
+"""What a worker is told about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scrapy_dq.frontier.model import MAX_LEASES
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Times are in seconds; docs/settings.md describes each option."""
+
+    ttl_s: float = 30.0
+    stall_timeout_s: float = 300.0
+    rollback_horizon_s: float = 10.0
+    max_attempts: int = 3
+    most_of_a_partition: int = MAX_LEASES
+    """How many leases of one partition can run in this worker at once."""
+    spill_dir: str = ""
+    """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""
