@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 from redis.exceptions import AuthenticationError, RedisError
@@ -73,6 +73,15 @@ SCHEMA = "5"
 """Version of the stored format. Workers with another schema are refused: they would misread the keys."""
 
 
+class Home(NamedTuple):
+    """Where the home shard of a crawl stands, for the others to follow."""
+
+    epoch: str
+    run: int
+    complete: bool
+    """All other shards exist: one that is absent, or of another epoch, was lost."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """What must agree between all workers of a crawl."""
@@ -94,6 +103,7 @@ class Identity:
     restart_window_s: float = 0.0
     """For this many seconds after the end of a run that workers shared, this worker counts as one of them,
     restarted."""
+    shards: int = 1
     order_given: bool = True
     seen_given: bool = True
     """False, like an empty name above: accept the stored value; if none is stored, the first worker that has
@@ -120,6 +130,7 @@ class Frontier:
         wait_replicas: int = 0,
         wait_s: float = 1.0,
         unsigned: bytes = b"",
+        shard: int = 0,
     ) -> None:
         """
         Args:
@@ -134,7 +145,8 @@ class Frontier:
         self.order = order
         self._seen = seen
         self.client = client
-        self._keys = keys.fixed(crawl)
+        self.shard = shard
+        self._keys = keys.fixed(crawl, shard)
         self._start_keys = start_keys.keys if start_keys else ()
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
         """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
@@ -143,20 +155,37 @@ class Frontier:
         self._denied = False
         """Redis has refused a command: all commands are probed before the next script."""
 
-    async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
+    async def join(
+        self,
+        worker_id: str,
+        identity: dict[str, Any],
+        new_epoch: str,
+        crawl: Identity,
+        of: Home | None = None,
+    ) -> Joined:
         """Register a new worker; create the frontier, or start its next run, if no run is open.
 
         Args:
             new_epoch: a fresh uuid, used only if the frontier is absent.
+            of: of home, for another shard, which follows it; None: this is home.
+        Raises:
+            FrontierRefused: among others, if *of* says that this shard existed, and it is gone.
         Source: transitions/join.lua
         """
         reply = await self._call(
-            "join", worker_id, json.dumps(identity), new_epoch, ms(crawl.restart_window_s),
+            "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
+            ms(crawl.restart_window_s), of.run if of else 0, int(of.complete) if of else 0,
             *self._said_of(crawl),
         )  # fmt: skip
+        if reply[0] == b"LOST":
+            raise FrontierRefused(
+                f"shard {self.shard} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica promoted?), "
+                f"and with it what waited there. `scrapy dq clear` deletes what is left, so that the crawl "
+                f"starts again"
+            )
         (
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
-            crawled, forgotten, registered,
+            crawled, forgotten, registered, complete,
         ) = reply  # fmt: skip
         return Joined(
             Status(status.decode()),
@@ -172,7 +201,15 @@ class Frontier:
             bool(crawled),
             int(forgotten),
             int(registered),
+            bool(complete),
         )
+
+    async def complete(self, epoch: str, run: int) -> None:
+        """Note, at home, that all other shards exist; without effect if the run is over, or home another one.
+
+        Source: transitions/complete.lua
+        """
+        await self._call("complete", epoch, run)
 
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
         """Source: lib/described.lua"""
@@ -180,7 +217,7 @@ class Frontier:
             SCHEMA, self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
-            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, self.signer.ids,
+            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, self.signer.ids, crawl.shards,
         )  # fmt: skip
 
     async def rejoin(

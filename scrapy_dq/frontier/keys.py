@@ -68,20 +68,21 @@ KEYS = (
 FIXED = tuple(key.name for key in KEYS if "<" not in key.name)
 
 
-def prefix(crawl: str) -> str:
-    """Return the common prefix of all keys of *crawl*.
+def prefix(crawl: str, shard: int = 0) -> str:
+    """Return the common prefix of all keys of one shard of *crawl*.
 
-    The name is percent-encoded, braces, colons and stars too, so that no two crawls share a key and
-    the hash tag is the whole name: one crawl lies in one slot of a Redis Cluster.
+    The name is percent-encoded, braces, colons, slashes and stars too, so that no two shards share a key and
+    the hash tag is the whole name: one shard lies in one slot of a Redis Cluster.
     """
-    return f"{PREFIX}{{{quote(crawl, safe='')}}}:"
+    name = quote(crawl, safe="")
+    return f"{PREFIX}{{{name}/{shard}}}:" if shard else f"{PREFIX}{{{name}}}:"
 
 
-def meta(crawl: str) -> str:
+def meta(crawl: str, shard: int = 0) -> str:
     """Return the name of the hash that says what the crawl is, and where it stands."""
-    return prefix(crawl) + "meta"
+    return prefix(crawl, shard) + "meta"
 
 
-def fixed(crawl: str) -> tuple[str, ...]:
+def fixed(crawl: str, shard: int = 0) -> tuple[str, ...]:
     """Return what every script declares as its KEYS: all names but those that are made from data."""
-    return tuple(prefix(crawl) + name for name in FIXED)
+    return tuple(prefix(crawl, shard) + name for name in FIXED)

@@ -148,6 +148,8 @@ class Put:
     once: bool = field(default=False, compare=False)
     """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
     token is forgotten once the log has retired it. Only with Admission.ID."""
+    number: int = field(default=0, compare=False)
+    """Its place among the puts of this worker for the same shard, from 1 on; 0: not appended yet."""
     fresh: bool = field(default=True, compare=False)
     """Certainly not stored yet: if it was already seen, it is a duplicate. If False, the put itself may have
     been stored before."""
@@ -304,6 +306,9 @@ class Terms:
     claim: Claim | None = None
     forget: bytes = b""
     """Joined ids of entries whose puts will never be repeated."""
+    ends: int | None = None
+    """Of a crawl with several shards, at home: the version with which the run may finish; -1: with none. Such
+    a run finishes by that alone. None: it finishes when nothing is left here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,11 +332,22 @@ class Census:
     incomplete: int = 0
     """`start()` methods that were interrupted and that no other worker has completed; counted only while
     nothing waits. The run cannot finish while there are any."""
+    version: int = field(default=0, compare=False)
+    """Of the shard: larger after each new entry, and, in a crawl of several, after each raised level of
+    seeding."""
 
     @property
     def empty(self) -> bool:
         """No entry is left, and no worker is seeding."""
         return not (self.waiting or self.in_flight or self.seeding or self.delayed)
+
+    def __add__(self, shard: Census) -> Census:
+        """Return the counts of the whole crawl: this is home, whose workers are those of all shards."""
+        return Census(
+            self.waiting + shard.waiting, self.in_flight + shard.in_flight, self.done + shard.done,
+            self.dead + shard.dead, self.seen + shard.seen, self.workers, self.seeding,
+            self.failed + shard.failed, self.delayed + shard.delayed, self.gone + shard.gone, self.incomplete,
+        )  # fmt: skip
 
     @property
     def only_delayed(self) -> bool:
@@ -441,6 +457,8 @@ class Joined:
     join, which has begun a run, has deleted their records."""
     registered: int = field(default=0, compare=False)
     """Passed to every exchange of this worker."""
+    complete: bool = False
+    """All shards of the crawl exist."""
 
     @property
     def loss(self) -> str:

@@ -27,7 +27,8 @@ _SEEN = {
     Seen.COMPACT: ("buckets", "seen_compact"),
 }
 _PARTS: dict[str, tuple[str, ...]] = {
-    "join": ("shared", "starts", "member", "limits", "described", "rights", "journal"),
+    "join": ("shared", "starts", "member", "limits", "described", "follow", "rights", "journal"),
+    "complete": (),
     "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (
         "damage", "moves", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",

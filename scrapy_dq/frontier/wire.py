@@ -56,7 +56,7 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
     # Unpack all fields: collecting some in a list would add half of the time of the whole function.
     (
         kind, entry_id, admission, token, priority, start, payload, _parent, partition,
-        due_at, not_before_s, reason, known_as, most, _once, _fresh,
+        due_at, not_before_s, reason, known_as, most, _once, _number, _fresh,
     ) = fields_of(move)  # fmt: skip
     if signer.signs:
         payload = signer.signed(entry_id, payload)
@@ -79,8 +79,10 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     ]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
     packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
-    if terms.forget:
-        packed = (*packed, terms.forget)
+    if terms.forget or terms.ends is not None:
+        packed = (*packed, terms.forget or False)
+    if terms.ends is not None:
+        packed = (*packed, terms.ends)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
@@ -345,5 +347,6 @@ _FIELDS = {
     "order": "DQ_ORDER",
     "partition_by": "DQ_PARTITION_BY",
     "signing": "a signing key named",
+    "shards": "DQ_SHARDS",
     "seen_kind": "kind of seen (DQ_SEEN; expiring: with DQ_SEEN_TTL)",
 }

@@ -168,9 +168,9 @@ class Member(Listener):
             order_given=self._order is not None, seen_given=False,
         )  # fmt: skip
         self.worker = self._callers.worker = Worker(
-            self._frontier, identity, options_of(config), self,
-            connect=self._connection.blocking, capacity=lambda: self._callers.capacity,
-            pace=self._callers.new_pace(),
+            [self._frontier], identity, options_of(config), self,
+            connect=lambda shard: self._connection.blocking(), capacity=lambda: self._callers.capacity,
+            pace=self._callers.new_pace,
         )  # fmt: skip
         joined = await self.worker.start(uuid.uuid4().hex)
         self.worker.seeded()

@@ -169,9 +169,9 @@ class Session(Listener):
             self._tracing = self._traced()
             make = self._tracing.worker
         self.worker = make(
-            frontier, crawl, options_of(config, self.slots.most), self,
-            connect=self._connection.blocking, capacity=self._capacity, limit=self.downloads.limit,
-            pace=OneByOne() if config.strict_order else Pace(),
+            [frontier], crawl, options_of(config, self.slots.most), self,
+            connect=lambda shard: self._connection.blocking(), capacity=self._capacity,
+            limit=self.downloads.limit, pace=OneByOne if config.strict_order else Pace,
         )  # fmt: skip
         self.listening = IdleTimeout(
             self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold

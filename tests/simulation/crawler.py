@@ -148,14 +148,14 @@ class Crawler(Listener):
             start_keys=StartKeys("list", (FEED,), FED_MARK) if setup.fed else None,
         )  # fmt: skip
         self.worker = Worker(
-            frontier,
+            [frontier],
             identity_of(setup, part),
             WorkerOptions(
                 ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
                 max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
             ),
             self,
-            connect=lambda: BlockingClient(network, self.process),
+            connect=lambda shard: BlockingClient(network, self.process),
             capacity=lambda: 0 if self._stopping else setup.capacity,
         )  # fmt: skip
         loop = self.process.loop

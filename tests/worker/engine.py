@@ -150,11 +150,14 @@ class Engine(Listener):
         self._stopped = False
 
     async def __aenter__(self) -> Engine:
-        self.frontier = Frontier(await self._connection.open(), self.crawl.name, ORDER)
+        client = await self._connection.open()
+        shards = range(self._identity.shards)
+        frontiers = [Frontier(client, self.crawl.name, ORDER, shard=shard) for shard in shards]
+        self.frontier = frontiers[0]
         self.worker = self._make(
-            self.frontier, self._identity, self._options, self,
-            connect=self._connection.blocking, capacity=lambda: self.capacity,
-            limit=self._limit or (lambda partition: MAX_LEASES), pace=self._pace,
+            frontiers, self._identity, self._options, self,
+            connect=lambda shard: self._connection.blocking(), capacity=lambda: self.capacity,
+            limit=self._limit or (lambda partition: MAX_LEASES), pace=lambda: self._pace or Pace(),
         )  # fmt: skip
         if self._join:
             await self.join()

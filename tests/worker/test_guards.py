@@ -27,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Words,
 )
 from scrapy_dq.frontier.signing import TRUSTING
+from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker import driver as module
 from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.identity import own_identity
@@ -151,9 +152,9 @@ async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
     for number in range(MAX_MOVES + 1):
         talk.protocol.outbox.append(put(number))
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, talk.protocol.pending) == (False, True)
+    assert (talk.protocol.finished, closing.pending([talk.protocol])) == (False, True)
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, talk.protocol.pending) == (True, False)
+    assert (talk.protocol.finished, closing.pending([talk.protocol])) == (True, False)
 
 
 async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
@@ -173,9 +174,9 @@ async def test_a_start_that_still_yields_is_not_the_end(talk: Talk) -> None:
     await talk.stored_again()
     assert talk.parentless == [Parentless.WAITING]
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, talk.protocol.pending) == (True, True)
+    assert (talk.protocol.finished, closing.pending([talk.protocol])) == (True, True)
     talk.protocol.seeding = Seeding.DONE
-    assert not talk.protocol.pending
+    assert not closing.pending([talk.protocol])
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
     talk.protocol.seeding = seeding
     talk.rejoined = Rejoined(Status.FINISHED, last_seq=last_seq)
     await talk.stored_again()
-    assert (talk.protocol.pending, talk.protocol.ending) == (False, ending)
+    assert (closing.pending([talk.protocol]), closing.reason([talk.protocol])) == (False, ending)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ async def test_what_was_left_when_the_next_run_has_begun_is_reported(
     if talk.protocol.under_way:
         talk.rejoined = Rejoined(Status.FINISHED, last_seq=2**52)
         await talk.speak()
-    assert (talk.protocol.pending, talk.protocol.ending) == (False, ending)
+    assert (closing.pending([talk.protocol]), closing.reason([talk.protocol])) == (False, ending)
 
 
 async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -> None:
@@ -227,7 +228,7 @@ async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -
     talk.protocol.seeding = Seeding.DONE
     await talk.speak(Receipt(Status.OK, applied=True, census=Census(waiting=1, gone=2)))
     await talk.speak(Receipt(Status.FINISHED, applied=True, words=Words()))
-    assert (talk.protocol.pending, talk.protocol.ending) == (False, "frontier_damaged")
+    assert (closing.pending([talk.protocol]), closing.reason([talk.protocol])) == (False, "frontier_damaged")
 
 
 async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:

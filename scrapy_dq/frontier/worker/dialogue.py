@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.model import (
     Ack,
     Block,
@@ -62,18 +62,24 @@ class Dialogue:
         capacity: Callable[[], int],
         limit: Callable[[bytes], int],
         pace: Pace,
+        on_hold: Callable[[], bool],
+        exchanged: Callable[[], None],
     ) -> None:
         """
         Args:
             identity: of this process; see `identity.py`.
             capacity: how many leases of this shard can run here at once; 0 (paused, closing) releases the
                 buffer.
+            on_hold: whether no worker of the crawl gets a lease.
+            exchanged: called after each exchange, or rejoin, that was answered.
 
         The others are those of `Worker`.
         """
         self._frontier = frontier
         self._listener = listener
         self._capacity = capacity
+        self._on_hold = on_hold
+        self._exchanged = exchanged
         self._driver = Driver(
             frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
         )
@@ -87,6 +93,8 @@ class Dialogue:
         self._closing = asyncio.Event()
         self.handed_in = False
         """It is leaving, and has stored what it had: what is put from now on would be lost."""
+        self._gave_up = False
+        self._ceased_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reported_forgery = False
@@ -128,12 +136,11 @@ class Dialogue:
         if first or self.pace.hungry or outbox.full:
             self.kick()
 
-    def settle(self, move: Ack | Release | Bury | Fail) -> None:
-        """End a lease; nothing is sent for one that is not this worker's any more."""
+    def settled(self, move: Ack | Release | Bury | Fail) -> Ack | Release | Bury | Fail | None:
+        """Note that a lease ends; return the move to append, now or later; None: it is not ours any more."""
         if self.leases.take_spoiled(move.entry_id):
             move = Release(move.entry_id)
-        if self.leases.settle(move):
-            self.append(move)
+        return move if self.leases.settle(move) else None
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if there is none at the moment."""
@@ -197,7 +204,8 @@ class Dialogue:
         if not self._reported_forgery:
             self._reported_forgery = True
             logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
-        self.settle(Bury(lease.entry_id, NOT_SIGNED))
+        if (move := self.settled(Bury(lease.entry_id, NOT_SIGNED))) is not None:
+            self.append(move)
 
     def _note(self, note: Note) -> None:
         # Send it soon: other workers wait for it (sent), or must stop (block).
@@ -219,93 +227,116 @@ class Dialogue:
 
     # Joining and leaving.
 
-    async def start(self, new_epoch: str) -> Joined:
-        """Join the crawl, reclaim the leases of dead workers of this machine, and start exchanging.
+    async def join(self, new_epoch: str, of: Home | None = None) -> Joined:
+        """Join this shard, reclaim the leases of dead workers of this machine, and start the heartbeat.
 
+        Args:
+            of: the place of home in its crawl; None: this is home.
         Raises:
-            FrontierUnavailable, FrontierRefused: nothing was started.
+            FrontierUnavailable, FrontierRefused: it may be a member, which the others will take for dead.
         """
         # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
         deadline = time.monotonic() + JOIN_PATIENCE_S
-        joined = await self._until(deadline, lambda: self._driver.join(new_epoch))
-        if joined.status is Status.FINISHED:
-            return joined
-        with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
-            await self._reclaimer.reclaim_local(self.protocol.epoch, self.protocol.run, by=self.id)
-        self._heartbeat.start(self.id, self.protocol.epoch)
-        self._task = asyncio.create_task(self._exchange_until_closing(), name=f"scrapy-dq {self.id}")
+        joined = await self._until(deadline, lambda: self._driver.join(new_epoch, of))
+        if joined.status is Status.OK:
+            with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
+                await self._reclaimer.reclaim_local(self.protocol.epoch, self.protocol.run, by=self.id)
+            self._heartbeat.start(self.id, self.protocol.epoch)
         return joined
 
-    async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
-        """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
+    async def complete(self) -> None:
+        """Note, at home, that all other shards exist."""
+        deadline = time.monotonic() + JOIN_PATIENCE_S
+        await self._until(deadline, lambda: self._frontier.complete(self.protocol.epoch, self.protocol.run))
 
-        What could not be sent stays in flight under this worker's id, and is run again.
+    def begin(self) -> None:
+        """Start exchanging, after `join`."""
+        self._task = asyncio.create_task(self._exchange_until_closing(), name=f"scrapy-dq {self.id}")
 
-        Args:
-            durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
-                log, which ends with this worker, has puts that no other worker could repeat.
-        """
+    async def cease(self) -> None:
+        """Make no more exchanges but those of the methods below."""
         if self._timer is not None:
             self._timer.cancel()
-        deadline = time.monotonic() + deadline_s
         self._closing.set()
+        self._ceased_at = time.monotonic()
         self.kick()
-        if self._task is None:
+        if self._task is not None:
+            await self._task
+
+    async def attempt(self, step: Callable[[float], Awaitable[None]], deadline: float) -> None:
+        """Take a step of leaving: one of the methods below; after a failure, none."""
+        if self._task is None or self._gave_up:
             return
-        await self._task
-        protocol = self.protocol
         try:
-            protocol.empty_buffer()
-            await self._hand_in(deadline)
-            self.handed_in = True
-            durable = protocol.vouches if durable is None else durable
-            if durable and not (protocol.finished or protocol.over or protocol.lost):
-                await self._leave_durable(deadline)
-            if not (protocol.lost or protocol.over):
-                protocol.retire_log()
-                applied = -1
-                while protocol.forgets and protocol.applied > applied and time.monotonic() < deadline:
-                    applied = protocol.applied
-                    await self._until(deadline, self._exchange)
-            if not protocol.lost:
-                await self._until(deadline, self._driver.leave)
+            await step(deadline)
         except FrontierError as error:
+            self._gave_up = True
+            outbox = self.protocol.outbox
             logger.error(
                 "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
                 "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
                 "came from start() or engine.crawl(): the next crawl's start() has to yield them again",
                 error,
-                deadline_s,
-                len(protocol.outbox),
+                max(0.0, deadline - self._ceased_at),
+                len(outbox),
                 self.id,
-                protocol.outbox.parentless,
+                outbox.parentless,
             )
-        finally:
-            self.handed_in = True
-            self._heartbeat.stop()
-            self._reclaimer.cancel()
-            self._auditor.cancel()
-            protocol.outbox.clear()
+
+    async def hand_in(self, deadline: float) -> None:
+        """Release the buffer, and send the outbox."""
+        protocol = self.protocol
+        protocol.empty_buffer()
+        while protocol.unsaid and not self.done:
+            await self._until(deadline, self._exchange)
+            if protocol.unsaid and time.monotonic() >= deadline:
+                raise FrontierUnavailable("Redis takes too long to store what this worker has found")
+        self.handed_in = True
+
+    async def make_durable(self, deadline: float) -> None:
+        """Wait, in an open run, until all puts are on Redis's disk: then they are retired."""
+
+        async def verify() -> None:
+            await self._until(deadline, self._exchange)
+            await self.hand_in(deadline)
+
+        if self.protocol.finished or self.done:
+            return
+        doubt = await self.wait_until_durable(verify, deadline)
+        if doubt:
+            logger.warning("%s", doubt)
+        else:
+            self.protocol.retire_log()
+
+    async def finish(self, deadline: float) -> None:
+        """Stop keeping the run open in this shard, because home says that it is finished."""
+        self.protocol.listening = False
+        if not self.done:
+            await self._until(deadline, self._exchange)
+
+    async def leave(self, deadline: float) -> None:
+        """Unregister; what is still leased goes back."""
+        protocol = self.protocol
+        if not self.done:
+            protocol.retire_log()
+            applied = -1
+            while protocol.forgets and protocol.applied > applied and time.monotonic() < deadline:
+                applied = protocol.applied
+                await self._until(deadline, self._exchange)
+        if not protocol.lost:
+            await self._until(deadline, self._driver.leave)
+
+    def end(self) -> None:
+        """Stop the heartbeat, and drop what was not stored."""
+        self.handed_in = True
+        self._heartbeat.stop()
+        self._reclaimer.cancel()
+        self._auditor.cancel()
+        self.protocol.outbox.clear()
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
         return await durability.wait_until_durable(self._frontier, self.protocol, verify, deadline)
-
-    async def _hand_in(self, deadline: float) -> None:
-        protocol = self.protocol
-        while protocol.unsaid and not (protocol.lost or protocol.over):
-            await self._until(deadline, self._exchange)
-            if protocol.unsaid and time.monotonic() >= deadline:
-                raise FrontierUnavailable("Redis takes too long to store what this worker has found")
-
-    async def _leave_durable(self, deadline: float) -> None:
-        async def verify() -> None:
-            await self._until(deadline, self._exchange)
-            await self._hand_in(deadline)
-
-        doubt = await self.wait_until_durable(verify, deadline)
-        if doubt:
-            logger.warning("%s", doubt)
 
     async def _until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:
@@ -372,7 +403,7 @@ class Dialogue:
             await self._alarm.wait(pause)
 
     def _wants(self) -> int:
-        capacity = 0 if self._closing.is_set() or self.protocol.on_hold else self._capacity()
+        capacity = 0 if self._closing.is_set() or self._on_hold() else self._capacity()
         leases, appended = self.leases, self.protocol.outbox.appended
         return self.pace.want(capacity, leases.running, leases.buffered, leases.usable, appended)
 
@@ -394,7 +425,8 @@ class Dialogue:
         self._counting.answered(now - began, self.outage.ended(kept))
         if protocol.damage:
             self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
-        self._listener.counted(Count.EXCHANGE, 1)
-        self._listener.counted(Count.SECONDS, now - began)
         if self.id != registered:
             self._heartbeat.start(self.id, self.protocol.epoch)
+        self._exchanged()
+        self._listener.counted(Count.EXCHANGE, 1)
+        self._listener.counted(Count.SECONDS, now - began)

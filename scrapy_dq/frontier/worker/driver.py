@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, FrontierRefused, Joined
 from scrapy_dq.frontier.worker.identity import new_worker_id
 from scrapy_dq.frontier.worker.listener import Listener
@@ -40,10 +40,10 @@ class Driver:
         self._crawl = crawl
         self._identity = identity
 
-    async def join(self, new_epoch: str) -> Joined:
+    async def join(self, new_epoch: str, of: Home | None = None) -> Joined:
         """Register; see Frontier.join."""
-        joined = await self.frontier.join(self.protocol.id, self._identity, new_epoch, self._crawl)
-        self.protocol.joined(joined)
+        joined = await self.frontier.join(self.protocol.id, self._identity, new_epoch, self._crawl, of)
+        self.protocol.joined(joined, time.monotonic())
         return joined
 
     async def leave(self) -> None:

@@ -204,6 +204,10 @@ class Leases:
         self._spoiled.remove(entry_id)
         return True
 
+    def ends(self, entry_id: bytes) -> bool:
+        """Tell whether a lease was settled, and Redis has not confirmed that."""
+        return entry_id in self._settling
+
     def empty_buffer(self) -> list[bytes]:
         """Remove all leases from the buffer; return their ids."""
         return [entry_id for partition in list(self._buffer) for entry_id in self.withdraw(partition)]
@@ -218,6 +222,11 @@ class Leases:
         """Note that Redis has settled a lease."""
         self._owned.discard(entry_id)
         self._settling.pop(entry_id, None)
+
+    @property
+    def owned(self) -> Collection[bytes]:
+        """The ids of all."""
+        return self._owned
 
     def held(self) -> list[bytes]:
         """Return the ids that a rejoin asks to keep; it releases all others, as a queued release would."""

@@ -174,6 +174,8 @@ class Outbox:
         self._queue = TieredQueue(spill_dir)
         self.confirmed = 0
         """Total number of moves that Redis has applied."""
+        self.last_put = 0
+        """Number of the last put (`Put.number`)."""
 
     def __len__(self) -> int:
         return self._queue.count
@@ -198,8 +200,11 @@ class Outbox:
         return self._queue.parentless
 
     def append(self, move: Move) -> None:
-        if self._queue.count >= MAX_MOVES and isinstance(move, Put):
-            move.source = None  # it is large, and can be decoded again
+        if isinstance(move, Put):
+            self.last_put += 1
+            move.number = self.last_put
+            if self._queue.count >= MAX_MOVES:
+                move.source = None  # it is large, and can be decoded again
         self._queue.append(move)
 
     def prefix(self, until: int | None = None) -> list[Move]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.model import (
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NONCE_BYTES = 8
+_LOWERED = (Seeding.DONE, Seeding.LISTENING)
+"""With these levels only, nothing of this worker's start() is incomplete if it dies."""
 _NO_RECORDS = 2**52
 """The answer to a rejoin whose run is an older one: its records are gone (rejoin.lua)."""
 _LEFT_BEHIND = "a crawl closes with reason run_over, a Queue puts its items into the next run"
@@ -109,6 +111,10 @@ def _may_be_known(moves: Iterable[Move]) -> None:
             move.fresh = False
 
 
+def _is_parentless(move: Move) -> bool:
+    return isinstance(move, Put) and move.parent is None
+
+
 def _listened(sent: Exchange) -> bool:
     """Tell whether the worker was listening: in a run that others have finished it would wait for nothing."""
     return sent.seeding == Seeding.LISTENING
@@ -158,6 +164,18 @@ class WorkerProtocol:
         self.seq = 1
         self._registered = 0
         self.seeding = Seeding.ACTIVE
+        self.raised_at: float | None = None
+        """When Redis has confirmed a level of seeding that keeps the run open; None: it may be lowered."""
+        self.raise_retired = False
+        """No roll-back within the horizon takes that back."""
+        self.stays_raised: Callable[[], bool] = lambda: False
+        """Whether another shard has, or is to get, puts that this level is needed for; see `level.py`."""
+        self.may_seed: Callable[[], bool] = lambda: True
+        """Whether puts without a parent may be sent now."""
+        self.others: Sequence[WorkerProtocol] = ()
+        """Those of this worker's other dialogues."""
+        self.ends: int | None = None
+        """See `Terms.ends`."""
         self.listening = False
         """Start payloads may come at any time: the run must stay open, even if nothing is left."""
         self.census = Census()
@@ -182,8 +200,9 @@ class WorkerProtocol:
         """Keys that contradict the counts, as of the last exchange: an audit is due; empty: none."""
         self.left_over: list[Put] = []
         """Puts without a parent that the run, now over, may not have completed: the next may take them."""
-        self._left_behind = False
+        self.left_behind = False
         self._reported_unreadable = False
+        self._forfeited = False
 
     @property
     def under_way(self) -> bool:
@@ -201,42 +220,33 @@ class WorkerProtocol:
         return self.words.hold is not Hold.NONE
 
     @property
-    def idle(self) -> bool:
-        """Nothing of the whole crawl is left, as of the last exchange; start payloads may still come."""
-        return not (self.outbox or self.leases or self.seeding == Seeding.ACTIVE) and self.census.empty
+    def busy(self) -> bool:
+        """It has moves to send, or leases, or a call is under way."""
+        return bool(self.outbox or self.leases) or self.under_way
 
     @property
-    def pending(self) -> bool:
-        """Something of the whole crawl is not done yet, as far as this worker knows."""
-        if self.over:
-            return False
+    def start_broken(self) -> bool:
+        """A start() failed or was interrupted: the run stays open, so that the next crawl repeats it."""
         others_broken = self.seeding == Seeding.DONE and self.census.incomplete and not self.damage
-        broken = self.seeding in (Seeding.FAILED, Seeding.AGAIN) or others_broken
-        if broken and not self.outbox and not self.leases:
-            # A start() failed or was interrupted: the run stays open, so that the next crawl repeats it.
-            return not self.census.empty
-        return not self.finished or bool(self.outbox) or self.seeding == Seeding.ACTIVE
+        return self.seeding in (Seeding.FAILED, Seeding.AGAIN) or bool(others_broken)
+
+    @property
+    def retired(self) -> int:
+        """Number of the last put up to which no roll-back within the horizon can lose any."""
+        return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put
 
     @property
     def _unfinished(self) -> bool:
         """Something was left of this worker's run, as of the last exchange."""
         return self.seeding == Seeding.ACTIVE or bool(self.leases) or not self.census.empty
 
-    @property
-    def ending(self) -> str:
-        """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-        if self._left_behind:
-            return "run_over"
-        if self.census.gone:
-            return "frontier_damaged"
-        return "start_incomplete" if self.census.incomplete else "finished"
-
-    def joined(self, joined: Joined) -> None:
+    def joined(self, joined: Joined, now: float) -> None:
         """Process the answer to `Frontier.join` under this id."""
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
         self.words = joined.words
         self._registered = joined.registered
         self.finished = self.over = joined.status is Status.FINISHED
+        self.raised_at = now
         if self.over:
             self.census = Census()  # this worker does not take part
 
@@ -272,11 +282,13 @@ class WorkerProtocol:
             ahead: see `Leases.here`.
             until: see `Outbox.prefix`.
         """
+        if self._call is None and self._forfeited:
+            self._begin_rejoin()
         if self._call is None:
             try:
                 forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
                 here = self.leases.here(ahead)
-                terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget)
+                terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget, self.ends)
                 self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:
                 self._give_up_outbox(error)
@@ -325,6 +337,10 @@ class WorkerProtocol:
         else:
             # Redis has stored this seq: the next exchange is not a repeat, and a late copy not the next one.
             self.seq += 1
+            self._lower()
+            if receipt.words is not None:
+                # The number fits, so nothing was rolled back. An ack in another shard may wait for this.
+                self._log.retire(sent.sent_at)
             self._learn_of_the_end(sent, receipt)
             return sent.want, 0
         return 0, 0
@@ -344,20 +360,34 @@ class WorkerProtocol:
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
+        if self.outbox.parentless and not self.may_seed():
+            prefix = list(takewhile(lambda move: not _is_parentless(move), prefix))
         seeding = self.seeding
         if seeding == Seeding.DONE:
             # Only this worker has those beyond the prefix: it counts as seeding until they are stored.
-            sent = sum(isinstance(move, Put) and move.parent is None for move in prefix)
-            if self.outbox.parentless > sent:
+            if self.outbox.parentless > sum(map(_is_parentless, prefix)) or self.stays_raised():
                 seeding = Seeding.ACTIVE
             elif self.listening:
                 seeding = Seeding.LISTENING
+        if seeding in _LOWERED:
+            self._lower()  # from now on it may arrive
         self.composed += 1
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
             pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
             self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
+
+    def _lower(self) -> None:
+        self.raised_at, self.raise_retired = None, False
+
+    def _note_level(self, sent: Exchange, now: float) -> None:
+        if sent.seeding in _LOWERED:
+            return
+        if self.raised_at is None:
+            self.raised_at = now
+        elif self._log.covers(self.raised_at, sent.sent_at):
+            self.raise_retired = True
 
     def _claim(self, want: int) -> Claim | None:
         keys = self._start_keys
@@ -369,6 +399,7 @@ class WorkerProtocol:
         gone = self.census.gone  # somebody else may have deleted it from Redis since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
+        self._note_level(sent, now)
         self.next_due_s = receipt.next_due_s
         self.outbox.confirm(sent.prefix)
         del self.notes[: sent.notes]
@@ -405,8 +436,6 @@ class WorkerProtocol:
         self._wrong_key = receipt.wrong_key
         if receipt.leases:
             self._listener.leases_arrived()
-        elif not self.pending:
-            self._listener.run_finished()
 
     def _hear(self, words: Words | None) -> None:
         if words is None:
@@ -446,10 +475,7 @@ class WorkerProtocol:
     def _finish(self, *, over: bool) -> None:
         """Note that the run is finished; *over*: for good, for this worker."""
         self.notes.clear()  # in a finished run no request is sent, and no note is applied
-        before = self.finished, self.over
         self.finished, self.over = True, self.over or over
-        if (self.finished, self.over) != before:
-            self._listener.run_finished()
 
     def _give_up_outbox(self, error: SpillLost) -> None:
         """Release every lease: an ack of a parent whose children were lost would lose them for good."""
@@ -470,7 +496,14 @@ class WorkerProtocol:
         self._listener.outbox_lost(parentless)
         self._begin_rejoin()
 
+    def forfeit(self) -> None:
+        """Give up all leases, as soon as the call that is under way is answered: see `Worker.spread_loss`."""
+        self._forfeited = bool(self.leases)
+        self.leases.forfeit()
+
     def _begin_rejoin(self) -> None:
+        self._lower()
+        self._forfeited = False
         parentless = Parentless.NONE
         if self.outbox.parentless or self.seeding == Seeding.ACTIVE:
             parentless = Parentless.WAITING
@@ -510,7 +543,9 @@ class WorkerProtocol:
         if answer.run != self.run:
             self.census = replace(self.census, gone=0)
         self._continue_as(rejoin.new_id, answer)
-        self.outbox.replay(self._log.take(), answer.owned)
+        # A page of another shard may have the parent of a put.
+        elsewhere = (of.leases.owned for of in self.others)
+        self.outbox.replay(self._log.take(), answer.owned.union(*elsewhere))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
         self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
@@ -562,7 +597,7 @@ class WorkerProtocol:
                 dropped,
                 _LEFT_BEHIND,
             )
-            self._left_behind = True
+            self.left_behind = True
         elif forgotten:
             logger.error(
                 "The run is over: other workers finished it while this worker was absent, and Redis has no "
@@ -570,7 +605,7 @@ class WorkerProtocol:
                 "had in progress, and requests of its start() or engine.crawl(), may be missing; %s",
                 _LEFT_BEHIND,
             )
-            self._left_behind = True
+            self.left_behind = True
         logged = self._log.take() if forgotten else []
         left = (*logged, *self.outbox.puts_in_memory())
         self.left_over = [put for put in left if put.parent is None]

@@ -29,6 +29,11 @@ class ReplayLog:
         self._warned = False
         self.forgettable: deque[bytes] = deque()
         """Ids of entries whose puts no other worker could repeat, and that this one will not repeat."""
+        self.retired = 0
+        """Number (`Put.number`) of the last put that has retired."""
+
+    def __len__(self) -> int:
+        return len(self._puts)
 
     @property
     def parentless(self) -> bool:
@@ -70,8 +75,12 @@ class ReplayLog:
 
     def retire(self, sent_at: float) -> None:
         """Note that an exchange sent at *sent_at* was accepted."""
-        while self._puts and self._puts[0][0] + self._horizon_s <= sent_at:
+        while self._puts and self.covers(self._puts[0][0], sent_at):
             self._drop()
+
+    def covers(self, confirmed_at: float, sent_at: float) -> bool:
+        """Tell whether an accepted exchange of *sent_at* makes certain what was confirmed at *confirmed_at*."""
+        return confirmed_at + self._horizon_s <= sent_at
 
     def retire_all(self) -> None:
         """Retire all puts, because this worker leaves."""
@@ -95,7 +104,7 @@ class ReplayLog:
 
     def _drop(self) -> None:
         _, seq, put = self._puts.popleft()
-        self._retired, self._retired_seq = True, seq
+        self._retired, self._retired_seq, self.retired = True, seq, put.number
         if put.parent is None:
             self._retired_parentless, self._retired_parentless_seq = True, seq
         self._bytes -= put.size

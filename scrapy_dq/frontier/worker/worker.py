@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import ceil
 from typing import Any
+from zlib import crc32
 
-from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
     Ack,
@@ -14,17 +20,28 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Fail,
+    FrontierError,
     Joined,
     Lease,
     Put,
     Release,
     Seeding,
+    Status,
 )
+from scrapy_dq.frontier.worker import closing
+from scrapy_dq.frontier.worker.barrier import Barrier
+from scrapy_dq.frontier.worker.collect import Collect
 from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.level import Level
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
+
+
+def shard_of(partition: bytes, token: bytes, shards: int) -> int:
+    """Return the shard of an entry: that of its partition; without one, that of its token (fingerprint)."""
+    return crc32(partition or token) % shards
 
 
 class Worker:
@@ -32,31 +49,57 @@ class Worker:
 
     def __init__(
         self,
-        frontier: Frontier,
+        frontiers: Sequence[Frontier],
         crawl: Identity,
         options: WorkerOptions,
         listener: Listener,
         *,
-        connect: Callable[[], Any],
+        connect: Callable[[int], Any],
         capacity: Callable[[], int],
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
-        pace: Pace | None = None,
+        pace: Callable[[], Pace] = Pace,
     ) -> None:
         """
         Args:
-            connect: returns a blocking `redis` client for the heartbeat thread.
+            frontiers: of all shards; the first one is home.
+            connect: returns a blocking `redis` client for the heartbeat thread of a shard.
             capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
-            pace: when an exchange is due, and for how many leases; None: that of a crawl.
+            pace: makes what says when an exchange with a shard is due, and for how many leases.
         """
-        self.home = Dialogue(
-            frontier, crawl, own_identity(), options, listener,
-            connect=connect, capacity=capacity, limit=limit, pace=pace or Pace(),
-        )  # fmt: skip
+        self._listener = listener
+        self._capacity = capacity
+        # Only home knows of start() methods, of runs with a name and of restarts.
+        elsewhere = replace(crawl, starts="", run_name="", restart_window_s=0.0)
+        identity, gathered = own_identity(), _Gathered(self, listener)
+        self.dialogues = [
+            Dialogue(
+                frontier, elsewhere if shard else crawl, identity, options, gathered,
+                connect=partial(connect, shard), capacity=partial(self._share, shard), limit=limit,
+                pace=pace(), on_hold=lambda: self.on_hold, exchanged=self._exchanged,
+            )
+            for shard, frontier in enumerate(frontiers)
+        ]  # fmt: skip
+        self.home = self.dialogues[0]
+        protocols = self._protocols = [each.protocol for each in self.dialogues]
+        self._turns = deque(range(len(frontiers)))
+        """Whose lease is taken next."""
+        self._outlook = (True, False)
+        """`pending` and `over`, as the owner knows them."""
+        self._leased: dict[bytes, int] = {}
+        """The shard of each lease that was taken and not settled."""
+        self._barrier = Barrier(protocols)
+        self._level = Level(protocols)
+        self._collect = Collect(protocols, self._ask) if len(protocols) > 1 else None
+        for of in protocols:
+            of.others = [each for each in protocols if each is not of]
+        for of in protocols[1:]:
+            # So it stays open until this worker leaves it: only home says when the run is finished.
+            of.seeding, of.listening = Seeding.DONE, True
 
     @property
     def id(self) -> str:
-        """The id under which this worker is registered now; a rejoin changes it."""
+        """The id under which this worker is registered now, at home; a rejoin changes it."""
         return self.home.id
 
     @property
@@ -69,8 +112,8 @@ class Worker:
 
     @property
     def census(self) -> Census:
-        """All counts, as of the last exchange."""
-        return self.home.protocol.census
+        """All counts, as of the last exchange with each shard."""
+        return sum((of.census for of in self._protocols[1:]), self.home.protocol.census)
 
     @property
     def composed(self) -> int:
@@ -85,32 +128,32 @@ class Worker:
     @property
     def under_way(self) -> bool:
         """An exchange or a rejoin was composed and is not answered yet."""
-        return self.home.protocol.under_way
+        return any(of.under_way for of in self._protocols)
 
     @property
     def unconfirmed_puts(self) -> int:
-        """Number of puts that Redis has not confirmed; they are confirmed in order."""
-        return self.home.protocol.outbox.puts
+        """Number of puts that Redis has not confirmed; they are confirmed in order, by each shard."""
+        return sum(of.outbox.puts for of in self._protocols)
 
     @property
     def outage(self) -> str:
         """Why Redis gives no usable answer now, in a sentence without a full stop; empty: no outage."""
-        return self.home.outage.reason
+        return next((each.outage.reason for each in self.dialogues if each.outage.reason), "")
 
     @property
     def over(self) -> bool:
         """The run is finished for good: no more puts are accepted."""
-        return self.home.protocol.over
+        return any(of.over for of in self._protocols)
 
     @property
     def left_over(self) -> list[Put]:
         """Puts without a parent that the run, now over, may not have completed."""
-        return self.home.protocol.left_over
+        return [put for of in self._protocols for put in of.left_over]
 
     @property
     def lost(self) -> bool:
-        """The frontier is gone; the crawl cannot continue."""
-        return self.home.protocol.lost
+        """The frontier, or a shard of it, is gone; the crawl cannot continue."""
+        return any(of.lost for of in self._protocols)
 
     @property
     def on_hold(self) -> bool:
@@ -120,37 +163,56 @@ class Worker:
     @property
     def handed_in(self) -> bool:
         """It is leaving, and has stored what it had: what is put from now on would be lost."""
-        return self.home.handed_in
+        return any(each.handed_in for each in self.dialogues)
 
     @property
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as far as this worker knows; start payloads may still come."""
-        return self.home.protocol.idle
+        return closing.idle(self._protocols)
 
     @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
-        return self.home.protocol.pending
+        return closing.pending(self._protocols)
 
     @property
     def ending(self) -> str:
         """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-        return self.home.protocol.ending
+        return closing.reason(self._protocols)
 
     # For the owner; none of these waits.
 
     def put(self, put: Put) -> bool:
         """Add a new entry to the outbox; return False if it was dropped because the run is over for good."""
-        home = self.home.protocol
-        if home.over:
+        if self.over:
             return False
-        home.finished = False
-        self.home.append(put)
+        self.home.protocol.finished = False
+        shard = shard_of(put.partition, put.token, len(self.dialogues))
+        dialogue = self.dialogues[shard]
+        dialogue.protocol.finished = False
+        dialogue.append(put)
+        if put.parent is not None:
+            self._depends(put.parent, shard)
+        elif shard:
+            self._level.put(shard, put.number)
+            if not self._level.is_raised():
+                self._ask(0)
         return True
+
+    def depends(self, entry_id: bytes, partition: bytes, fingerprint: bytes) -> None:
+        """Note that a request of this lease is not put because this worker has put an equal one before."""
+        self._depends(entry_id, shard_of(partition, fingerprint, len(self.dialogues)))
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if there is none at the moment."""
-        return self.home.take()
+        for _ in self.dialogues:
+            shard = self._turns[0]
+            self._turns.rotate(-1)
+            lease = self.dialogues[shard].take()
+            if lease is not None:
+                self._leased[lease.entry_id] = shard
+                return lease
+        return None
 
     def sent(self, entry_id: bytes) -> None:
         """Note that the request of a lease was sent; leases without a time for sending are ignored.
@@ -158,38 +220,42 @@ class Worker:
         The delay starts at the first call for a lease; later calls are ignored. If the call is too early, the
         site sees a shorter delay.
         """
-        self.home.sent(entry_id)
+        if (shard := self._leased.get(entry_id)) is not None:
+            self.dialogues[shard].sent(entry_id)
 
     def downloaded(self, entry_id: bytes) -> None:
         """Note that a lease no longer counts against its partition's limit; settling it implies this."""
-        self.home.downloaded(entry_id)
+        if (shard := self._leased.get(entry_id)) is not None:
+            self.dialogues[shard].downloaded(entry_id)
 
     def held_up(self, entry_id: bytes) -> None:
         """Note that the download of a lease waits in this process: it does not count against the limit now.
 
         A lease with a time for sending keeps counting until it is sent: the next one is timed by that.
         """
-        self.home.held_up(entry_id)
+        if (shard := self._leased.get(entry_id)) is not None:
+            self.dialogues[shard].held_up(entry_id)
 
     def block(self, partition: bytes, seconds: float) -> None:
         """Block a partition for all workers for *seconds*, because its site asked for it."""
-        self.home.block(Block(partition, time.monotonic() + seconds))
+        shard = shard_of(partition, b"", len(self.dialogues))
+        self.dialogues[shard].block(Block(partition, time.monotonic() + seconds))
 
     def ack(self, entry_id: bytes) -> None:
         """Settle a lease: its work is done, and all its children were put."""
-        self.home.settle(Ack(entry_id))
+        self._settle(Ack(entry_id))
 
     def release(self, entry_id: bytes) -> None:
         """Return a lease to the backlog; no attempt is charged."""
-        self.home.settle(Release(entry_id))
+        self._settle(Release(entry_id))
 
     def fail(self, entry_id: bytes, reason: str, label: str) -> None:
         """Settle a lease whose work has failed for good; *label*: see `Fail`."""
-        self.home.settle(Fail(entry_id, reason, label))
+        self._settle(Fail(entry_id, reason, label))
 
     def bury(self, entry_id: bytes, reason: str) -> None:
         """Turn a lease into a dead letter."""
-        self.home.settle(Bury(entry_id, reason))
+        self._settle(Bury(entry_id, reason))
 
     def seeded(self, *, failed: bool = False) -> None:
         """Note that `start()` is exhausted, or raised."""
@@ -204,8 +270,77 @@ class Worker:
             self.home.kick()
 
     def kick(self) -> None:
-        """Recompute when the next exchange is due."""
-        self.home.kick()
+        """Recompute when the next exchanges are due."""
+        for each in self.dialogues:
+            each.kick()
+
+    def _ask(self, shard: int) -> None:
+        self.dialogues[shard].pace.called()
+        self.dialogues[shard].kick()
+
+    def _depends(self, entry_id: bytes, shard: int) -> None:
+        of = self._leased.get(entry_id)
+        if of is not None and of != shard:
+            self._barrier.depends(entry_id, shard)
+
+    def _settle(self, move: Ack | Release | Fail | Bury) -> None:
+        shard = self._leased.pop(move.entry_id, None)
+        if shard is None:
+            return
+        ending = self.dialogues[shard].settled(move)
+        if ending is None or isinstance(ending, Release):
+            self._barrier.forget(move.entry_id)
+        elif self._barrier.holds(shard, ending):
+            return
+        if ending is not None:
+            self.dialogues[shard].append(ending)
+
+    def _share(self, shard: int) -> int:
+        """Return how many leases of a shard can run here at once: a part of what is free, by what waits."""
+        capacity = self._capacity()
+        if capacity <= 0 or len(self._protocols) == 1:
+            return capacity
+        running = sum(of.leases.running for of in self._protocols)
+        waiting = sum(of.census.waiting for of in self._protocols)
+        of = self._protocols[shard]
+        free = max(0, capacity - running)
+        # Where nothing waits, something may have come since.
+        return of.leases.running + max(min(1, free), ceil(free * of.census.waiting / max(1, waiting)))
+
+    def _exchanged(self) -> None:
+        if self._barrier:
+            self._let_pass()
+        if self._collect is not None:
+            home = self.home.protocol
+            quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
+            self._collect.step(quiet and not any(each.outbox or each.leases for each in self._protocols))
+        before, self._outlook = self._outlook, (self.pending, self.over)
+        if self._outlook != before and not self._outlook[0]:
+            self._listener.run_finished()
+
+    def _let_pass(self) -> None:
+        for shard, ending in self._barrier.opened():
+            self._end(shard, ending)
+
+    def _end(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
+        # Otherwise the lease was lost since.
+        if self.dialogues[shard].leases.ends(ending.entry_id):
+            self.dialogues[shard].append(ending)
+
+    # What a dialogue reports about all of them.
+
+    def spread_loss(self, parentless: bool) -> None:
+        """What one dialogue had put is gone: no page may be acked on which it was found, wherever that lives.
+
+        Args:
+            parentless: start() has to run again: the run must not finish.
+        """
+        self._barrier.give_up()
+        if len(self._protocols) > 1:
+            for of in self._protocols:
+                of.forfeit()
+        if parentless:
+            self.home.protocol.seeding = Seeding.AGAIN
 
     # Joining and leaving.
 
@@ -215,7 +350,24 @@ class Worker:
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started.
         """
-        return await self.home.start(new_epoch)
+        joined = await self.home.join(new_epoch)
+        if joined.status is Status.FINISHED:
+            return joined
+        others = self.dialogues[1:]
+        try:
+            home = Home(joined.epoch, joined.run, joined.complete)
+            for answer in await asyncio.gather(*(each.join("", home) for each in others)):
+                if answer.status is Status.FINISHED:
+                    raise FrontierError("another shard is in a later run than home: Redis was rolled back")
+            if others and not joined.complete:
+                await self.home.complete()
+        except FrontierError:
+            for each in self.dialogues:
+                each.end()  # the others take it for dead: it has no lease yet
+            raise
+        for each in self.dialogues:
+            each.begin()
+        return joined
 
     async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
         """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
@@ -224,10 +376,60 @@ class Worker:
 
         Args:
             durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
-                log, which ends with this worker, has puts that no other worker could repeat.
+                log, which ends with this worker, has puts that no other worker could repeat, or that leases
+                wait for.
         """
-        await self.home.stop(deadline_s, durable=durable)
+        deadline = time.monotonic() + deadline_s
+        everywhere = self.dialogues
+        await asyncio.gather(*(each.cease() for each in everywhere))
+        try:
+            await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
+            if durable is None:
+                durable = bool(self._barrier) or any(of.vouches for of in self._protocols)
+            if durable:
+                await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
+            if self._barrier:
+                self._let_pass()
+                for shard, ending in self._barrier.give_up():
+                    self._end(shard, Release(ending.entry_id))
+                await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
+            others = everywhere[1:]
+            if self.home.protocol.finished:
+                await asyncio.gather(*(each.attempt(each.finish, deadline) for each in others))
+            # Home last: until then, the others cannot be of a run that is over.
+            await asyncio.gather(*(each.attempt(each.leave, deadline) for each in others))
+            await self.home.attempt(self.home.leave, deadline)
+        finally:
+            for each in everywhere:
+                each.end()
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
-        return await self.home.wait_until_durable(verify, deadline)
+        doubts = [await each.wait_until_durable(verify, deadline) for each in self.dialogues]
+        return next(filter(None, doubts), "")
+
+
+class _Gathered(Listener):
+    """Tells the owner of a worker what concerns it of the reports of its dialogues."""
+
+    def __init__(self, worker: Worker, listener: Listener) -> None:
+        self._worker = worker
+        self._listener = listener
+        # These concern one exchange, and are passed on as they are.
+        self.leases_arrived = listener.leases_arrived  # type: ignore[method-assign]
+        self.run_finished = listener.run_finished  # type: ignore[method-assign]
+        self.frontier_lost = listener.frontier_lost  # type: ignore[method-assign]
+        self.put_dropped = listener.put_dropped  # type: ignore[method-assign]
+        self.put_refused = listener.put_refused  # type: ignore[method-assign]
+        self.told = listener.told  # type: ignore[method-assign]
+        self.counted = listener.counted  # type: ignore[method-assign]
+
+    def outbox_lost(self, parentless: bool) -> None:
+        self._worker.spread_loss(parentless)
+        self._listener.outbox_lost(parentless)
+
+    def rolled_back(self, parentless: bool) -> None:
+        # With several shards, pages of others may be acked whose links are gone.
+        parentless = parentless or len(self._worker.dialogues) > 1
+        self._worker.spread_loss(parentless)
+        self._listener.rolled_back(parentless)

@@ -3,21 +3,40 @@
 -- accept the stored value), spider_args, run_name, keep_seen (empty: keep the stored value), seen_ttl_ms (0: never
 -- expires), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty:
 -- unchanged), starts (the name of its start(): starts.lua), signing (the ids of its signing keys, of which the first
--- one signs; "no": none)
--- USES     keys.key, limits.set_limits, shared.stored_field, state, state.now_ms
+-- one signs; "no": none), shards (how many the crawl has; stored if it is not 1)
+-- USES     keys.key, limits.set_limits, member.seen_stays, shared.stored_field, state, state.now_ms
 local SAID = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
-  'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'signing' }
+  'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'signing', 'shards' }
 local function described(first)
   local ours = {}
   for i, field in ipairs(SAID) do ours[field] = ARGV[first + i - 1] end
   ours.verifies, ours.signing = ours.signing, string.match(ours.signing, '^%S*')
   return ours
 end
+local UNSAID = { signing = 'no', shards = '1' } -- what a crawl has for which this field is not stored
 -- Whether a worker described by *ours* can take part in a run with the value *stored* of this field.
 local function agrees(ours, field, stored)
   -- Empty: this worker accepts any value; or no worker has set one yet.
   if stored == '' or ours[field] == '' or stored == ours[field] then return true end
   return field == 'signing' and string.find(' ' .. ours.verifies .. ' ', ' ' .. stored .. ' ', 1, true)
+end
+-- Returns the fields that must equal the stored ones, and DIFFERS, field, stored, ours, if one does not. These are all in
+-- an open run; after it, only those on which the meaning of kept keys depends.
+local function agreement(ours, over)
+  local fields = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing', 'shards' }
+  if over then
+    local kept = redis.call('EXISTS', key.seen) == 1 and seen_stays()
+    fields = kept and { 'schema', 'fingerprinter', 'seen_kind', 'shards' } or { 'schema' }
+  end
+  for _, field in ipairs(fields) do
+    local stored = stored_field(field)
+    -- A crawl that a program (without a fingerprinter) started without an order is served oldest first.
+    if stored == '' and state.epoch then
+      stored = field == 'order' and ours.fingerprinter == '' and 'fifo' or UNSAID[field] or ''
+    end
+    if not agrees(ours, field, stored) then return fields, { 'DIFFERS', field, stored, ours[field] } end
+  end
+  return fields
 end
 -- Stores the description *ours* for the run state.run.
 local function describe(ours)
@@ -27,6 +46,11 @@ local function describe(ours)
   end
   if ours.keep_seen ~= '' then redis.call('HSET', key.meta, 'keep_seen', ours.keep_seen) end
   if ours.limits ~= '' then set_limits(ours.limits) end
+  if ours.shards ~= '1' then
+    redis.call('HSET', key.meta, 'shards', ours.shards)
+  elseif stored_field('shards') ~= '' then
+    redis.call('HDEL', key.meta, 'shards', 'complete')
+  end
   local seen_ttl_ms = tonumber(ours.seen_ttl_ms)
   -- One command, and the last: until then there is no crawl, or still the previous run.
   redis.call('HSET', key.meta, 'epoch', state.epoch, 'run', state.run, 'phase', state.phase, 'run_name', ours.run_name,

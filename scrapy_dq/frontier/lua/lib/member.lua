@@ -3,14 +3,15 @@
 --          keys.worker_key, kinds.drop_seen, midway, starts.stored_starts, state, state.next_event,
 --          state.save_limiting, state.wall_ms, state.wall_us
 -- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, and the
--- event of its joining (0: lost). *starts*: see starts.lua. *came_from*: its last exchange under its old id.
+-- event of its joining (0: lost). *ours*: see described.lua. *came_from*: its last exchange under its old id.
 -- *registered*, which every exchange repeats: if a late copy of a join or rejoin arrives when its worker has left, it
 -- registers it once more, and a late copy of the first exchange would be applied once more.
-local function register(id, identity, starts, old, suspect, came_from, seeding)
+local function register(id, identity, ours, old, suspect, came_from, seeding)
+  if ours.shards ~= '1' then state.sequence = state.sequence + 1 end -- it seeds (exchange.lua)
   midway.registering = id
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'nonce', '', 'seeding', seeding or 1, 'fenced', 0,
     'identity', identity, 'quarantined', suspect or '', 'dropped', '', 'leases', '',
-    'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', starts,
+    'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', ours.starts,
     'joined', old and (old.joined or 0) or next_event(), 'registered', wall_us())
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
   redis.call('HSET', key.beats, id, 0)

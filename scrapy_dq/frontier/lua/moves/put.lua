@@ -72,6 +72,7 @@ local function put(new)
     now_there('dead')
   elseif delayed then
     -- If it was forgotten (forget.lua) and a replay log puts it again, it is in `delayed` already.
+    state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
     state.delayed, adding = state.delayed + redis.call('ZADD', key.delayed, due_ms, delayed), nil
     now_there('delayed')
   else

@@ -2,8 +2,8 @@
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
---          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nil), moves
---          (msgpack: see moves.lua), nonce (random; a repeat has the same), registered (of the join; 0: any)
+--          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nothing; ends: see
+--          finish.lua), moves (moves.lua), nonce (random; a repeat has the same), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -15,15 +15,14 @@
 --          outbox is lost, and the parents of the puts in it are still in flight
 -- USES     answer.is_mended, answer.remember, answer.repeat_grants, block, claim, damage.look_for_damage,
 --          damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect, finish.finish_if_done,
---          finish.remember_nothing, grants, grants.begin_grants, grants.granted, grants.write_grants,
---          keys.in_flight_key, keys.key, keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway,
---          moves.read_moves, politeness.blocked_among, politeness.save_partitions, put, put.FULL, put.forget,
---          put.wrong_lists, sent, settle, starts.start_done, state, state.census, state.is_there, state.load_state,
---          state.save_state, state.stale, state.there, types.wrong_type, words
+--          finish.raise_level, finish.raises, finish.remember_nothing, grants, grants.begin_grants, grants.granted,
+--          grants.write_grants, keys.in_flight_key, keys.key, keys.worker_key, kinds.seen, kinds.tidy_seen,
+--          kinds.unfit, lease, midway, moves.read_moves, politeness.blocked_among, politeness.save_partitions, put,
+--          put.FULL, put.forget, put.wrong_lists, sent, settle, starts.start_done, state, state.census, state.is_there,
+--          state.load_state, state.save_state, state.stale, state.there, types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local keep_failed, terms, moves = tonumber(ARGV[9]), ARGV[10], ARGV[11]
-local nonce, registered = ARGV[12], ARGV[13]
+local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]
 local SENT = 1
 if not pcall(load_state) then return wrong_type() end
 local answer = stale(epoch, run, worker_id)
@@ -45,9 +44,9 @@ if last_seq == seq then
 end
 
 local puts, endings = read_moves(moves)
-local ahead, most, here, notes, claims, forgotten = unpack(cmsgpack.unpack(terms))
+local ahead, most, here, notes, claims, forgotten, ends = unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
-if state.phase == 'finished' and not puts[1] then
+if state.phase == 'finished' and not puts[1] and not raises(ends, seeding) then
   remember_nothing(worker_id, seq, nonce)
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' }
 end
@@ -58,6 +57,7 @@ if wrong then return wrong end
 if held ~= there.in_flight and not is_mended(worker_id, seq, nonce) then return { 'RESYNC' } end
 midway.worker, midway.seq, midway.nonce = worker_id, seq, nonce
 look_for_damage()
+raise_level(ends, seeding, me[7])
 
 -- Puts first: after its first write a script may exceed maxmemory, and an ack writes.
 local dropped = {}
@@ -89,7 +89,7 @@ write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
 remember(worker_id, me, seq, nonce, seeding, dropped, settled)
-local others_seeding, incomplete = finish_if_done()
+local others_seeding, incomplete = finish_if_done(ends)
 save_partitions()
 save_state()
 local leases, waits = granted()

@@ -1,23 +1,26 @@
 -- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
 -- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
---          worker with the same arguments and no run_name counts as one of them, restarted), and those of described.lua
+--          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose epoch
+--          is new_epoch; 0: this is home), complete (1: home says that this shard exists), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
---          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered
+--          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
+--          complete (1: all other shards exist)
+--          LOST (this shard existed, and is gone)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
--- USES     described, described.agrees, described.describe, digits.MOST_RUNS, journal.note_event, keys.MOST_MEMBERS,
---          keys.key, kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run,
---          member.over_for, member.register, member.registered_at, member.seen_stays, rights.refused_commands,
---          shared.note_shared, shared.stored_field, state, state.census, state.save_state, state.wall_ms,
---          types.too_many, types.wrong_type, words
+-- USES     described, described.agreement, described.describe, digits.MOST_RUNS, follow.follow_home,
+--          journal.note_event, keys.MOST_MEMBERS, keys.key, kinds.unfit, limits.set_limits, member.clear_run,
+--          member.keeps_seen, member.next_run, member.over_for, member.register, member.registered_at,
+--          member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
+--          state.save_state, state.wall_ms, types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local ours = described(5)
+local of_run, complete, ours = tonumber(ARGV[5]), ARGV[6] == '1', described(7)
 local refused, words_of_redis = refused_commands()
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 local wrong = wrong_type() or unfit() or too_many(MOST_MEMBERS)
@@ -26,39 +29,29 @@ if wrong then return wrong end
 if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$')) then
   return { 'STRANGE', state.epoch }
 end
--- The fields that must equal the stored ones: all in an open run; after a finished run, only those on which the
--- meaning of kept keys depends.
-local agree = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing' }
-if state.phase == 'finished' then
-  agree = redis.call('EXISTS', key.seen) == 1 and seen_stays() and { 'schema', 'fingerprinter', 'seen_kind' }
-    or { 'schema' }
-end
-for _, field in ipairs(agree) do
-  local stored = stored_field(field)
-  -- A crawl that a program (without a fingerprinter) started without an order is served oldest first; earlier versions
-  -- did not sign.
-  if stored == '' and state.epoch then
-    stored = field == 'signing' and 'no' or field == 'order' and ours.fingerprinter == '' and 'fifo' or ''
-  end
-  if not agrees(ours, field, stored) then return { 'DIFFERS', field, stored, ours[field] } end
-end
+local elsewhere = follow_home(new_epoch, of_run, complete)
+if elsewhere == 'LOST' then return { elsewhere } end
+local over = state.phase == 'finished' or state.epoch and state.run < of_run
+local agree, differs = agreement(ours, over)
+if differs then return differs end
 local resumed, limits_changed, forgotten, joins = 0, 0, 0, false
 if not state.epoch then
   -- Keys without meta are garbage: it was deleted or evicted.
   clear_run(false)
   redis.call('UNLINK', key.stats, key.samples, key.minutes, key.journal)
-  state.epoch, state.run, state.phase = new_epoch, 0, 'open'
+  state.epoch, state.run, state.phase = new_epoch, of_run, 'open'
   redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
-elseif state.phase == 'finished' and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  local ended_ms = over_for(ours, restart_ms)
+elseif elsewhere or over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
+  local ended_ms = elsewhere and -1 or of_run == 0 and over_for(ours, restart_ms)
   if ended_ms then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0, 0 }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0, 0, 0 }
   end
   if keeps_seen(ours.keep_seen) and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
   next_run(keeps_seen(ours.keep_seen))
   -- Somebody else has overwritten the number: each run needs one of its own.
   if state.run > MOST_RUNS then state.epoch, state.run = new_epoch, 0 end
+  state.run = of_run > 0 and of_run or state.run
   describe(ours)
 elseif ours.spider ~= '' and stored_field('spider') == '' then
   resumed = 1 -- started by a program that pushes requests: the first worker with a spider describes the run
@@ -67,7 +60,7 @@ else
   resumed = 1
   for _, field in ipairs(agree) do
     -- The signing key ids are replaced: workers that join from now on need the newest key.
-    if stored_field(field) == '' or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
+    if stored_field(field) == '' and field ~= 'shards' or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
   end
   -- A run without a name takes the name of the first worker that has one: a later worker with that name then finds
   -- this run finished and does not start the next one.
@@ -79,7 +72,7 @@ else
   end
 end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  register(worker_id, identity, ours.starts)
+  register(worker_id, identity, ours)
   note_shared()
   joins = ours.starts ~= ''
 else
@@ -92,4 +85,4 @@ if resumed == 0 then note_event('began', worker_id, 1) end
 if joins then note_event('joined', worker_id, 1) end
 return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_changed,
   redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten,
-  registered_at(worker_id) }
+  registered_at(worker_id), stored_field('complete') == '1' and 1 or 0 }

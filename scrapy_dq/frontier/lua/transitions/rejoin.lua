@@ -77,12 +77,12 @@ if old.fenced == '0' then
     end
   end
   -- Only now: if this script is stopped earlier, the repeat has to do everything.
-  register(new_id, identity, ours.starts, old, suspect, last_seq, seeding)
+  register(new_id, identity, ours, old, suspect, last_seq, seeding)
   remove_member(old_id)
   classify_touched(0)
   save_partitions()
 else
-  register(new_id, identity, ours.starts, old, '', last_seq, seeding)
+  register(new_id, identity, ours, old, '', last_seq, seeding)
   -- Its reclaim was broken off: at the end of the crawl nobody would remove it.
   if old.fenced == '1' and redis.call('EXISTS', in_flight_key(old_id)) == 0 then remove_member(old_id) end
 end

@@ -55,7 +55,7 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   end
 end
 if from_failed + from_dead > 0 then
-  state.phase = 'open'
+  state.phase, state.sequence = 'open', state.sequence + 1 -- the version of a shard changes (exchange.lua)
   tell() -- wake workers that are idle because nothing was waiting
 end
 classify_touched(0)

@@ -24,7 +24,8 @@ if word == 'complete' then
   -- A worker that began now would run its own start() first, and could be interrupted in the same way.
   if incomplete and there.members == 0 then
     look_for_damage()
-    finish_if_done()
+    -- What the other shards hold is not known here: the next worker asks them.
+    finish_if_done(redis.call('HGET', key.meta, 'shards') and -1 or nil)
     save_state()
   end
 end

@@ -1,0 +1,12 @@
+-- complete: home notes that all other shards of the crawl exist.
+-- ARGS     epoch, run
+-- RETURNS  OK | LOST | RESYNC | FINISHED
+-- COST     O(1)
+-- CRASH    before: the next worker that joins notes it; until then an absent shard is created; after: nothing to do
+-- USES     keys.key, state.load_state, state.stale
+local epoch, run = ARGV[1], ARGV[2]
+load_state()
+local answer = stale(epoch, tonumber(run))
+if answer then return { answer } end
+redis.call('HSET', key.meta, 'complete', 1)
+return { 'OK' }

@@ -1,0 +1,42 @@
+"""The level of seeding at home, of a worker whose puts without a parent go to other shards, too.
+
+Only home knows who is seeding. So such a put is sent when home has confirmed the level, and the level stays
+until the put is certain in its shard, and that it was raised is certain at home: else a roll-back of home
+could finish the run over it. docs/internals/shards.md has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+
+
+class Level:
+    """Of one worker.
+
+    Args:
+        protocols: of all its dialogues; the first one is that with home.
+    """
+
+    def __init__(self, protocols: Sequence[WorkerProtocol]) -> None:
+        self._protocols = protocols
+        self._last: dict[int, int] = {}
+        """By shard, the number of the last put without a parent for which the level is needed."""
+        protocols[0].stays_raised = self.needed
+        for of in protocols[1:]:
+            of.may_seed = self.is_raised
+
+    def put(self, shard: int, number: int) -> None:
+        """Note that a put without a parent was appended to the outbox of another shard than home."""
+        self._last[shard] = number
+
+    def is_raised(self) -> bool:
+        """Tell whether home has confirmed it, and nothing that lowers it was sent since."""
+        return self._protocols[0].raised_at is not None
+
+    def needed(self) -> bool:
+        """Tell whether it has to stay raised, even if start() is complete."""
+        if self._last and self._protocols[0].raise_retired:
+            self._last = {k: n for k, n in self._last.items() if self._protocols[k].retired < n}
+        return bool(self._last)
