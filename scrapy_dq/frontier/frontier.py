@@ -174,7 +174,7 @@ class Frontier:
         """
         reply = await self._call(
             "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
-            ms(crawl.restart_window_s), of.run if of else 0, int(of.complete) if of else 0,
+            ms(crawl.restart_window_s), of.run if of else -1, int(of.complete) if of else 0,
             *self._said_of(crawl),
         )  # fmt: skip
         if reply[0] == b"LOST":

@@ -90,9 +90,8 @@ def extras(schedule: Schedule) -> None:
             continue
         if crawler.spill_lost:
             continue  # no page and no start() yields it again; a log line says that this may be so
-        identity, number = crawler.extra
-        if crawler.worker.applied > number and identity not in done:
-            raise Violation(f"{crawler.process.name} has added {identity}, and it was never crawled")
+        if crawler.extra in schedule.put - done:
+            raise Violation(f"{crawler.process.name} has added {crawler.extra}, and it was never crawled")
 
 
 def pushed(schedule: Schedule) -> None:
@@ -103,11 +102,13 @@ def pushed(schedule: Schedule) -> None:
         raise Violation(f"these were pushed, and never crawled: {sorted(missing)}")
 
 
-def applied(schedule: Schedule, worker_id: str, last: int, number: int, answer: list[Any]) -> None:
+def applied(
+    schedule: Schedule, worker_id: str, last: int, number: int, answer: list[Any], shard: int
+) -> None:
     """Check an exchange: it follows the last one, its worker is not fenced, no key contradicts the counts."""
     if number != last + 1 and not schedule.losses:
         raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
-    of_worker = f"{keys.prefix(CRAWL)}worker:{worker_id}"
+    of_worker = f"{keys.prefix(CRAWL, shard)}worker:{worker_id}"
     heard = worker_id in schedule.fenced and answer[1] == 1  # 0: the run is finished
     if heard and schedule.store.run("HGET", of_worker, "fenced") == b"1":
         raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
@@ -121,9 +122,9 @@ def drained(schedule: Schedule, worker_id: str) -> None:
         raise Violation(f"{worker_id} is drained, and was not fenced")
 
 
-def left(schedule: Schedule, *, last: bool) -> None:
+def left(schedule: Schedule, shard: int, *, last: bool) -> None:
     """Check that a worker that leaves removes no other one."""
-    if not last and not schedule.store.run("EXISTS", keys.prefix(CRAWL) + "members"):
+    if not last and not schedule.store.run("EXISTS", keys.prefix(CRAWL, shard) + "members"):
         raise Violation("a worker that leaves has removed the others")
 
 
@@ -152,12 +153,13 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
         raise Violation(f"{crawler.process.name} closes with reason run_over in the run that is the last one")
 
 
-def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> None:
+def leased(schedule: Schedule, records: list[bytes], shard: int, *, with_order: bool) -> None:
     """Check what an exchange has leased: nothing while the crawl is on hold, and the best that waited."""
     if not records:
         return
     held = schedule.commands["pause"] + schedule.commands["drain"]
-    if held and (hold := schedule.store.run("HGET", keys.meta(CRAWL), "hold")):
+    # Only home knows, and a worker learns it from its next exchange with home.
+    if held and not shard and (hold := schedule.store.run("HGET", keys.meta(CRAWL), "hold")):
         raise Violation(f"requests are leased while the crawl is {hold.decode()}")
     if not with_order:
         return
@@ -167,7 +169,7 @@ def leased(schedule: Schedule, records: list[bytes], *, with_order: bool) -> Non
         # Not a suspect, and not a start payload that was claimed just now: that is behind all others.
         if record[8] < 128 and partition != CLAIMED:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
-    for partition, places in waiting_places(schedule.store.reader, CRAWL).items():
+    for partition, places in waiting_places(schedule.store.reader, CRAWL, shard).items():
         if partition in last and min(places) < last[partition]:
             raise Violation(f"a worse request of {partition!r} is leased than one that waits")
 
@@ -277,8 +279,14 @@ def concurrency(schedule: Schedule) -> None:
 
 def stored(schedule: Schedule) -> None:
     """Check all that is stored, key by key."""
+    for shard in range(schedule.setup.shards):
+        _stored(schedule, shard)
+
+
+def _stored(schedule: Schedule, shard: int) -> None:
+    order = schedule.plan.setup.order
     try:
-        state = stored_state(schedule.store.reader, CRAWL, schedule.plan.setup.order, strict=False)
+        state = stored_state(schedule.store.reader, CRAWL, order, strict=False, shard=shard)
     except AssertionError as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         raise Violation(f"the stored state is wrong: {error!r} in {line}") from error

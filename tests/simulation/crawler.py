@@ -27,7 +27,7 @@ from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
-from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin
+from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.network import BlockingClient, Client, Network
@@ -59,8 +59,6 @@ class Visit:
     worker_id: str
     taken_at: float
     ended_at: float
-    number: int
-    """The exchanges that were composed before its lease was settled."""
     entry_id: bytes
     origin: str
     """Where it was found, if it is not filtered."""
@@ -111,8 +109,8 @@ class Crawler(Listener):
         self.joined_at = float("inf")
         self.spill_lost = False
         """It could not read what it had moved to disk, and not all of that had a parent."""
-        self.extra: tuple[tuple[int, str], int] | None = None
-        """The request that it has added, and the exchanges that were composed before."""
+        self.extra: tuple[int, str] | None = None
+        """The request that it has added."""
         self.decided_at = float("inf")
         """When it has begun to close."""
         self.told_at = float("inf")
@@ -137,18 +135,21 @@ class Crawler(Listener):
         self.sends: list[tuple[float, bytes, int]] = []
         """When a request was sent, to which partition, in which run."""
         self._taken_at: dict[bytes, float] = {}
-        self._taken_by: dict[bytes, str] = {}
+        self._taken_by: dict[bytes, frozenset[str]] = {}
         self._entry_ids = entry_ids()
         self._reason = "finished"
         self._look_due = False
         self._done = asyncio.Event()
         self._start: asyncio.Task[None] | None = None
-        frontier = Frontier(
-            Client(network, self.process), CRAWL, setup.order, seen=setup.seen,
-            start_keys=StartKeys("list", (FEED,), FED_MARK) if setup.fed else None,
-        )  # fmt: skip
+        frontiers = [
+            Frontier(
+                Client(network, self.process), CRAWL, setup.order, seen=setup.seen, shard=shard,
+                start_keys=StartKeys("list", (FEED,), FED_MARK) if setup.fed and not shard else None,
+            )
+            for shard in range(setup.shards)
+        ]  # fmt: skip
         self.worker = Worker(
-            [frontier],
+            frontiers,
             identity_of(setup, part),
             WorkerOptions(
                 ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
@@ -166,15 +167,18 @@ class Crawler(Listener):
         """It has been started, and has neither ended nor been killed."""
         return self.process.alive and not self.ending
 
-    @property
-    def joined(self) -> bool:
-        """Its join was answered: whatever registers it under the same id from now on is a late copy."""
-        return bool(self.worker.epoch)
+    def has_joined(self, worker_id: str) -> bool:
+        """Tell whether its join was answered: what registers it under the same id from now on is a late copy."""
+        return any(each.id == worker_id and each.protocol.epoch for each in self.worker.dialogues)
 
     @property
-    def worker_id(self) -> str:
-        """The id under which it takes itself for a member."""
-        return self.worker.id
+    def worker_ids(self) -> set[str]:
+        """The ids under which it takes itself for a member."""
+        return {each.id for each in self.worker.dialogues}
+
+    @property
+    def _protocols(self) -> list[WorkerProtocol]:
+        return [each.protocol for each in self.worker.dialogues]
 
     @property
     def _over(self) -> bool:
@@ -189,7 +193,8 @@ class Crawler(Listener):
 
     def close(self) -> None:
         """Remove its files, at the end of its schedule."""
-        self.worker.home.protocol.outbox.clear()
+        for each in self.worker.dialogues:
+            each.protocol.outbox.clear()
 
     def later(self, do: Callable[[], None]) -> None:
         """Do something at the next moment at which its process runs."""
@@ -260,7 +265,7 @@ class Crawler(Listener):
         origin = self.process.name
         payload = b"%d.0.%s" % (page, origin.encode())
         if self.put(page, payload, Admission.ID, entry_id, entry_id):
-            self.extra = (page, origin), self.worker.composed
+            self.extra = (page, origin)
             self._wake()
 
     # The engine.
@@ -290,7 +295,7 @@ class Crawler(Listener):
             self.running[lease.entry_id] = lease
             self.downloading[lease.entry_id] = lease.partition
             self._taken_at[lease.entry_id] = self._world.now
-            self._taken_by[lease.entry_id] = worker.id
+            self._taken_by[lease.entry_id] = frozenset(self.worker_ids)
             self.sends.append((self._world.now, lease.partition, worker.run))
             worker.sent(lease.entry_id)
             seconds = self._site[parts(lease.payload)[0]].seconds
@@ -342,11 +347,11 @@ class Crawler(Listener):
         del self.running[lease.entry_id]
         visit = Visit(
             number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,
-            self._taken_at.pop(lease.entry_id), self._world.now, worker.composed, lease.entry_id,
+            self._taken_at.pop(lease.entry_id), self._world.now, lease.entry_id,
             origin, attempt >= page.retries + page.busy,
         )  # fmt: skip
         self.visits.append(visit)
-        if worker.id == self._taken_by.pop(lease.entry_id):
+        if self.worker_ids == self._taken_by.pop(lease.entry_id):
             self._unconfirmed.append(visit)  # else a rejoin may have cost the lease
         if visit.last and page.fails:
             worker.fail(lease.entry_id, "it raised", "label")
@@ -408,10 +413,10 @@ class Crawler(Listener):
 
     def rejoins(self, new_id: str, last_seq: int, *, finished: bool) -> None:
         """Note the answer to a rejoin, before the worker gets it."""
-        protocol = self.worker.home.protocol
-        log = protocol._log
-        if not isinstance(protocol._call, Rejoin) or protocol._call.new_id != new_id:
+        protocol = next((of for of in self._protocols if _rejoins(of, new_id)), None)
+        if protocol is None:
             return  # it is a late copy
+        log = protocol._log
         if not finished:
             lost = log._retired if last_seq < 0 else log._retired_seq > last_seq
             self.unnoticed = self.unnoticed or lost
@@ -432,7 +437,7 @@ class Crawler(Listener):
 
     def redis_set_back(self) -> None:
         """Expect another answer to a rejoin that is under way: Redis may have more than before."""
-        if isinstance(self.worker.home.protocol._call, Rejoin):
+        if any(isinstance(of._call, Rejoin) for of in self._protocols):
             self.unnoticed = False
 
     def rolled_back(self, parentless: bool) -> None:
@@ -448,9 +453,11 @@ class Crawler(Listener):
     def counted(self, what: Count, amount: float) -> None:
         if what is Count.EXCHANGE:
             self._entered()
-            applied = self.worker.applied
-            while self._unconfirmed and self._unconfirmed[0].number < applied:
-                self._unconfirmed.pop(0).confirmed_at = self._world.now
+            owned = {entry_id for of in self._protocols for entry_id in of.leases.owned}
+            for visit in self._unconfirmed:
+                if visit.entry_id not in owned:
+                    visit.confirmed_at = self._world.now
+            self._unconfirmed = [visit for visit in self._unconfirmed if not visit.settled]
         elif what is Count.REJOIN:
             self.rejoined_at.append(self._world.now)
             self._unconfirmed.clear()
@@ -464,7 +471,12 @@ def identity_of(setup: Setup, part: int) -> Identity:
     return Identity(
         fingerprinter="f", spider="s", spider_args="{}", starts=f"start{part}", run_name=setup.run_name,
         partition_by="host" if setup.hosts > 1 else "none", limits=Limits(setup.delay_s, setup.concurrency),
+        shards=setup.shards,
     )  # fmt: skip
+
+
+def _rejoins(protocol: WorkerProtocol, new_id: str) -> bool:
+    return isinstance(protocol._call, Rejoin) and protocol._call.new_id == new_id
 
 
 def parts(payload: bytes) -> tuple[int, int, str]:

@@ -103,7 +103,8 @@ def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> 
     """SIGSTOP of Redis, SIGCONT later: it runs then what has arrived meanwhile."""
     seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
     schedule.struck("redis_frozen", f"{seconds:.2f} s")
-    schedule.store.frozen_until = max(schedule.store.frozen_until, schedule.world.now + seconds)
+    for shard in range(schedule.setup.shards):
+        _freeze(schedule, shard, seconds)
 
 
 def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -117,6 +118,33 @@ def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 def roll_back(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """Redis loses its power: it comes back with what it had up to a second before."""
     _lose(schedule, random, "roll_back", random.uniform(0.05, 0.5))
+
+
+def shard_roll_back(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """The Redis of one shard loses its power."""
+    shard = random.randrange(schedule.setup.shards)
+    _lose(schedule, random, "shard_roll_back", random.uniform(0.05, 0.5), shard)
+
+
+def shard_fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """A replica that lags takes the place of the Redis of one shard."""
+    _lose(schedule, random, "shard_fail_over", 0.0, random.randrange(schedule.setup.shards))
+
+
+def shard_away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """The Redis of one shard ends and is started again."""
+    seconds, shard = random.uniform(0.05, 2.0), random.randrange(schedule.setup.shards)
+    schedule.struck("shard_away", f"{shard} {seconds:.2f} s")
+    schedule.network.cut(seconds, shard)
+    schedule.store.forget_scripts()
+
+
+def shard_redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """SIGSTOP of the Redis of one shard, SIGCONT later."""
+    seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
+    shard = random.randrange(schedule.setup.shards)
+    schedule.struck("shard_redis_frozen", f"{shard} {seconds:.2f} s")
+    _freeze(schedule, shard, seconds)
 
 
 def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -185,19 +213,29 @@ BY_NAME = {
         full, roll_back, fail_over, lag, scripts, flush, disk_full, disk_lost,
     )
 }  # fmt: skip
-LOSSES = ("roll_back", "fail_over", "lag", "flush")
+BY_NAME_OVER_SHARDS = BY_NAME | {
+    each.__name__: each for each in (shard_roll_back, shard_fail_over, shard_away, shard_redis_frozen)
+}
+OF_A_SHARD = ("away", "redis_frozen", "roll_back", "fail_over")
+"""Faults that can strike one shard of several: their names begin with `shard_` then."""
+LOSSES = ("roll_back", "fail_over", "lag", "flush", "shard_roll_back", "shard_fail_over")
 """Faults after which Redis has not everything that it has confirmed."""
 
 
-def _lose(schedule: Schedule, random: Random, name: str, away_s: float) -> None:
+def _freeze(schedule: Schedule, shard: int, seconds: float) -> None:
+    until = schedule.store.frozen
+    until[shard] = max(until[shard], schedule.world.now + seconds)
+
+
+def _lose(schedule: Schedule, random: Random, name: str, away_s: float, shard: int | None = None) -> None:
     lost_s = random.uniform(0.0, ROLL_BACK_S)
-    snapshot = schedule.store.snapshot()
+    snapshot = schedule.store.snapshot(shard)
     taken_at = schedule.world.now
 
     def happen() -> None:
-        schedule.struck(name, f"to {taken_at - BEGIN_S:.4f} s")
-        schedule.store.restore(snapshot)
+        schedule.struck(name, f"{'' if shard is None else shard} to {taken_at - BEGIN_S:.4f} s")
+        schedule.store.restore(snapshot, shard)
         schedule.lost(taken_at)
-        schedule.network.cut(away_s)
+        schedule.network.cut(away_s, shard)
 
     schedule.world.at(schedule.world.now + lost_s, happen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as Cut
 from redis.exceptions import ResponseError
 
-from simulation.store import Store, transition_of
+from simulation.store import Store, shard_of, transition_of
 from simulation.virtual import Process, World
 
 
@@ -38,6 +38,7 @@ class Rates:
 
 
 NONE = Rates()
+MOST_SHARDS = 5
 Watch = Callable[[Process, str, tuple[Any, ...], Any], None]
 
 
@@ -49,10 +50,10 @@ class Network:
         self.store = store
         self.rates = rates
         self.timeout_s = timeout_s
-        self.away_until = 0.0
+        self.away_until: defaultdict[int, float] = defaultdict(float)
         self.calls = 0
-        self.generation = 0
-        """The number of times that all connections were cut."""
+        self.generations: Counter[int] = Counter()
+        """The number of times that all connections to a shard were cut."""
         self.under_way: Counter[str] = Counter()
         """Calls that are sent and not answered, by transition."""
         self.strikes: dict[tuple[str, int, str], Callable[[Process], None]] = {}
@@ -66,16 +67,18 @@ class Network:
         """What happens when the next exchange of a process was applied; it gets what repeats the call."""
         self.trace: Callable[[str], None] | None = None
 
-    def cut(self, away_s: float = 0.0) -> None:
-        """Cut all connections: what was not run yet is never run, what was not answered never answered."""
-        self.generation += 1
-        self.away_until = max(self.away_until, self.world.now + away_s)
+    def cut(self, away_s: float = 0.0, shard: int | None = None) -> None:
+        """Cut all connections, or those to a shard: what was not run yet is never run, nor answered."""
+        for each in range(MOST_SHARDS) if shard is None else (shard,):
+            self.generations[each] += 1
+            self.away_until[each] = max(self.away_until[each], self.world.now + away_s)
 
-    def begins(self, transition: str) -> tuple[int, str]:
+    def begins(self, transition: str, shard: int) -> tuple[int, str]:
         """Count a call; return its number among those of its transition, and the fault that strikes it."""
         self.calls += 1
         self._numbers[transition] += 1
-        fault = "lost" if self.world.now < self.away_until else self.rates.drawn(self.world.random.random())
+        away = self.world.now < self.away_until[shard]
+        fault = "lost" if away else self.rates.drawn(self.world.random.random())
         if fault:
             self.met[fault, transition] += 1
         return self._numbers[transition], fault
@@ -116,16 +119,16 @@ class Client:
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
         world, thread = network.world, process.main
-        transition = transition_of(name, args)
-        number, fault = network.begins(transition)
-        generation = network.generation
+        transition, shard = transition_of(name, args), shard_of(name, args)
+        number, fault = network.begins(transition, shard)
+        generation = network.generations[shard]
         answer: asyncio.Future[Any] = process.loop.create_future()
         network.under_way[transition] += 1
 
         def run() -> None:
-            if world.now < network.store.frozen_until:
-                world.at(network.store.frozen_until, run)
-            elif fault == "late" or network.generation == generation:
+            if world.now < network.store.frozen[shard]:
+                world.at(network.store.frozen[shard], run)
+            elif fault == "late" or network.generations[shard] == generation:
                 outcome = network.store.call(name, *args, **options)
                 if fault == "twice":
                     later_s = world.random.choice((0.01, 0.1, network.timeout_s)) * world.random.random()
@@ -146,7 +149,7 @@ class Client:
                 network.trace(f"{process.name} {transition} {number}: {shown(outcome)} once more")
 
         def reply(outcome: Any) -> None:
-            if network.generation == generation:
+            if network.generations[shard] == generation:
                 settle(outcome)
                 network.strike(transition, number, "answered", process)
 
@@ -185,9 +188,9 @@ class BlockingClient:
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
         assert network.world.running is not process.main, "the event loop waits for Redis"
-        transition = transition_of(name, args)
-        number, fault = network.begins(transition)
-        if fault == "lost" or network.world.now < network.store.frozen_until:
+        transition, shard = transition_of(name, args), shard_of(name, args)
+        number, fault = network.begins(transition, shard)
+        if fault == "lost" or network.world.now < network.store.frozen[shard]:
             raise Cut("simulated")
         outcome = network.store.call(name, *args, **options)
         network.watch(process, transition, args, outcome)

@@ -17,6 +17,10 @@ FAULTS_END_S = 1.0
 SAME_SCRIPTS = 100
 """So many seeds use the same scripts: Redis takes a third longer if it has those of all orders and kinds."""
 KINDS = (Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)
+SHARDED = 1_000_000_000
+"""The first seed of a crawl of several shards."""
+OVER_SHARDS = ("pause", "drain", "stop", "feed")
+"""Commands that a crawl of several shards knows."""
 COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {
     "exchange": 40,
@@ -64,6 +68,7 @@ class Setup:
     """Shorter than faults.ROLL_BACK_S: Redis may be rolled back further than a log reaches."""
     max_attempts: int = 3
     starts: tuple[int, ...] = (site.START,)
+    shards: int = 1
     parts: int = 1
     """Into how many parts the start requests are split: each worker yields those of its own part."""
     filtered_start: bool = False
@@ -120,7 +125,22 @@ class Plan:
 
 
 def drawn(seed: int) -> Plan:
-    """Draw the plan of a seed."""
+    """Draw the plan of a seed; from SHARDED on, of a crawl of several shards."""
+    return _over_shards(seed) if seed >= SHARDED else _drawn(seed)
+
+
+def _over_shards(seed: int) -> Plan:
+    plan, random = _drawn(seed), Random(f"{seed} shards")
+    setup = replace(plan.setup, shards=random.choice((2, 2, 2, 3, 5)), horizon_s=random.choice((0.6, 3.0)))
+    strikes = tuple(
+        replace(each, fault="shard_" + each.fault) if each.fault in faults.OF_A_SHARD and random.random() < 0.7 else each
+        for each in plan.strikes
+    )
+    commands = tuple(each for each in plan.commands if each[1] in OVER_SHARDS)
+    return replace(plan, setup=setup, strikes=strikes, commands=commands)
+
+
+def _drawn(seed: int) -> Plan:
     random = Random(f"{seed} plan")
     of_script = seed // SAME_SCRIPTS
     hosts = random.choice((1, 1, 2, 3))

@@ -20,8 +20,6 @@ from simulation.virtual import Process
 class Pusher:
     """One process that pushes a few pages; it may be killed while it does so."""
 
-    joined = False  # it never takes part in a second run
-
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
         self.process = Process(network.world, name)
         self.ids: set[str] = set()
@@ -51,10 +49,13 @@ class Pusher:
         """It has been started, and has neither ended nor been killed."""
         return self.process.alive and not self.ending
 
+    def has_joined(self, worker_id: str) -> bool:
+        return False  # it never takes part in a second run
+
     @property
-    def worker_id(self) -> str:
-        """The id under which it takes itself for a member."""
-        return self._producer.worker_id
+    def worker_ids(self) -> set[str]:
+        """The ids under which it takes itself for a member."""
+        return {self._producer.worker_id}
 
     async def _leave(self) -> None:
         # It is tried once: a member that is left behind is found dead by the next worker.

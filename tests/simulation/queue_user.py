@@ -99,9 +99,6 @@ class _Member(Member):
 class QueueUser:
     """One process that puts pages into the crawl, takes some out, and processes those without links."""
 
-    joined = False
-    """It takes part in any run."""
-
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
         self.process = Process(network.world, name)
         self.name = name
@@ -134,16 +131,22 @@ class QueueUser:
         """It has been started, and has neither ended nor been killed."""
         return self.process.alive and not self.ending
 
+    def has_joined(self, worker_id: str) -> bool:
+        return False  # it takes part in any run
+
     @property
-    def worker_id(self) -> str:
-        """The id under which it takes itself for a member."""
-        return self._member.worker.id
+    def worker_ids(self) -> set[str]:
+        """The ids under which it takes itself for a member."""
+        return {self._member.worker.id}
 
     def counted(self, what: Count) -> None:
         """Note which visits Redis has confirmed."""
         if what is Count.EXCHANGE:
-            while self.unconfirmed and self.unconfirmed[0].number < self._member.worker.applied:
-                self.unconfirmed.pop(0).confirmed_at = self._world.now
+            owned = self._member.worker.home.leases.owned
+            for visit in self.unconfirmed:
+                if visit.entry_id not in owned:
+                    visit.confirmed_at = self._world.now
+            self.unconfirmed = [visit for visit in self.unconfirmed if not visit.settled]
         elif what is Count.REJOIN:
             self.unconfirmed.clear()
 
@@ -198,7 +201,7 @@ class QueueUser:
     ) -> None:  # fmt: skip
         visit = Visit(
             number, attempt, self.name, (worker.epoch, worker.run), worker.id, taken_at, self._world.now,
-            worker.composed, entry_id, origin, last=True,
+            entry_id, origin, last=True,
         )  # fmt: skip
         self.visits.append(visit)
         if worker is self._member.worker and worker.id == taken_by:

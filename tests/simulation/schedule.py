@@ -21,7 +21,7 @@ from simulation.network import NONE, Network
 from simulation.plan import FAULTS_END_S, Plan, Strike
 from simulation.pusher import Pusher
 from simulation.queue_user import QueueUser
-from simulation.store import CRAWL, Server, Store
+from simulation.store import CRAWL, Server, Store, shard_of
 from simulation.virtual import BEGIN_S, Process
 from support.stored import _dead_letter as dead_letter
 
@@ -53,6 +53,11 @@ class Report:
     trace: list[str] = field(default_factory=list)
     digest: str = ""
     """Equal, if a seed is run again."""
+
+
+def unpacked(moves: bytes) -> Any:
+    """Return the moves of an exchange, as lua/lib/moves.lua reads them."""
+    return msgpack.unpackb(moves, raw=True)
 
 
 class Schedule:
@@ -90,6 +95,8 @@ class Schedule:
         self.crawlers: list[Crawler] = []
         self.pushers: list[Pusher] = []
         self.queues: list[QueueUser] = []
+        self.put: set[Identity] = set()
+        """What any exchange that was applied has put."""
         self._starting = 0
         self._applied: dict[str, tuple[int, list[bytes]]] = {}
         """The last exchange that was applied, by worker: its number and the leases that it has brought."""
@@ -193,7 +200,8 @@ class Schedule:
         """Note that Redis has only what it had at *taken_at*."""
         self.losses.append((taken_at, self.world.now))
         self._note_epoch(self.store.run("HGET", keys.meta(CRAWL), "epoch"))
-        members = self.store.run("SMEMBERS", keys.prefix(CRAWL) + "members")
+        names = [keys.prefix(CRAWL, shard) + "members" for shard in range(self.setup.shards)]
+        members = [each for name in names for each in self.store.run("SMEMBERS", name)]
         self._seeding = {each.decode(): "" for each in members}  # after a loss, no level is checked
         for crawler in self.crawlers:
             crawler.redis_set_back()
@@ -221,7 +229,7 @@ class Schedule:
         self.world.at(when, lambda: self._start(part, again))
 
     def _prepare(self, strike: Strike) -> None:
-        strike_now = faults.BY_NAME[strike.fault]
+        strike_now = faults.BY_NAME_OVER_SHARDS[strike.fault]
 
         def at_call(process: Process) -> None:
             # After the event of the call itself: a process is killed between two events.
@@ -257,6 +265,8 @@ class Schedule:
     def _happened(self, who: str, what: str) -> None:
         self.noted(who, what)
         try:
+            if what.startswith("ends: not started: shard"):
+                self._clear()
             if what.startswith("ends: "):
                 crawler = next(each for each in self.crawlers if each.process.name == who)
                 checks.may_end(self, crawler)
@@ -275,6 +285,12 @@ class Schedule:
             self._broken = self._broken or error  # raised here, it would end a task of the worker
             self.world.over = True
 
+    def _clear(self) -> None:
+        """Run `scrapy dq clear`, as the error says that a worker gets when a shard is gone."""
+        self._note("clear")
+        self.store.run("FLUSHALL")
+        self.lost(0.0)
+
     def _ran(self, process: Process, transition: str, args: tuple[Any, ...], outcome: Any) -> None:
         if transition == "exchange":
             self.report.exchanges += 1
@@ -283,6 +299,7 @@ class Schedule:
             names = args[2 + args[1] :]
             if self._sent.setdefault((names[0], names[3]), names) != names:
                 raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")
+            shard = shard_of("evalsha", args)
             if isinstance(outcome, list) and (of := self._of(process)):
                 of.exchanged(names[11], outcome[0], of_run=len(outcome) > 2)
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
@@ -296,10 +313,11 @@ class Schedule:
                     if (worker_id, number) in self._ever_applied and not self.losses:
                         self._note_put_again(names[10])
                     self._ever_applied.add((worker_id, number))
+                    self.put.update(parts(m[6])[::2] for m in unpacked(names[10]) if m[0] == PUT)
                     self._applied[worker_id] = number, outcome[4]
                     self._seeding[worker_id] = str(names[5])
-                    checks.applied(self, worker_id, last, number, outcome)
-                    checks.leased(self, outcome[4], with_order=self.report.exchanges in self._looked_at)
+                    checks.applied(self, worker_id, last, number, outcome, shard)
+                    checks.leased(self, outcome[4], shard, with_order=self.report.exchanges in self._looked_at)
                 elif (
                     number == last
                     and not self.losses
@@ -312,18 +330,21 @@ class Schedule:
                         f"exchange {number} of {worker_id} brings other leases when it is repeated"
                     )
         elif transition in ("join", "rejoin"):
-            self._registered(process, transition, args[2 + args[1] :], outcome)
+            self._registered(process, transition, args[2 + args[1] :], outcome, shard_of("evalsha", args))
         elif not isinstance(outcome, list) or outcome[0] != b"OK":
             return
         elif transition == "fence":
             worker_id = args[2 + args[1]].decode()
             self._note_fenced(worker_id)
-            checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[1])
+            if not shard_of("evalsha", args):
+                checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[1])
             self._seeding[worker_id] = "0"
         elif transition == "leave":
             worker_id = args[2 + args[1]].decode()
-            checks.left(self, last=bool(outcome[2]))
-            checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])
+            shard = shard_of("evalsha", args)
+            checks.left(self, shard, last=bool(outcome[2]))
+            if not shard:
+                checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])
             self._removed(worker_id)
         elif transition == "drain":
             worker_id = args[2 + args[1]].decode()
@@ -334,7 +355,9 @@ class Schedule:
             if outcome[2]:
                 self._note_dead_letters()
 
-    def _registered(self, process: Process, transition: str, names: tuple[Any, ...], outcome: Any) -> None:
+    def _registered(
+        self, process: Process, transition: str, names: tuple[Any, ...], outcome: Any, shard: int
+    ) -> None:
         if not isinstance(outcome, list):
             return  # it was refused
         of, new = self._of(process), names[0].decode()
@@ -347,7 +370,7 @@ class Schedule:
             self._seeding.setdefault(new, str(names[7]) if transition == "rejoin" else "1")
             if of:
                 of.registered_at.append(self.world.now)
-        if transition == "join" and outcome[0] == b"OK":
+        if transition == "join" and outcome[0] == b"OK" and not shard:
             self._note_epoch(outcome[1])
         elif transition == "rejoin" and outcome[0] == b"OK":
             self._removed(names[2].decode())
@@ -361,7 +384,7 @@ class Schedule:
     def _note_put_again(self, moves: bytes) -> None:
         # Late copies of a join and of an exchange have come after their worker has left. Its tokens are gone:
         # docs/reliability.md, "A call that arrives after its process has left".
-        self.put_again.update(move[1] for move in msgpack.unpackb(moves, raw=True) if move[0] == PUT)
+        self.put_again.update(move[1] for move in unpacked(moves) if move[0] == PUT)
 
     def _note_epoch(self, epoch: bytes | None) -> None:
         if not self._epochs or self._epochs[-1][1] != epoch:
@@ -377,8 +400,8 @@ class Schedule:
         for each in chain(self.crawlers, self.others()):
             if each.process is process:
                 removed = worker_id in each.ids and worker_id not in self._seeding
-                late_join = worker_id == old_id and each.joined
-                if removed or late_join or not each.there or each.worker_id != old_id:
+                late_join = worker_id == old_id and each.has_joined(worker_id)
+                if removed or late_join or not each.there or old_id not in each.worker_ids:
                     self.late_members.add(worker_id)
                 each.ids.add(worker_id)
 
@@ -392,7 +415,8 @@ class Schedule:
 
     def _note_dead_letters(self) -> None:
         # The next run deletes them.
-        records = self.store.run("HGETALL", keys.prefix(CRAWL) + "dead")
+        names = [keys.prefix(CRAWL, shard) + "dead" for shard in range(self.setup.shards)]
+        records = [part for name in names for part in self.store.run("HGETALL", name)]
         for entry_id, record in zip(records[::2], records[1::2], strict=True):
             page, _, origin = parts(dead_letter(record)[2])
             self.dead.add((page, origin))
@@ -414,7 +438,7 @@ class Schedule:
             commands.resume_again(self)
         if self._starting or any(each.there for each in chain(self.crawlers, self.others())):
             return
-        if self.world.now < self.store.frozen_until + LOOK_S:
+        if self.world.now < max(self.store.frozen.values(), default=0.0) + LOOK_S:
             return  # it runs then what has reached it
         # As a user would: until a crawl has finished, the command is given again.
         if "finished" in self._endings() and not checks.gone_on(self):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha1
@@ -12,7 +14,7 @@ import hiredis
 import redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from scrapy_dq.frontier import frontier, scripts
+from scrapy_dq.frontier import frontier, keys, scripts
 from scrapy_dq.frontier.model import Order, Seen
 from simulation.virtual import World
 
@@ -28,6 +30,7 @@ CHANCE = {
 IN_ORDER = "local function in_order(...) local all = redis.call(...) table.sort(all) return all end\n"
 CRAWL = "simulated"
 Snapshot = dict[bytes, bytes]
+_SHARD = re.compile(rb"/(\d+)}:")
 _names: dict[str, str] = {}
 _sources: dict[str, str] = {}
 _originals = scripts.source
@@ -61,6 +64,13 @@ def transition_of(name: str, args: tuple[Any, ...]) -> str:
     if name == "evalsha":
         return _names[args[0]]
     return _names[digest(args[0])] if name == "eval" else name
+
+
+def shard_of(name: str, args: tuple[Any, ...]) -> int:
+    """Return the shard in which a command runs."""
+    meta = args[2] if name in ("eval", "evalsha") else b""
+    found = _SHARD.search(meta if isinstance(meta, bytes) else meta.encode())
+    return int(found[1]) if found else 0
 
 
 def _error(text: str) -> Exception:
@@ -155,7 +165,8 @@ class Store:
         self.reader: Any = Reader(server)
         self._world = world
         self.clock_offset_s = 0.0
-        self.frozen_until = 0.0
+        self.frozen: defaultdict[int, float] = defaultdict(float)
+        """Until when, by shard."""
         self.full = False
         self._known: set[str] | None = None  # all, until it forgets them
         server.run(("FLUSHALL",))
@@ -191,19 +202,20 @@ class Store:
         """Answer as after SCRIPT FLUSH."""
         self._known = set()
 
-    def snapshot(self) -> Snapshot:
-        """Return all keys, as `restore` takes them."""
-        names = sorted(self.names())
+    def snapshot(self, shard: int | None = None) -> Snapshot:
+        """Return all keys, or those of a shard, as `restore` takes them."""
+        names = sorted(self.names(shard))
         return dict(zip(names, self._server.run(*(("DUMP", name) for name in names)), strict=True))
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Replace all keys; the scripts are gone, too."""
+    def restore(self, snapshot: Snapshot, shard: int | None = None) -> None:
+        """Replace all keys, or those of a shard; the scripts are gone, too."""
         self.forget_scripts()
-        self._server.run(("FLUSHALL",), *(("RESTORE", name, 0, value) for name, value in snapshot.items()))
+        self._server.run(("DEL", b"", *self.names(shard)), *(("RESTORE", name, 0, value) for name, value in snapshot.items()))
 
-    def names(self) -> set[bytes]:
-        """Return the names of all keys but those of the clock."""
-        return set(self._server.run(("KEYS", "*"))[0]) - {SECONDS.encode(), MICROS.encode()}
+    def names(self, shard: int | None = None) -> set[bytes]:
+        """Return the names of all keys but those of the clock; *shard*: only of this one."""
+        pattern = "*" if shard is None else keys.prefix(CRAWL, shard) + "*"
+        return set(self._server.run(("KEYS", pattern))[0]) - {SECONDS.encode(), MICROS.encode()}
 
     def _clock(self) -> tuple[int, int]:
         seconds, fraction = divmod(self._world.now + self.clock_offset_s, 1)

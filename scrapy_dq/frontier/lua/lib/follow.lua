@@ -1,9 +1,9 @@
 -- follow: a shard follows home, which has the epoch and the run of the crawl (docs/internals/shards.md).
 -- USES     keys.key, member.clear_run, state, state.load_state
--- Before a worker joins it. *run*: of home; 0: this is home. Returns LOST if it existed (*complete*) and is gone,
+-- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*complete*) and is gone,
 -- FINISHED if home's run is over here, else nothing; what it has of another crawl is deleted.
 local function follow_home(epoch, run, complete)
-  if run == 0 then return end
+  if run < 0 then return end
   if state.epoch == epoch then return state.run > run and 'FINISHED' or nil end
   if complete then return 'LOST' end
   if not state.epoch then return end

@@ -1,7 +1,7 @@
 -- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
 -- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
 --          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose epoch
---          is new_epoch; 0: this is home), complete (1: home says that this shard exists), and those of described.lua
+--          is new_epoch; -1: this is home), complete (1: home says that this shard exists), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
@@ -39,11 +39,11 @@ if not state.epoch then
   -- Keys without meta are garbage: it was deleted or evicted.
   clear_run(false)
   redis.call('UNLINK', key.stats, key.samples, key.minutes, key.journal)
-  state.epoch, state.run, state.phase = new_epoch, of_run, 'open'
+  state.epoch, state.run, state.phase = new_epoch, math.max(0, of_run), 'open'
   redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
 elseif elsewhere or over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  local ended_ms = elsewhere and -1 or of_run == 0 and over_for(ours, restart_ms)
+  local ended_ms = elsewhere and -1 or of_run < 0 and over_for(ours, restart_ms)
   if ended_ms then
     return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0, 0, 0 }
   end
@@ -51,7 +51,7 @@ elseif elsewhere or over and redis.call('SISMEMBER', key.members, worker_id) == 
   next_run(keeps_seen(ours.keep_seen))
   -- Somebody else has overwritten the number: each run needs one of its own.
   if state.run > MOST_RUNS then state.epoch, state.run = new_epoch, 0 end
-  state.run = of_run > 0 and of_run or state.run
+  state.run = of_run < 0 and state.run or of_run
   describe(ours)
 elseif ours.spider ~= '' and stored_field('spider') == '' then
   resumed = 1 -- started by a program that pushes requests: the first worker with a spider describes the run
