@@ -364,12 +364,16 @@ class Frontier:
         reply = await self._call("drain", worker_id, epoch, run, limit, max_attempts)
         return (reply[1], reply[2], reply[3]) if reply[0] == b"OK" else (0, 0, 0)
 
-    async def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool | None) -> tuple[int, bool]:
+    async def leave(
+        self, worker_id: str, epoch: str, run: int, keep_seen: bool | None, over: bool = False
+    ) -> tuple[int, bool]:
         """Release all leases and unregister; return (number of released leases, whether no member is left).
 
+        Args:
+            over: this is not home, and home says that the run is finished.
         Source: transitions/leave.lua
         """
-        reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen))
+        reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen), int(over))
         if reply[0] != b"OK":
             return 0, False
         if reply[2] and reply[3]:

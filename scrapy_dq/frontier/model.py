@@ -202,7 +202,15 @@ class Fail:
         return ENTRY_ID_BYTES + len(self.reason) + len(self.label)
 
 
-Move = Put | Ack | Release | Bury | Fail
+@dataclass(slots=True)
+class Keep:
+    """The work is done; what ends the lease follows when its puts in other shards are certain."""
+
+    entry_id: bytes
+    size: ClassVar[int] = ENTRY_ID_BYTES
+
+
+Move = Put | Ack | Release | Bury | Fail | Keep
 
 
 def fits_a_partition(name: str) -> bool:
@@ -232,6 +240,8 @@ class Lease:
     `Worker.sent`. None: no delay."""
     place: bytes = field(default=b"", compare=False)
     """Sorts in the order of serving; empty: unknown."""
+    suspect: bool = field(default=False, compare=False)
+    """A worker died while it held it; a worker holds one such lease at a time."""
     genuine: bool = field(default=True, compare=False)
     """False: its signature is missing or invalid; its payload is left out."""
 
@@ -306,6 +316,8 @@ class Terms:
     claim: Claim | None = None
     forget: bytes = b""
     """Joined ids of entries whose puts will never be repeated."""
+    calm: bool = False
+    """Lease no suspect: the worker holds one of another shard, or has asked for one."""
     ends: int | None = None
     """Of a crawl with several shards, at home: the version with which the run may finish; -1: with none. Such
     a run finishes by that alone. None: it finishes when nothing is left here."""

@@ -31,7 +31,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "complete": (),
     "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (
-        "damage", "moves", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "settle",
+        "damage", "moves", "put", "delayed", "sent", "block", "ack", "release", "bury", "fail", "keep",
+        "settle",
         "grants", "answer", "serve", "in_turn", "lease", "claim", "starts", "journal", "finish",
     ),
     "adopt": (),

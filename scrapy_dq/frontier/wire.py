@@ -79,10 +79,10 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     ]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
     packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
-    if terms.forget or terms.ends is not None:
+    if terms.forget or terms.ends is not None or terms.calm:
         packed = (*packed, terms.forget or False)
-    if terms.ends is not None:
-        packed = (*packed, terms.ends)
+    if terms.ends is not None or terms.calm:
+        packed = (*packed, False if terms.ends is None else terms.ends, terms.calm)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
@@ -200,7 +200,8 @@ def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
     if signer.signs or record[end + 21 : end + 22] in (MARK, MOVED):
         payload = signer.verified(entry_id, record[end + 21 :])
     attempts, partition, place = record[8] % 128, record[9:end], record[:8] + record[end + 1 : end + 9]
-    return Lease(entry_id, attempts, payload or b"", partition, send_at, place, payload is not None)
+    suspect = record[8] >= 128
+    return Lease(entry_id, attempts, payload or b"", partition, send_at, place, suspect, payload is not None)
 
 
 def parse_words(packed: bytes) -> Words:

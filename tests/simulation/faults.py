@@ -235,7 +235,7 @@ def _lose(schedule: Schedule, random: Random, name: str, away_s: float, shard: i
     def happen() -> None:
         schedule.struck(name, f"{'' if shard is None else shard} to {taken_at - BEGIN_S:.4f} s")
         schedule.store.restore(snapshot, shard)
-        schedule.lost(taken_at)
+        schedule.lost(taken_at, shard)
         schedule.network.cut(away_s, shard)
 
     schedule.world.at(schedule.world.now + lost_s, happen)

@@ -196,8 +196,8 @@ class Schedule:
                 self.network.met[fault, transition] += 1
         self._note(f"{fault} {details}")
 
-    def lost(self, taken_at: float) -> None:
-        """Note that Redis has only what it had at *taken_at*."""
+    def lost(self, taken_at: float, shard: int | None = None) -> None:
+        """Note that Redis, or that of a shard, has only what it had at *taken_at*."""
         self.losses.append((taken_at, self.world.now))
         self._note_epoch(self.store.run("HGET", keys.meta(CRAWL), "epoch"))
         names = [keys.prefix(CRAWL, shard) + "members" for shard in range(self.setup.shards)]
@@ -205,7 +205,8 @@ class Schedule:
         self._seeding = {each.decode(): "" for each in members}  # after a loss, no level is checked
         for crawler in self.crawlers:
             crawler.redis_set_back()
-        self._fed = [each for each in self._fed if each[0] <= taken_at]
+        if not shard:
+            self._fed = [each for each in self._fed if each[0] <= taken_at]
 
     def replaced_at(self, epoch: str) -> float:
         """Return since when there is another frontier than that of *epoch*, or none; inf: it is there."""

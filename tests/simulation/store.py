@@ -69,7 +69,12 @@ def transition_of(name: str, args: tuple[Any, ...]) -> str:
 def shard_of(name: str, args: tuple[Any, ...]) -> int:
     """Return the shard in which a command runs."""
     meta = args[2] if name in ("eval", "evalsha") else b""
-    found = _SHARD.search(meta if isinstance(meta, bytes) else meta.encode())
+    return shard_in(meta if isinstance(meta, bytes) else meta.encode())
+
+
+def shard_in(key: bytes) -> int:
+    """Return the shard of a key."""
+    found = _SHARD.search(key)
     return int(found[1]) if found else 0
 
 
@@ -213,9 +218,12 @@ class Store:
         self._server.run(("DEL", b"", *self.names(shard)), *(("RESTORE", name, 0, value) for name, value in snapshot.items()))
 
     def names(self, shard: int | None = None) -> set[bytes]:
-        """Return the names of all keys but those of the clock; *shard*: only of this one."""
-        pattern = "*" if shard is None else keys.prefix(CRAWL, shard) + "*"
-        return set(self._server.run(("KEYS", pattern))[0]) - {SECONDS.encode(), MICROS.encode()}
+        """Return the names of all keys but those of the clock; *shard*: only of this one.
+
+        The start keys are with home.
+        """
+        names = set(self._server.run(("KEYS", "*"))[0]) - {SECONDS.encode(), MICROS.encode()}
+        return {name for name in names if shard is None or shard_in(name) == shard}
 
     def _clock(self) -> tuple[int, int]:
         seconds, fraction = divmod(self._world.now + self.clock_offset_s, 1)

@@ -308,14 +308,8 @@ class Dialogue:
         else:
             self.protocol.retire_log()
 
-    async def finish(self, deadline: float) -> None:
-        """Stop keeping the run open in this shard, because home says that it is finished."""
-        self.protocol.listening = False
-        if not self.done:
-            await self._until(deadline, self._exchange)
-
-    async def leave(self, deadline: float) -> None:
-        """Unregister; what is still leased goes back."""
+    async def leave(self, deadline: float, *, over: bool = False) -> None:
+        """Unregister; what is still leased goes back. *over*: see Frontier.leave."""
         protocol = self.protocol
         if not self.done:
             protocol.retire_log()
@@ -324,7 +318,7 @@ class Dialogue:
                 applied = protocol.applied
                 await self._until(deadline, self._exchange)
         if not protocol.lost:
-            await self._until(deadline, self._driver.leave)
+            await self._until(deadline, lambda: self._driver.leave(over))
 
     def end(self) -> None:
         """Stop the heartbeat, and drop what was not stored."""

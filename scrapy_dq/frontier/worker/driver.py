@@ -46,10 +46,10 @@ class Driver:
         self.protocol.joined(joined, time.monotonic())
         return joined
 
-    async def leave(self) -> None:
-        """Release all leases and unregister."""
+    async def leave(self, over: bool = False) -> None:
+        """Release all leases and unregister; see Frontier.leave."""
         of = self.protocol
-        released, last = await self.frontier.leave(of.id, of.epoch, of.run, self._crawl.keep_seen)
+        released, last = await self.frontier.leave(of.id, of.epoch, of.run, self._crawl.keep_seen, over)
         logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
 
     async def exchange(

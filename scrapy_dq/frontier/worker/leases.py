@@ -39,6 +39,8 @@ class Leases:
         # All leases that Redis should have under our id: buffered, running, or settled in the outbox.
         self._owned: set[bytes] = set()
         self._settling: dict[bytes, type[Move]] = {}
+        self.suspect: bytes | None = None
+        """The lease under which a worker died, and that is not done yet; there is one at most."""
         # Running when the outbox was lost: their puts until then may be gone.
         self._spoiled: set[bytes] = set()
 
@@ -80,6 +82,8 @@ class Leases:
     def grant(self, lease: Lease) -> None:
         """Add a lease that an exchange has granted."""
         self._owned.add(lease.entry_id)
+        if lease.suspect:
+            self.suspect = lease.entry_id
         # A lost lease may be granted to us again while its work is still running here: do not start it twice.
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
@@ -220,8 +224,14 @@ class Leases:
 
     def confirmed(self, entry_id: bytes) -> None:
         """Note that Redis has settled a lease."""
+        self.cleared(entry_id)
         self._owned.discard(entry_id)
         self._settling.pop(entry_id, None)
+
+    def cleared(self, entry_id: bytes) -> None:
+        """Note that the work of a lease is done, and Redis knows it."""
+        if self.suspect == entry_id:
+            self.suspect = None
 
     @property
     def owned(self) -> Collection[bytes]:
@@ -235,6 +245,8 @@ class Leases:
     def keep(self, owned: Collection[bytes]) -> None:
         """Keep only *owned*; other running leases continue, but are not settled later."""
         self._owned = set(owned)
+        if self.suspect not in self._owned:
+            self.suspect = None
         kept = [lease for lease in self._in_buffer() if lease.entry_id in self._owned]
         self._buffer.clear()
         self._buffered = {lease.entry_id for lease in kept}

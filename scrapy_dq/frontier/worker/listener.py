@@ -25,6 +25,7 @@ class Count(str, Enum):
     RELEASE = "release"
     BURY = "bury"
     FAIL = "fail"
+    KEEP = "keep"
 
 
 class Listener:

@@ -26,6 +26,7 @@ from scrapy_dq.frontier.model import (
     Fail,
     Hold,
     Joined,
+    Keep,
     Move,
     Note,
     Parentless,
@@ -101,6 +102,7 @@ class Rejoin:
 
 _COUNTS: dict[type[Move], Count] = {
     Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
+    Keep: Count.KEEP,
 }  # fmt: skip
 
 
@@ -203,6 +205,8 @@ class WorkerProtocol:
         self.left_behind = False
         self._reported_unreadable = False
         self._forfeited = False
+        self.asks_for_suspects = False
+        """The exchange that is under way may bring a suspect."""
 
     @property
     def under_way(self) -> bool:
@@ -288,7 +292,9 @@ class WorkerProtocol:
             try:
                 forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
                 here = self.leases.here(ahead)
-                terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget, self.ends)
+                # One at a time, over all dialogues: else a death would charge several.
+                calm = bool(self.others) and not self._may_meet_suspects(want)
+                terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget, calm, self.ends)
                 self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:
                 self._give_up_outbox(error)
@@ -308,6 +314,7 @@ class WorkerProtocol:
         sent = self._call
         assert isinstance(sent, Exchange)
         self._call = None
+        self.asks_for_suspects = False
         if not receipt.fits(len(sent.prefix)):
             receipt = Receipt(Status.RESYNC, unreadable=True)
         if receipt.unreadable and not self._reported_unreadable:
@@ -378,6 +385,11 @@ class WorkerProtocol:
             self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
 
+    def _may_meet_suspects(self, want: int) -> bool:
+        asked = any(of.asks_for_suspects or of.leases.suspect for of in self.others)
+        self.asks_for_suspects = want > 0 and not asked
+        return not asked
+
     def _lower(self) -> None:
         self.raised_at, self.raise_retired = None, False
 
@@ -423,6 +435,8 @@ class WorkerProtocol:
             if isinstance(move, Put):
                 if position not in refused:
                     self._log.add(move, now, seq)
+            elif isinstance(move, Keep):
+                self.leases.cleared(move.entry_id)
             else:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
@@ -504,10 +518,10 @@ class WorkerProtocol:
     def _begin_rejoin(self) -> None:
         self._lower()
         self._forfeited = False
-        parentless = Parentless.NONE
-        if self.outbox.parentless or self.seeding == Seeding.ACTIVE:
+        parentless, everywhere = Parentless.NONE, (self, *self.others)
+        if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
             parentless = Parentless.WAITING
-        elif self._log.parentless:
+        elif any(of.vouches for of in everywhere):
             parentless = Parentless.LOGGED
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._call = Rejoin(

@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import (
     Fail,
     FrontierError,
     Joined,
+    Keep,
     Lease,
     Put,
     Release,
@@ -94,8 +95,8 @@ class Worker:
         for of in protocols:
             of.others = [each for each in protocols if each is not of]
         for of in protocols[1:]:
-            # So it stays open until this worker leaves it: only home says when the run is finished.
-            of.seeding, of.listening = Seeding.DONE, True
+            # Only home knows who is seeding, and says when the run is finished.
+            of.seeding, of.ends = Seeding.DONE, -1
 
     @property
     def id(self) -> str:
@@ -291,6 +292,7 @@ class Worker:
         if ending is None or isinstance(ending, Release):
             self._barrier.forget(move.entry_id)
         elif self._barrier.holds(shard, ending):
+            self.dialogues[shard].append(Keep(move.entry_id))
             return
         if ending is not None:
             self.dialogues[shard].append(ending)
@@ -393,11 +395,10 @@ class Worker:
                 for shard, ending in self._barrier.give_up():
                     self._end(shard, Release(ending.entry_id))
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
-            others = everywhere[1:]
-            if self.home.protocol.finished:
-                await asyncio.gather(*(each.attempt(each.finish, deadline) for each in others))
             # Home last: until then, the others cannot be of a run that is over.
-            await asyncio.gather(*(each.attempt(each.leave, deadline) for each in others))
+            over = self.home.protocol.finished
+            leaves = [(each, partial(each.leave, over=over)) for each in everywhere[1:]]
+            await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await self.home.attempt(self.home.leave, deadline)
         finally:
             for each in everywhere:

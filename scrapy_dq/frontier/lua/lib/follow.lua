@@ -1,5 +1,10 @@
 -- follow: a shard follows home, which has the epoch and the run of the crawl (docs/internals/shards.md).
 -- USES     keys.key, member.clear_run, state, state.load_state
+-- Whether a worker that joins begins a run here.
+local function is_over(of_run)
+  if of_run < 0 or not state.epoch then return state.phase == 'finished' end
+  return state.run < of_run or redis.call('HGET', key.meta, 'cleared') == '1'
+end
 -- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*complete*) and is gone,
 -- FINISHED if home's run is over here, else nothing; what it has of another crawl is deleted.
 local function follow_home(epoch, run, complete)

@@ -2,8 +2,8 @@
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
---          false, or [kind, mark, id_stem]; forget: tokens of 12 bytes in `admitted`, joined, or nothing; ends: see
---          finish.lua), moves (moves.lua), nonce (random; a repeat has the same), registered (of the join; 0: any)
+--          false, or [kind, mark, id_stem]; forget: ids to drop from `admitted`, joined, or nothing; ends: see finish.lua;
+--          calm: lease no suspect), moves (moves.lua), nonce (a repeat has the same), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -23,7 +23,6 @@
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]
-local SENT = 1
 if not pcall(load_state) then return wrong_type() end
 local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
@@ -44,7 +43,7 @@ if last_seq == seq then
 end
 
 local puts, endings = read_moves(moves)
-local ahead, most, here, notes, claims, forgotten, ends = unpack(cmsgpack.unpack(terms))
+local ahead, most, here, notes, claims, forgotten, ends, calm = unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
 if state.phase == 'finished' and not puts[1] and not raises(ends, seeding) then
   remember_nothing(worker_id, seq, nonce)
@@ -53,7 +52,7 @@ end
 if me[2] == '1' then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
--- After Redis was rolled back, a late copy of an exchange can match the sequence; only the count reveals it.
+-- After a roll-back of Redis a late copy of an exchange can match the sequence; only the count reveals it.
 if held ~= there.in_flight and not is_mended(worker_id, seq, nonce) then return { 'RESYNC' } end
 midway.worker, midway.seq, midway.nonce = worker_id, seq, nonce
 look_for_damage()
@@ -66,12 +65,13 @@ for _, new in ipairs(puts) do
   if refused then dropped[#dropped + 1] = (refused == FULL and '~' or '') .. new.position end
 end
 for _, note in ipairs(notes) do
-  if note[1] == SENT then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
+  if note[1] == 1 then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
 end
 local settled = state.done + state.failed
 -- Somebody else may have written it: then the worker would never get another one.
 holds_suspect = me[3] and me[3] ~= '' and redis.call('HEXISTS', in_flight_key(worker_id), me[3]) == 1 and me[3]
 settle(worker_id, endings, keep_failed)
+holds_suspect = holds_suspect or calm
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 tidy_seen()

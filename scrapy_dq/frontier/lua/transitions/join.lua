@@ -14,7 +14,7 @@
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
--- USES     described, described.agreement, described.describe, digits.MOST_RUNS, follow.follow_home,
+-- USES     described, described.agreement, described.describe, digits.MOST_RUNS, follow.follow_home, follow.is_over,
 --          journal.note_event, keys.MOST_MEMBERS, keys.key, kinds.unfit, limits.set_limits, member.clear_run,
 --          member.keeps_seen, member.next_run, member.over_for, member.register, member.registered_at,
 --          member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
@@ -31,7 +31,7 @@ if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$'
 end
 local elsewhere = follow_home(new_epoch, of_run, complete)
 if elsewhere == 'LOST' then return { elsewhere } end
-local over = state.phase == 'finished' or state.epoch and state.run < of_run
+local over = is_over(of_run)
 local agree, differs = agreement(ours, over)
 if differs then return differs end
 local resumed, limits_changed, forgotten, joins = 0, 0, 0, false
@@ -57,7 +57,7 @@ elseif ours.spider ~= '' and stored_field('spider') == '' then
   resumed = 1 -- started by a program that pushes requests: the first worker with a spider describes the run
   describe(ours)
 else
-  resumed = 1
+  resumed, state.phase = 1, 'open'
   for _, field in ipairs(agree) do
     -- The signing key ids are replaced: workers that join from now on need the newest key.
     if stored_field(field) == '' and field ~= 'shards' or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
