@@ -145,8 +145,8 @@ class Frontier:
         self.order = order
         self._seen = seen
         self.client = client
-        self.shard = shard
-        self._keys = keys.fixed(crawl, shard)
+        self.name = keys.Shard(crawl, shard)
+        self._keys = keys.fixed(self.name)
         self._start_keys = start_keys.keys if start_keys else ()
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
         """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
@@ -179,7 +179,7 @@ class Frontier:
         )  # fmt: skip
         if reply[0] == b"LOST":
             raise FrontierRefused(
-                f"shard {self.shard} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica promoted?), "
+                f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica promoted?), "
                 f"and with it what waited there. `scrapy dq clear` deletes what is left, so that the crawl "
                 f"starts again"
             )

@@ -68,21 +68,29 @@ KEYS = (
 FIXED = tuple(key.name for key in KEYS if "<" not in key.name)
 
 
-def prefix(crawl: str, shard: int = 0) -> str:
-    """Return the common prefix of all keys of one shard of *crawl*.
+class Shard(NamedTuple):
+    """One of the shards of a crawl. Number 0 is home; wherever a shard is meant, the crawl's name means home."""
+
+    crawl: str
+    number: int
+
+
+def prefix(of: str | Shard) -> str:
+    """Return the common prefix of all keys of a shard.
 
     The name is percent-encoded, braces, colons, slashes and stars too, so that no two shards share a key and
     the hash tag is the whole name: one shard lies in one slot of a Redis Cluster.
     """
+    crawl, number = (of, 0) if isinstance(of, str) else of
     name = quote(crawl, safe="")
-    return f"{PREFIX}{{{name}/{shard}}}:" if shard else f"{PREFIX}{{{name}}}:"
+    return f"{PREFIX}{{{name}/{number}}}:" if number else f"{PREFIX}{{{name}}}:"
 
 
-def meta(crawl: str, shard: int = 0) -> str:
+def meta(of: str | Shard) -> str:
     """Return the name of the hash that says what the crawl is, and where it stands."""
-    return prefix(crawl, shard) + "meta"
+    return prefix(of) + "meta"
 
 
-def fixed(crawl: str, shard: int = 0) -> tuple[str, ...]:
+def fixed(of: str | Shard) -> tuple[str, ...]:
     """Return what every script declares as its KEYS: all names but those that are made from data."""
-    return tuple(prefix(crawl, shard) + name for name in FIXED)
+    return tuple(prefix(of) + name for name in FIXED)

@@ -108,7 +108,7 @@ def applied(
     """Check an exchange: it follows the last one, its worker is not fenced, no key contradicts the counts."""
     if number != last + 1 and not schedule.losses:
         raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
-    of_worker = f"{keys.prefix(CRAWL, shard)}worker:{worker_id}"
+    of_worker = f"{keys.prefix(keys.Shard(CRAWL, shard))}worker:{worker_id}"
     heard = worker_id in schedule.fenced and answer[1] == 1  # 0: the run is finished
     if heard and schedule.store.run("HGET", of_worker, "fenced") == b"1":
         raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
@@ -124,7 +124,7 @@ def drained(schedule: Schedule, worker_id: str) -> None:
 
 def left(schedule: Schedule, shard: int, *, last: bool) -> None:
     """Check that a worker that leaves removes no other one."""
-    if not last and not schedule.store.run("EXISTS", keys.prefix(CRAWL, shard) + "members"):
+    if not last and not schedule.store.run("EXISTS", keys.prefix(keys.Shard(CRAWL, shard)) + "members"):
         raise Violation("a worker that leaves has removed the others")
 
 
@@ -169,7 +169,7 @@ def leased(schedule: Schedule, records: list[bytes], shard: int, *, with_order: 
         # Not a suspect, and not a start payload that was claimed just now: that is behind all others.
         if record[8] < 128 and partition != CLAIMED:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
-    for partition, places in waiting_places(schedule.store.reader, CRAWL, shard).items():
+    for partition, places in waiting_places(schedule.store.reader, keys.Shard(CRAWL, shard)).items():
         if partition in last and min(places) < last[partition]:
             raise Violation(f"a worse request of {partition!r} is leased than one that waits")
 
@@ -286,7 +286,7 @@ def stored(schedule: Schedule) -> None:
 def _stored(schedule: Schedule, shard: int) -> None:
     order = schedule.plan.setup.order
     try:
-        state = stored_state(schedule.store.reader, CRAWL, order, strict=False, shard=shard)
+        state = stored_state(schedule.store.reader, keys.Shard(CRAWL, shard), order, strict=False)
     except AssertionError as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         raise Violation(f"the stored state is wrong: {error!r} in {line}") from error

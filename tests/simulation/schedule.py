@@ -200,7 +200,7 @@ class Schedule:
         """Note that Redis, or that of a shard, has only what it had at *taken_at*."""
         self.losses.append((taken_at, self.world.now))
         self._note_epoch(self.store.run("HGET", keys.meta(CRAWL), "epoch"))
-        names = [keys.prefix(CRAWL, shard) + "members" for shard in range(self.setup.shards)]
+        names = [keys.prefix(keys.Shard(CRAWL, shard)) + "members" for shard in range(self.setup.shards)]
         members = [each for name in names for each in self.store.run("SMEMBERS", name)]
         self._seeding = {each.decode(): "" for each in members}  # after a loss, no level is checked
         for crawler in self.crawlers:
@@ -416,7 +416,7 @@ class Schedule:
 
     def _note_dead_letters(self) -> None:
         # The next run deletes them.
-        names = [keys.prefix(CRAWL, shard) + "dead" for shard in range(self.setup.shards)]
+        names = [keys.prefix(keys.Shard(CRAWL, shard)) + "dead" for shard in range(self.setup.shards)]
         records = [part for name in names for part in self.store.run("HGETALL", name)]
         for entry_id, record in zip(records[::2], records[1::2], strict=True):
             page, _, origin = parts(dead_letter(record)[2])

@@ -37,12 +37,12 @@ Place = tuple[int, int]
 """A rank and a turn."""
 
 
-def crawl_keys(client: redis.Redis, crawl: str, shard: int = 0) -> list[bytes]:
-    """Return the keys of a shard of *crawl*, found among all keys."""
-    return _of_crawl(client.keys("*"), crawl, shard)
+def crawl_keys(client: redis.Redis, crawl: str | keys.Shard) -> list[bytes]:
+    """Return the keys of *crawl*, found among all keys."""
+    return _of_crawl(client.keys("*"), crawl)
 
 
-def dump(client: redis.Redis, crawl: str) -> Dump:
+def dump(client: redis.Redis, crawl: str | keys.Shard) -> Dump:
     """Return all keys of *crawl* as DUMP writes them: what a roll-back needs, and what shows a change."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
@@ -52,7 +52,7 @@ def dump(client: redis.Redis, crawl: str) -> Dump:
     return dict(zip(*_at_one_moment(client, crawl, queue), strict=True))
 
 
-def roll_back(client: redis.Redis, crawl: str, snapshot: Dump) -> None:
+def roll_back(client: redis.Redis, crawl: str | keys.Shard, snapshot: Dump) -> None:
     """Restore the keys of *crawl* from *snapshot*: a Redis that was rolled back."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
@@ -65,7 +65,7 @@ def roll_back(client: redis.Redis, crawl: str, snapshot: Dump) -> None:
 
 
 def stored_state(
-    client: redis.Redis, crawl: str, order: Order, ahead_ms: int = AHEAD_MS, strict: bool = True, shard: int = 0
+    client: redis.Redis, crawl: str | keys.Shard, order: Order, ahead_ms: int = AHEAD_MS, strict: bool = True
 ) -> State:
     """Read all that is stored, as `reference_state` puts it; times in ms by the clock of the frontier.
 
@@ -76,7 +76,7 @@ def stored_state(
     Raises:
         AssertionError: the keys contradict each other, or one of them should not be there.
     """
-    plain, families = _read(client, crawl, shard)
+    plain, families = _read(client, crawl)
     meta, beats = plain["meta"], plain["beats"]
     counts = apart(meta)
     workers, in_flight = families["worker:"], families["in-flight:"]
@@ -174,11 +174,11 @@ def stored_state(
     }
 
 
-def waiting_places(client: redis.Redis, crawl: str, shard: int = 0) -> dict[bytes, list[Place]]:
+def waiting_places(client: redis.Redis, crawl: str | keys.Shard) -> dict[bytes, list[Place]]:
     """Return by partition the places of what waits, without suspects."""
     places: dict[bytes, list[Place]] = defaultdict(list)
-    prefix = keys.prefix(crawl, shard).encode()
-    for key in crawl_keys(client, crawl, shard):
+    prefix = keys.prefix(crawl).encode()
+    for key in crawl_keys(client, crawl):
         if not key.startswith(prefix + b"backlog:"):
             continue
         rank, _, partition = key.removeprefix(prefix + b"backlog:").partition(b":")
@@ -235,33 +235,33 @@ def reference_state(reference: ReferenceFrontier) -> State:
     }
 
 
-def _of_crawl(names: list[bytes], crawl: str, shard: int) -> list[bytes]:
-    prefix = keys.prefix(crawl, shard).encode()
+def _of_crawl(names: list[bytes], crawl: str | keys.Shard) -> list[bytes]:
+    prefix = keys.prefix(crawl).encode()
     return sorted(key for key in names if key.startswith(prefix))
 
 
 def _at_one_moment(
-    client: redis.Redis, crawl: str, queue: Callable[[Any, list[bytes]], None], shard: int = 0
+    client: redis.Redis, crawl: str | keys.Shard, queue: Callable[[Any, list[bytes]], None]
 ) -> tuple[list[bytes], list[Any]]:
     """Let *queue* write commands for all keys of *crawl*; return the keys, and the replies.
 
     A worker that is at work makes and removes keys between the list of them and the transaction: what was
     read then is inconsistent, so the transaction lists them again, and is repeated if they differ.
     """
-    names = crawl_keys(client, crawl, shard)
+    names = crawl_keys(client, crawl)
     while True:
         pipe = client.pipeline(transaction=True)
         pipe.keys("*")
         queue(pipe, names)
         listed, *replies = pipe.execute()
-        if (found := _of_crawl(listed, crawl, shard)) == names:
+        if (found := _of_crawl(listed, crawl)) == names:
             return names, replies
         names = found
 
 
-def _read(client: redis.Redis, crawl: str, shard: int) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the value of each plain key, and, by family, of each key that contains an id."""
-    prefix = keys.prefix(crawl, shard)
+    prefix = keys.prefix(crawl)
     # It is chosen when a crawl begins, before anything is seen.
     kind = client.hget(prefix + "meta", "seen_kind")
 
@@ -284,7 +284,7 @@ def _read(client: redis.Redis, crawl: str, shard: int) -> tuple[dict[str, Any], 
 
     plain = {name: EMPTY[expected] for name, expected in PLAIN_KEYS.items()}
     families: dict[str, dict[str, Any]] = {head: {} for head in KEY_FAMILIES}
-    for key, value in zip(*_at_one_moment(client, crawl, queue, shard), strict=True):
+    for key, value in zip(*_at_one_moment(client, crawl, queue), strict=True):
         name = key.decode().removeprefix(prefix)
         head, colon, which = name.partition(":")
         if colon:

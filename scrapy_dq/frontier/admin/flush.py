@@ -92,7 +92,7 @@ async def purge(frontier: Frontier, most_s: float = math.inf) -> int:
         FrontierError: some may be left; repeat the call.
     """
     until, deleted = time.monotonic() + most_s, 0
-    async for found in scan(frontier.client, frontier.crawl):
+    async for found in scan(frontier.client, frontier.name):
         if any(found):
             deleted += await frontier.purge(found)
         if time.monotonic() >= until:
