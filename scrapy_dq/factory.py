@@ -61,11 +61,15 @@ def _most_response_bytes(crawler: Crawler) -> int:
     return crawler.settings.getint("DOWNLOAD_MAXSIZE") if of_spider is None else int(of_spider)
 
 
-def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None) -> Frontier:
-    """Return the frontier of the crawl that *config* names."""
+def frontier_of(
+    config: Config, client: Any, start_keys: StartKeys | None = None, shard: int = 0
+) -> Frontier:
+    """Return the frontier of the crawl that *config* names, or that of another of its shards than home."""
+    # Only home has start keys; what was claimed from them does not leave it.
     return Frontier(
-        client, config.crawl, config.order, config.keep_failed, config.seen_kind, start_keys,
-        config.signing_keys, config.wait_replicas, config.redis_timeout_s / 2,
+        client, config.crawl, config.order, config.keep_failed, config.seen_kind,
+        None if shard else start_keys, config.signing_keys, config.wait_replicas, config.redis_timeout_s / 2,
+        shard=shard,
     )  # fmt: skip
 
 
@@ -94,6 +98,7 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         run_name=config.run_name,
         keep_seen=config.persist,
         partition_by=config.partition_by,
+        shards=config.shards,
         seen_ttl_s=config.seen_ttl_s,
         limits=config.limits,
         # Of arguments that cannot be told apart, nobody knows whether another start() yields the same.

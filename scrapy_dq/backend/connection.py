@@ -10,7 +10,7 @@ import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,9 @@ class Connection:
         self._ensuring: asyncio.Future[None] | None = None
         self._ensured_at = 0.0
         self._cluster = False
-        self._route: cluster.Route | None = None
+        self._routes: dict[int, cluster.Route] = {}
+        """By shard: each may be on another node."""
+        self._of_shards: list[redis.asyncio.Redis] = []
 
     async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
         """Start or join the embedded Redis if no Redis is configured, and check the one that answers.
@@ -104,8 +106,23 @@ class Connection:
         self._client = client
         return client
 
+    async def open_shard(self, shard: int) -> redis.asyncio.Redis:
+        """Return the client for another shard than home; after `open`. It need not answer."""
+        if not self.in_cluster:
+            assert self._client is not None
+            return self._client
+        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0), shard)
+        self._of_shards.append(client)
+        with suppress(RedisError, OSError, TimeoutError):  # the join tries again, and says what is wrong
+            name = keys.Shard(self._config.crawl, shard)
+            await cluster.find_node_on_the_loop(client, keys.meta(name))
+        return client
+
     async def close(self) -> None:
-        """Close the client; stop the embedded Redis if no other process uses it."""
+        """Close the clients; stop the embedded Redis if no other process uses it."""
+        for client in self._of_shards:
+            await client.aclose()
+        self._of_shards.clear()
         if self._client is not None:
             await self._client.aclose()
             self._client = None
@@ -140,9 +157,9 @@ class Connection:
         """All keys that this connection uses have to be in one slot."""
         return names_cluster(client_arguments(self._config)[0])
 
-    def blocking(self) -> redis.Redis:
-        """Return a new client for use in a thread."""
-        client: redis.Redis = self._make(redis.Redis, Retry(NoBackoff(), 0))
+    def blocking(self, shard: int = 0) -> redis.Redis:
+        """Return a new client for use in a thread, for the keys of one shard."""
+        client: redis.Redis = self._make(redis.Redis, Retry(NoBackoff(), 0), shard)
         return client
 
     def note_no_answer(self) -> None:
@@ -176,7 +193,7 @@ class Connection:
             return f"unix://{where['path']}"
         return f"{where.get('host', 'localhost')}:{where.get('port', 6379)}/{where.get('db', 0)}"
 
-    def _make(self, cls: Any, retry: Any) -> Any:
+    def _make(self, cls: Any, retry: Any, shard: int = 0) -> Any:
         config = self._config
         options: dict[str, Any] = {
             "socket_timeout": config.redis_timeout_s,
@@ -187,9 +204,10 @@ class Connection:
         try:
             url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
-            client = new_client(cls, url, options, own_server=bool(self._socket), route=self._route)
+            client = new_client(cls, url, options, own_server=bool(self._socket), route=self._routes.get(shard))
             pool = client.connection_pool
-            self._route = getattr(pool, "route", None)
+            if hasattr(pool, "route"):
+                self._routes[shard] = pool.route
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
             # A script that the client sends twice is applied twice: only the worker may repeat.

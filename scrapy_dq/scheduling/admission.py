@@ -39,7 +39,8 @@ class Admissions:
         self._seed_once = seed_once
         self._local_seen = local_seen
         self._shares_seen = shares_seen
-        self._sent: OrderedDict[bytes, None] = OrderedDict()
+        self._sent: OrderedDict[bytes, int] = OrderedDict()
+        """With the shard that each was sent to."""
         self._seeds: Counter[int] = Counter()
         self._children: dict[bytes, Counter[bytes]] = {}
         self._ids = entry_ids()
@@ -52,9 +53,13 @@ class Admissions:
         """Return whether this worker sent *fingerprint* recently: then it is seen, without asking Redis."""
         return fingerprint in self._sent
 
-    def remember(self, fingerprint: bytes) -> None:
-        """Note that *fingerprint* was sent."""
-        self._sent[fingerprint] = None
+    def shard_of(self, fingerprint: bytes) -> int:
+        """Return the shard to which *fingerprint* was sent, if it is known."""
+        return self._sent[fingerprint]
+
+    def remember(self, fingerprint: bytes, shard: int) -> None:
+        """Note that *fingerprint* was sent to a shard."""
+        self._sent[fingerprint] = shard
         if len(self._sent) > self._local_seen:
             self._sent.popitem(last=False)
 

@@ -19,7 +19,7 @@ from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.codec.attributes import check_parses
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
-from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.frontier.worker.worker import HOME, Worker
 from scrapy_dq.scheduling.admission import Admissions, is_from_start
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, NOT_STORED, BadDue, Due, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import DupeFilter
@@ -147,16 +147,19 @@ class Intake:
         else:
             placed = self._put(request, classified, payload)
         if placed and classified.fingerprint is not None:
-            self.admissions.remember(classified.fingerprint)
+            shard = self._worker.shard_of(classified.partition, classified.fingerprint)
+            self.admissions.remember(classified.fingerprint, shard)
         return placed
 
     def _classify(self, request: Request) -> _Classified | None:
         """Return what *request* is; None: it is a duplicate."""
         # A DUPEFILTER_CLASS that is not ours filters here; with ours, the frontier filters.
         if self._filters_alone and not request.dont_filter and self._dupefilter.request_seen(request):
+            self._await_puts(request, range(self._worker.shards))
             return None
         fingerprint = self.admissions.fingerprint(request)
-        if self.admissions.known(fingerprint):  # so are most links of most sites
+        if fingerprint is not None and self.admissions.known(fingerprint):  # so are most links of most sites
+            self._await_puts(request, (self.admissions.shard_of(fingerprint),))
             return None
         parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
@@ -171,6 +174,13 @@ class Intake:
         except (BadDue, BadPartition, OtherHost) as error:
             reason, refused = prose_without_logins(str(error), request.url), isinstance(error, OtherHost)
         return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
+
+    def _await_puts(self, request: Request, shards: Iterable[int]) -> None:
+        """Keep the lease that has brought *request*, a duplicate, until what was put before cannot be lost."""
+        if self._worker.shards > 1:
+            parents = self._work.possible_parents(request, self._settlement.parent_of(request))
+            for shard in shards:
+                self._worker.depends(parents, shard)
 
     def _encode(self, request: Request, parent: Request | None) -> bytes | None:
         """Return the payload of *request*; None: it is to stay in this worker.
@@ -220,7 +230,8 @@ class Intake:
         if not self._work.local.holds(entry_id):
             # The exchange that stores them also ends the lease, so that it cannot make them again.
             for put in self._fed_puts:
-                put.once = True
+                # Of another shard, the lease ends later: it could make them again.
+                put.once = self._worker.shard_of(put.partition, put.token) == HOME
         self._count(stats.FED)
         return self._refused_fed
 
@@ -293,7 +304,8 @@ class Intake:
         # Not under its fingerprint: a valid request for the same page must not be a duplicate of it. But many
         # pages may link to it, and one dead letter is enough.
         fingerprint = classified.fingerprint and sha1(b"dead letter" + classified.fingerprint).digest()
-        if self.admissions.known(fingerprint):
+        if fingerprint is not None and self.admissions.known(fingerprint):
+            self._await_puts(request, (self.admissions.shard_of(fingerprint),))
             self.count_duplicate(request)
             return False
         put = self._put_of(request, classified._replace(fingerprint=fingerprint), payload)
@@ -302,7 +314,7 @@ class Intake:
         self.warn_dead(str(request), put.reason)
         placed = self._worker.put(put)
         if placed and fingerprint is not None:
-            self.admissions.remember(fingerprint)
+            self.admissions.remember(fingerprint, self._worker.shard_of(put.partition, put.token))
         return placed
 
     def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
@@ -314,6 +326,8 @@ class Intake:
         if not self._worker.put(put):
             self._warn_over(request, "the run is over for this worker")
             return False
+        if put.parent is None and not is_from_start(request):
+            self._await_puts(request, (self._worker.shard_of(put.partition, put.token),))
         self._count(stats.ENQUEUED)
         self._count(stats.SCRAPY_ENQUEUED)
         return True

@@ -149,17 +149,22 @@ class Session(Listener):
             start_keys = self._start_keys
             if start_keys is not None:
                 self._connection.need_one_slot(self.config.crawl, start_keys.keys)
-            frontier = frontier_of(self.config, client, start_keys)
+            frontiers = [
+                frontier_of(self.config, await self._connection.open_shard(shard) if shard else client,
+                            start_keys, shard)
+                for shard in range(self.config.shards)
+            ]  # fmt: skip
             if self.config.flush_on_start:
-                flushed = await flush(frontier, self.config.worker_ttl_s)
-                logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(flushed.deleted))
-            await self._join(frontier)
+                for frontier in frontiers:
+                    flushed = await flush(frontier, self.config.worker_ttl_s)
+                    logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(flushed.deleted))
+            await self._join(frontiers)
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
             refuse(logger, self._crawler, f"scrapy_dq cannot open the crawl{where}", error)
             raise
 
-    async def _join(self, frontier: Frontier) -> None:
-        config = self.config
+    async def _join(self, frontiers: list[Frontier]) -> None:
+        config, frontier = self.config, frontiers[0]
         spider = self._crawler.spider
         assert spider is not None
         crawl = identity_of(config, self._crawler)
@@ -169,8 +174,8 @@ class Session(Listener):
             self._tracing = self._traced()
             make = self._tracing.worker
         self.worker = make(
-            [frontier], crawl, options_of(config, self.slots.most), self,
-            connect=lambda shard: self._connection.blocking(), capacity=self._capacity,
+            frontiers, crawl, options_of(config, self.slots.most), self,
+            connect=self._connection.blocking, capacity=self._capacity,
             limit=self.downloads.limit, pace=OneByOne if config.strict_order else Pace,
         )  # fmt: skip
         self.listening = IdleTimeout(

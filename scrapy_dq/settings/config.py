@@ -75,6 +75,9 @@ class Config:
     partition_by: str = setting_field(
         "DQ_PARTITION_BY", "slot", choice, "How the backlog is divided", choices=("slot", "none")
     )
+    shards: int = setting_field(
+        "DQ_SHARDS", 1, integer, "Over how many shards the crawl is spread", "shards", 1, 1024
+    )
     domain_delay_s: float = setting_field(
         "DQ_DOMAIN_DELAY", 0.0, number, "Time between requests of a partition, all workers", "s", 0, 86_400
     )
@@ -263,6 +266,17 @@ class Config:
                 "DQ_DOMAIN_LIMITS names partitions, and with DQ_PARTITION_BY = 'none' there is only one, "
                 "which has no name: set DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY for it, or remove "
                 "DQ_PARTITION_BY"
+            )
+        if values["shards"] > 1 and values["strict_order"]:
+            raise ConfigError(
+                f"DQ_SHARDS = {values['shards']}: each shard has an order of its own, so DQ_STRICT_ORDER = True "
+                f"cannot be kept. Remove one of the two"
+            )
+        limited = values["domain_delay_s"] or values["domain_concurrency"]
+        if values["shards"] > 1 and values["partition_by"] == "none" and limited:
+            raise ConfigError(
+                f"DQ_SHARDS = {values['shards']}: with DQ_PARTITION_BY = 'none' each shard would keep "
+                f"DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY by itself. Remove DQ_PARTITION_BY, or the limits"
             )
         if values["seen_ttl_s"] and not values["persist"]:
             raise ConfigError(

@@ -126,7 +126,7 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
     crawler.request_fingerprinter = RequestFingerprinter()
     scheduler = Scheduler(crawler)
     admissions = Admissions(lambda request: b"", True, 10, True)
-    admissions.remember(b"fingerprint")
+    admissions.remember(b"fingerprint", 0)
     scheduler._storing = Mock(admissions=admissions)
     session = Session.__new__(Session)
     session._scheduler, session.settlement, session.shares_seen = scheduler, Mock(), shares_seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -40,9 +40,8 @@ from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 
 
-def shard_of(partition: bytes, token: bytes, shards: int) -> int:
-    """Return the shard of an entry: that of its partition; without one, that of its token (fingerprint)."""
-    return crc32(partition or token) % shards
+HOME = 0
+"""The number of the home shard."""
 
 
 class Worker:
@@ -81,7 +80,7 @@ class Worker:
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
-        self.home = self.dialogues[0]
+        self.home = self.dialogues[HOME]
         protocols = self._protocols = [each.protocol for each in self.dialogues]
         self._turns = deque(range(len(frontiers)))
         """Whose lease is taken next."""
@@ -188,7 +187,7 @@ class Worker:
         if self.over:
             return False
         self.home.protocol.finished = False
-        shard = shard_of(put.partition, put.token, len(self.dialogues))
+        shard = self.shard_of(put.partition, put.token)
         dialogue = self.dialogues[shard]
         dialogue.protocol.finished = False
         dialogue.append(put)
@@ -197,12 +196,22 @@ class Worker:
         elif shard:
             self._level.put(shard, put.number)
             if not self._level.is_raised():
-                self._ask(0)
+                self._ask(HOME)
         return True
 
-    def depends(self, entry_id: bytes, partition: bytes, fingerprint: bytes) -> None:
-        """Note that a request of this lease is not put because this worker has put an equal one before."""
-        self._depends(entry_id, shard_of(partition, fingerprint, len(self.dialogues)))
+    @property
+    def shards(self) -> int:
+        """How many shards the crawl has."""
+        return len(self.dialogues)
+
+    def shard_of(self, partition: bytes, token: bytes) -> int:
+        """Return the shard of an entry: that of its partition; without one, of its token (fingerprint)."""
+        return crc32(partition or token) % len(self.dialogues)
+
+    def depends(self, entry_ids: Iterable[bytes], shard: int) -> None:
+        """Note that what these leases have brought was put to a shard before, or without a parent."""
+        for entry_id in entry_ids:
+            self._depends(entry_id, shard)
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if there is none at the moment."""
@@ -239,7 +248,7 @@ class Worker:
 
     def block(self, partition: bytes, seconds: float) -> None:
         """Block a partition for all workers for *seconds*, because its site asked for it."""
-        shard = shard_of(partition, b"", len(self.dialogues))
+        shard = self.shard_of(partition, b"")
         self.dialogues[shard].block(Block(partition, time.monotonic() + seconds))
 
     def ack(self, entry_id: bytes) -> None:
