@@ -302,6 +302,10 @@ class Claim:
     """The first 8 bytes of the new ids, never used before; a number completes each id."""
 
 
+UNFINISHED, ELSEWHERE = -1, -2
+"""See `Terms.ends`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a worker sends with an exchange besides its moves: its capacity, notes, and what to forget."""
@@ -319,8 +323,8 @@ class Terms:
     calm: bool = False
     """Lease no suspect: the worker holds one of another shard, or has asked for one."""
     ends: int | None = None
-    """Of a crawl with several shards, at home: the version with which the run may finish; -1: with none. Such
-    a run finishes by that alone. None: it finishes when nothing is left here."""
+    """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: with none.
+    ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,3 +48,22 @@ def test_a_crawl_over_shards_of_a_cluster(cluster: Cluster, fault_crawl: Callabl
     assert len(owners) == 3
     crawl.start(2)
     assert_whole(crawl.end(120))
+
+
+def test_workers_and_masters_are_killed(cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]) -> None:
+    """Each master in turn, and workers meanwhile: nothing is lost."""
+    crawl = fault_crawl(cluster, site=SITE | {"pages": 3_000}, settings=SPREAD)
+    live = crawl.start(4)
+    for part, number in ((0.1, 0), (0.3, 1), (0.5, 2)):
+        crawl.wait_for_part(part, 120)
+        masters = [each for each in cluster.servers if each.running and cluster.run(each, "ROLE")[0] == b"master"]
+        victim = masters[number % len(masters)]
+        victim.kill()
+        crawl.kill(live.pop(0))
+        live += crawl.start()
+        crawl.wait_for_part(part + 0.1, 120)
+        victim.start()
+    verdict = crawl.end(240)
+    print(verdict)
+    assert not verdict.lost
+    assert set(verdict.reasons) == {"finished"}

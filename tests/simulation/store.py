@@ -14,7 +14,7 @@ import hiredis
 import redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from scrapy_dq.frontier import frontier, keys, scripts
+from scrapy_dq.frontier import frontier, scripts
 from scrapy_dq.frontier.model import Order, Seen
 from simulation.virtual import World
 

@@ -6,12 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from redis import Redis
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import FrontierRefused
-from worker.engine import IDENTITY, Crawl, Engine, until
+from worker.engine import IDENTITY, Crawl, Engine
 
 SHARDS = 3
 SPREAD = replace(IDENTITY, shards=SHARDS)

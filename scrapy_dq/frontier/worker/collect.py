@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
+from scrapy_dq.frontier.model import UNFINISHED
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 
@@ -38,7 +39,7 @@ class Collect:
         self._versions: list[int] = []
         self._asked: list[int] = [0] * len(protocols)
         """By shard, the exchanges that were composed when it was asked: a later one answers."""
-        protocols[0].ends = -1
+        protocols[0].ends = UNFINISHED
 
     def step(self, quiet: bool) -> None:
         """Go on after an exchange, or begin anew; *quiet*: this worker has nothing to do, and does not seed."""
@@ -60,7 +61,7 @@ class Collect:
             self._begin_anew()  # home has changed meanwhile, or somebody listens
 
     def _begin_anew(self) -> None:
-        self._stage, self._protocols[0].ends = _Stage.WORKING, -1
+        self._stage, self._protocols[0].ends = _Stage.WORKING, UNFINISHED
 
     def _next(self, stage: _Stage, *shards: int) -> None:
         self._stage = stage

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.model import (
+    ELSEWHERE,
     MAX_LEASES,
     Ack,
     Block,
@@ -38,7 +39,6 @@ from scrapy_dq.frontier.worker.level import Level
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
-
 
 HOME = 0
 """The number of the home shard."""
@@ -95,7 +95,7 @@ class Worker:
             of.others = [each for each in protocols if each is not of]
         for of in protocols[1:]:
             # Only home knows who is seeding, and says when the run is finished.
-            of.seeding, of.ends = Seeding.DONE, -1
+            of.seeding, of.ends = Seeding.DONE, ELSEWHERE
 
     @property
     def id(self) -> str:

@@ -1,6 +1,6 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is removed.
 -- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
--- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), over (1: home of this shard says that the run is finished)
+-- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), over (1: home, another shard, says that the run is finished)
 -- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
@@ -27,8 +27,12 @@ if starts ~= '' and last == 1 then
   sample(found, true)
   save_sampled(found)
 end
-if last == 1 and ARGV[5] == '1' then state.phase = 'finished' end
-if last == 1 and state.phase == 'finished' and #ids == 0 then end_run(keeps_seen(ARGV[4])) end
+-- A shard that was rolled back after the end has handed out again what is done: what is left of it is not missed.
+local over = ARGV[5] == '1'
+if last == 1 and (over or state.phase == 'finished' and #ids == 0) then
+  state.phase = 'finished'
+  end_run(keeps_seen(ARGV[4]))
+end
 save_state()
 if starts ~= '' then note_event('left', worker_id, #ids) end
 return { 'OK', #ids, last, redis.call('EXISTS', key.discarded), broken }
