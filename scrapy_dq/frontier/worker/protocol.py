@@ -489,7 +489,10 @@ class WorkerProtocol:
     def _finish(self, *, over: bool) -> None:
         """Note that the run is finished; *over*: for good, for this worker."""
         self.notes.clear()  # in a finished run no request is sent, and no note is applied
+        before = self.finished, self.over
         self.finished, self.over = True, self.over or over
+        if (self.finished, self.over) != before:
+            self._listener.run_finished()
 
     def _give_up_outbox(self, error: SpillLost) -> None:
         """Release every lease: an ack of a parent whose children were lost would lose them for good."""

@@ -427,7 +427,6 @@ class _Gathered(Listener):
         self._listener = listener
         # These concern one exchange, and are passed on as they are.
         self.leases_arrived = listener.leases_arrived  # type: ignore[method-assign]
-        self.run_finished = listener.run_finished  # type: ignore[method-assign]
         self.frontier_lost = listener.frontier_lost  # type: ignore[method-assign]
         self.put_dropped = listener.put_dropped  # type: ignore[method-assign]
         self.put_refused = listener.put_refused  # type: ignore[method-assign]

@@ -20,8 +20,8 @@ local function agrees(ours, field, stored)
   if stored == '' or ours[field] == '' or stored == ours[field] then return true end
   return field == 'signing' and string.find(' ' .. ours.verifies .. ' ', ' ' .. stored .. ' ', 1, true)
 end
--- Returns the fields that must equal the stored ones, and DIFFERS, field, stored, ours, if one does not. These are all in
--- an open run; after it, only those on which the meaning of kept keys depends.
+-- Returns the fields that must equal the stored ones, and if one does not: DIFFERS, field, stored, ours. These are all
+-- in an open run; after it, only those on which the meaning of kept keys depends.
 local function agreement(ours, over)
   local fields = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing', 'shards' }
   if over then

@@ -25,9 +25,8 @@ end
 local function turn_bytes(rank, sequence)
   return struct.pack('>I8', order_newest_first(rank) and BIAS - sequence or sequence)
 end
--- Data that somebody else has written may be shorter than the fixed fields. It is padded, leased, and then buried.
--- Or it is longer than any entry that DQ_MAX_ENTRY_BYTES allows: then only its first bytes are leased, and refused.
--- Sending all of it might exceed every timeout, so that its lease would be repeated forever.
+-- Data that somebody else has written may be shorter than the fixed fields: it is padded, leased, then buried. Or it
+-- is longer than DQ_MAX_ENTRY_BYTES allows: its first bytes are leased, and refused, as no timeout suits all of it.
 local MOST_BYTES = 4 * 1024 * 1024 + 4096
 local ELEMENT, MEMBER = 20, 29 -- minimum size of a list element; of a member of returned or quarantine
 local function whole(text, size)
@@ -78,7 +77,8 @@ local function take_lease(worker_id, id)
   end
   state.in_flight = state.in_flight - 1
   lease_ended(lease.partition, id)
-  if string.sub(lease.partition, 1, 1) == KEPT then lease.kept, lease.partition = true, string.sub(lease.partition, 2) end
+  lease.kept = string.sub(lease.partition, 1, 1) == KEPT
+  if lease.kept then lease.partition = string.sub(lease.partition, 2) end
   return lease
 end
 local function come_back(set, id, lease)

@@ -1,6 +1,6 @@
 -- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is incomplete. The keys stay.
--- ARGS     ends (in a crawl of several shards: the version of home with which the run may finish, or -1; -2: this is not
---          home, and never finishes by itself; nil: any version)
+-- ARGS     ends (in a crawl of several shards: the version of home with which the run may finish, or -1; -2: this is
+--          not home, and never finishes by itself; nil: any version)
 -- RETURNS  workers that are seeding (level 1), incomplete start() methods (starts.lua); both computed only while
 --          nothing but delayed entries waits, else 0
 -- COST     O(1) while something waits, O(workers) else
@@ -35,8 +35,8 @@ local function finish_if_done(ends)
   end
   return seeding, incomplete
 end
--- In a crawl of several shards, home is opened by a level of seeding that is raised for puts elsewhere, as by a put. The
--- others are open if home is: they are finished only in order to be cleared.
+-- In a crawl of several shards, home is opened by a level of seeding that is raised for puts elsewhere, as by a put.
+-- The others are open if home is: they are finished only in order to be cleared.
 local ELSEWHERE = -2
 local function raises(ends, seeding) return ends == ELSEWHERE or ends and seeding ~= '0' and seeding ~= '3' end
 local function raise_level(ends, seeding, was)

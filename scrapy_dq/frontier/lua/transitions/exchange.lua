@@ -2,8 +2,8 @@
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
---          false, or [kind, mark, id_stem]; forget: ids to drop from `admitted`, joined, or nothing; ends: see finish.lua;
---          calm: lease no suspect), moves (moves.lua), nonce (a repeat has the same), registered (of the join; 0: any)
+--          false, or [kind, mark, id_stem]; forget: ids to drop from `admitted`, joined; ends: see finish.lua; calm:
+--          lease no suspect), moves (moves.lua), nonce (a repeat has the same), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),

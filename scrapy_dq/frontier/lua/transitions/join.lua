@@ -1,7 +1,8 @@
 -- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
 -- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
---          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose epoch
---          is new_epoch; -1: this is home), complete (1: home says that this shard exists), and those of described.lua
+--          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose
+--          epoch is new_epoch; -1: this is home), complete (1: home says that this shard exists), and those of
+--          described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
@@ -60,7 +61,8 @@ else
   resumed, state.phase = 1, 'open'
   for _, field in ipairs(agree) do
     -- The signing key ids are replaced: workers that join from now on need the newest key.
-    if stored_field(field) == '' and field ~= 'shards' or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
+    local unsaid = stored_field(field) == '' and field ~= 'shards'
+    if unsaid or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
   end
   -- A run without a name takes the name of the first worker that has one: a later worker with that name then finds
   -- this run finished and does not start the next one.

@@ -1,6 +1,6 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is removed.
 -- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
--- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), over (1: home, another shard, says that the run is finished)
+-- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), over (1: home, another shard, has finished the run)
 -- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
