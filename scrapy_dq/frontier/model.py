@@ -277,7 +277,14 @@ class Block:
     """Seconds of this process's monotonic clock."""
 
 
-Note = Sent | Block
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Note, for home: another shard was rolled back beyond the log: what was put there is missing for good."""
+
+    count: int
+
+
+Note = Sent | Block | Gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import (
     Audited,
+    Block,
     Census,
     Figures,
     FrontierRefused,
@@ -21,6 +22,7 @@ from scrapy_dq.frontier.model import (
     Limits,
     Member,
     Move,
+    Note,
     Notices,
     Put,
     Receipt,
@@ -71,12 +73,7 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
 def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     """Return *terms* as lua/transitions/exchange.lua reads them; times become relative to *now*."""
     # Round so that no delay gets shorter.
-    notes = [
-        (1, note.partition, note.entry_id, floor((now - note.at) * 1000))
-        if isinstance(note, Sent)
-        else (2, note.partition, max(0, whole_ms(note.until - now)))
-        for note in terms.notes
-    ]
+    notes = [_note(note, now) for note in terms.notes]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
     packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
     if terms.forget or terms.ends is not None or terms.calm:
@@ -84,6 +81,14 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     if terms.ends is not None or terms.calm:
         packed = (*packed, False if terms.ends is None else terms.ends, terms.calm)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
+
+
+def _note(note: Note, now: float) -> tuple[Any, ...]:
+    if isinstance(note, Sent):
+        return 1, note.partition, note.entry_id, floor((now - note.at) * 1000)
+    if isinstance(note, Block):
+        return 2, note.partition, max(0, whole_ms(note.until - now))
+    return 3, note.count
 
 
 def pack_limits(limits: Limits) -> bytes:

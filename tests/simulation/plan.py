@@ -131,7 +131,7 @@ def drawn(seed: int) -> Plan:
 
 def _over_shards(seed: int) -> Plan:
     plan, random = _drawn(seed), Random(f"{seed} shards")
-    setup = replace(plan.setup, shards=random.choice((2, 2, 2, 3, 5)), horizon_s=random.choice((0.6, 3.0)))
+    setup = replace(plan.setup, shards=random.choice((2, 2, 2, 3, 5)), horizon_s=random.choice((0.6, 3.0, 0.05)))
     strikes = tuple(
         replace(each, fault="shard_" + each.fault) if each.fault in faults.OF_A_SHARD and random.random() < 0.7 else each
         for each in plan.strikes

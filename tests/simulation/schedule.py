@@ -266,7 +266,8 @@ class Schedule:
     def _happened(self, who: str, what: str) -> None:
         self.noted(who, what)
         try:
-            if what.startswith("ends: not started: shard"):
+            damaged = what == "ends: frontier_damaged" and self.setup.shards > 1
+            if damaged or what.startswith("ends: not started: shard"):
                 self._clear()
             if what.startswith("ends: "):
                 crawler = next(each for each in self.crawlers if each.process.name == who)
@@ -287,7 +288,7 @@ class Schedule:
             self.world.over = True
 
     def _clear(self) -> None:
-        """Run `scrapy dq clear`, as the error says that a worker gets when a shard is gone."""
+        """Run `scrapy dq clear`, as a worker says when a shard is gone, or what was in it."""
         self._note("clear")
         self.store.run("FLUSHALL")
         self.lost(0.0)

@@ -371,6 +371,8 @@ class Dialogue:
             except FrontierError as error:
                 # A callback that blocks the loop delays every timeout: the answer may have arrived.
                 blocked = self._heartbeat.blocked_since(began)
+                # Those of other shards need not wait: a suspect that has not arrived does not run.
+                self.protocol.asks_for_suspects = False
                 if not blocked:
                     self.outage.began(error)
                 self._count_error()

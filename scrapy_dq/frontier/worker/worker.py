@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import (
     Census,
     Fail,
     FrontierError,
+    Gone,
     Joined,
     Keep,
     Lease,
@@ -438,7 +439,10 @@ class _Gathered(Listener):
         self._listener.outbox_lost(parentless)
 
     def rolled_back(self, parentless: bool) -> None:
-        # With several shards, pages of others may be acked whose links are gone.
-        parentless = parentless or len(self._worker.dialogues) > 1
+        spread = len(self._worker.dialogues) > 1
+        if spread:
+            # Pages of other shards may be acked whose links are gone, and no start() brings these back.
+            self._worker.home.protocol.notes.append(Gone(1))
+        parentless = parentless or spread
         self._worker.spread_loss(parentless)
         self._listener.rolled_back(parentless)

@@ -1,9 +1,9 @@
 -- exchange: apply a prefix of a worker's outbox, in order, and lease entries, in one atomic step.
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
---          {partition: [held, room]}, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block; claim:
---          false, or [kind, mark, id_stem]; forget: ids to drop from `admitted`, joined; ends: see finish.lua; calm:
---          lease no suspect), moves (moves.lua), nonce (a repeat has the same), registered (of the join; 0: any)
+--          {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop
+--          from `admitted`, joined; ends: see finish.lua; calm: lease no suspect), moves (moves.lua), nonce (a repeat
+--          has the same), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -13,13 +13,14 @@
 -- CRASH    before, or stopped midway (salvage.lua): the worker sends the same bytes again; after, reply lost: the
 --          same bytes with the same seq and nonce get the same answer; worker dead: its leases are reclaimed, its
 --          outbox is lost, and the parents of the puts in it are still in flight
--- USES     answer.is_mended, answer.remember, answer.repeat_grants, block, claim, damage.look_for_damage,
+-- USES     answer.is_mended, answer.remember, answer.repeat_grants, claim, damage.look_for_damage,
 --          damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect, finish.finish_if_done,
 --          finish.raise_level, finish.raises, finish.remember_nothing, grants, grants.begin_grants, grants.granted,
 --          grants.write_grants, keys.in_flight_key, keys.key, keys.worker_key, kinds.seen, kinds.tidy_seen,
---          kinds.unfit, lease, midway, moves.read_moves, politeness.blocked_among, politeness.save_partitions, put,
---          put.FULL, put.forget, put.wrong_lists, sent, settle, starts.start_done, state, state.census, state.is_there,
---          state.load_state, state.save_state, state.stale, state.there, types.wrong_type, words
+--          kinds.unfit, lease, midway, moves.read_moves, notes.apply_notes, politeness.blocked_among,
+--          politeness.save_partitions, put, put.FULL, put.forget, put.wrong_lists, settle, starts.start_done, state,
+--          state.census, state.is_there, state.load_state, state.save_state, state.stale, state.there,
+--          types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]
@@ -64,9 +65,7 @@ for _, new in ipairs(puts) do
   local refused = put(new)
   if refused then dropped[#dropped + 1] = (refused == FULL and '~' or '') .. new.position end
 end
-for _, note in ipairs(notes) do
-  if note[1] == 1 then sent(worker_id, note[2], note[3], note[4]) else block(note[2], note[3]) end
-end
+apply_notes(worker_id, notes)
 local settled = state.done + state.failed
 -- Somebody else may have written it: then the worker would never get another one.
 holds_suspect = me[3] and me[3] ~= '' and redis.call('HEXISTS', in_flight_key(worker_id), me[3]) == 1 and me[3]
