@@ -9,8 +9,8 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -308,8 +308,12 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
 
 
 @contextmanager
-def client_for_commands(config: Config, data_dir: Path) -> Iterator[tuple[redis.Redis, str]]:
+def client_for_commands(
+    config: Config, data_dir: Path
+) -> Iterator[tuple[redis.Redis, str, Callable[[int], redis.Redis]]]:
     """Yield a blocking client and the address of Redis, without checks; for commands.
+
+    And a function that returns the client for the keys of another shard, which need not answer.
 
     Raises:
         FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
@@ -318,7 +322,15 @@ def client_for_commands(config: Config, data_dir: Path) -> Iterator[tuple[redis.
     connection = Connection(config, data_dir)
     try:
         asyncio.run(connection.connect())
-        with connection.blocking() as client:
+        with ExitStack() as stack:
+            client: redis.Redis = stack.enter_context(connection.blocking())
+
+            def connect(shard: int) -> redis.Redis:
+                if not connection.in_cluster:
+                    return client
+                other: redis.Redis = stack.enter_context(connection.blocking(shard))
+                return other
+
             try:
                 cluster.find_node(client, keys.meta(config.crawl))
                 client.ping()
@@ -326,7 +338,7 @@ def client_for_commands(config: Config, data_dir: Path) -> Iterator[tuple[redis.
                 raise refusal(error, connection.target) from error
             try:
                 with as_unavailable(connection.target):
-                    yield client, connection.target
+                    yield client, connection.target, connect
             except FrontierUnavailable as error:
                 if error.__cause__ is not None and denies(error.__cause__):
                     raise FrontierRefused(denied(describe(error.__cause__))) from error

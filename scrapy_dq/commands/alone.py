@@ -15,15 +15,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def with_frontier(place: Place, call: Callable[[Frontier], Awaitable[T]]) -> T:
-    """Call *call* with the frontier of the crawl, and return its result."""
+async def with_frontiers(place: Place, call: Callable[[Frontier], Awaitable[T]]) -> list[T]:
+    """Call *call* with the frontier of each shard of the crawl, home first, and return the results."""
     from scrapy_dq.backend.connection import Connection
     from scrapy_dq.environment import data_dir
     from scrapy_dq.factory import frontier_of
 
     connection = Connection(place.config, data_dir())
     try:
-        return await call(frontier_of(place.config, await connection.connect()))
+        home = await connection.connect()
+        return [
+            await call(
+                frontier_of(
+                    place.config, await connection.open_shard(shard.number) if shard.number else home,
+                    shard=shard.number,
+                )
+            )
+            for _, shard in place.shards
+        ]  # fmt: skip
     finally:
         await connection.close()
 

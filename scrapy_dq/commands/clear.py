@@ -66,10 +66,11 @@ class Clear(Subcommand):
                 return await flush(frontier, ttl_s, "clear", refused, math.inf, dead)
 
             if not options.force:
-                asyncio.run(alone.with_frontier(place, check))
+                asyncio.run(alone.with_frontiers(place, check))
             # Not inside an event loop: there, Ctrl-C would not interrupt the question.
             _ask(place, overview, options)
-            left = asyncio.run(alone.with_frontier(place, delete)).left
+            # Home first: without it, what is left of the others belongs to no crawl.
+            left = any(each.left for each in asyncio.run(alone.with_frontiers(place, delete)))
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
             print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts, "left": left})
@@ -104,7 +105,8 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         return found
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
-        left, unlinked = asyncio.run(alone.with_frontier(place, _delete_rest))
+        ends = asyncio.run(alone.with_frontiers(place, _delete_rest))
+        left, unlinked = any(left for left, _ in ends), sum(count for _, count in ends)
         if not (discarded or unlinked):
             raise
         if left:
@@ -118,7 +120,10 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
 async def _delete_rest(frontier: Frontier) -> tuple[bool, int]:
     """Return whether some of the seen set is left, and how many other keys were deleted."""
     from scrapy_dq.frontier.admin.flush import purge
+    from scrapy_dq.frontier.keys import HOME
 
+    if frontier.name.number != HOME:
+        await frontier.flush([], force=True)  # without home, it belongs to no crawl
     if await frontier.sweep(SWEEP_S):
         return True, 0
     return False, await purge(frontier)

@@ -122,22 +122,21 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
     With `--repair`, what can be derived is rebuilt, and the loss of the rest is recorded.
     """
     from scrapy_dq.backend import health
-    from scrapy_dq.frontier.admin.overview import peek
+    from scrapy_dq.frontier.admin.overview import peek_whole
     from scrapy_dq.frontier.model import Audited
     from scrapy_dq.frontier.worker.audit import audit, told
 
-    overview = peek(place.client, place.crawl)
+    overview = peek_whole(place.shards)
     if overview.phase == "absent":
         return []
-    found: list[Audited] = []
 
-    async def look(frontier: Frontier) -> None:
-        found.append(await audit(frontier, overview.epoch, overview.run, repair=options.repair))
+    async def look(frontier: Frontier) -> Audited:
+        return await audit(frontier, overview.epoch, overview.run, repair=options.repair)
 
-    asyncio.run(alone.with_frontier(place, look))
-    text, level = told(found[0]), health.OK
-    if found[0] != Audited():
-        level = health.WARN if options.repair and not (found[0].gone or found[0].seen_gone) else health.BAD
+    found = sum(asyncio.run(alone.with_frontiers(place, look)), Audited())
+    text, level = told(found), health.OK
+    if found != Audited():
+        level = health.WARN if options.repair and not (found.gone or found.seen_gone) else health.BAD
         hint = ". `scrapy dq doctor --repair` rebuilds what can be derived"
         text += "; what can be derived was rebuilt" if options.repair else hint
     elif overview.census.gone:

@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.inspection.failures import by_whom, record_of
+from scrapy_dq.inspection.failures import by_whom, newest, one_of, record_of
 from scrapy_dq.inspection.place import Place
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ class FailedRequests(_Failures):
     def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import failed
 
-        return failed(place.client, place.crawl, count)
+        return newest(place, failed, count)
 
     def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         from scrapy_dq.frontier.admin.overview import failed_one
 
-        return failed_one(place.client, place.crawl, entry_id)
+        return one_of(place, failed_one, entry_id)
 
     def total(self, census: Census) -> int:
         return census.failed
@@ -115,12 +115,12 @@ class DeadLetters(_Failures):
     def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import dead
 
-        return dead(place.client, place.crawl, count)
+        return newest(place, dead, count)
 
     def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         from scrapy_dq.frontier.admin.overview import dead_one
 
-        return dead_one(place.client, place.crawl, entry_id)
+        return one_of(place, dead_one, entry_id)
 
     def total(self, census: Census) -> int:
         return census.dead

@@ -53,7 +53,7 @@ class Forget(Subcommand):
                 )
             found = asyncio.run(
                 forget_lines(
-                    place.client, place.crawl, Written(codec_of(config, crawler)), fingerprinter.fingerprint,
+                    place.shards, Written(codec_of(config, crawler)), fingerprinter.fingerprint,
                     source.batches(), bad=source.say_bad, strict=options.strict, by=own_name(),
                 )
             )  # fmt: skip

@@ -59,7 +59,7 @@ class Retry(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json
-        from scrapy_dq.frontier.admin.retry import kept, retry
+        from scrapy_dq.frontier.admin.retry import kept_whole, retry_whole
         from scrapy_dq.frontier.worker.identity import own_name
 
         options.spider, named = _words(options.words, bool(options.crawl))
@@ -68,14 +68,14 @@ class Retry(Subcommand):
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
-            failed, dead = kept(place.client, place.crawl)
+            failed, dead = kept_whole(place.shards)
             failed, dead = failed * choice.of_failed, dead * choice.of_dead
             if options.all:
                 _ask(failed, dead, overview, options, place)
             with ProgressBar() as bar:
                 bar.begin("records looked at", failed + dead)
-                found = retry(
-                    place.client, place.crawl, overview, moved=bar.advance,
+                found = retry_whole(
+                    place.shards, overview, moved=bar.advance,
                     failed=choice.wants_failed if choice.of_failed else None,
                     dead=choice.wants_dead if choice.of_dead else None,
                     by=own_name(),

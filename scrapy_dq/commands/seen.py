@@ -41,21 +41,24 @@ class SeenOf(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
         from scrapy_dq.frontier.admin.convert import convert
-        from scrapy_dq.frontier.admin.overview import described
+        from scrapy_dq.frontier.admin.overview import described, peek
         from scrapy_dq.frontier.wire import SETTING_OF_SEEN
 
         with looking.place_of(settings, options) as place:
             before, stored = place.overview(), described(place.client, place.crawl)["seen_kind"]
             wanted = place.config.seen_kind
             to = Seen(options.to) if options.to else wanted
-            dead = asyncio.run(alone.with_frontier(place, lambda frontier: _nobody(frontier, place)))
+            dead = asyncio.run(alone.with_frontiers(place, lambda frontier: _nobody(frontier, place)))
             left = before.census.seen
             with ProgressBar() as bar:
                 bar.begin("fingerprints", left)
                 try:
-                    for still in convert(place.client, place.crawl, to, dead):
-                        bar.advance(left - still)
-                        left = still
+                    for (client, shard), gone in zip(place.shards, dead, strict=True):
+                        before_it = peek(client, shard).census.seen
+                        for still in convert(client, shard, to, gone):
+                            bar.advance(before_it - still)
+                            left -= before_it - still
+                            before_it = still
                 except KeyboardInterrupt:
                     raise CommandError(
                         f"interrupted: {left:,} fingerprints are left, and until they are converted no "

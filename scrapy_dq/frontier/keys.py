@@ -6,6 +6,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 PREFIX = "dq:"
+HOME = 0
+"""The number of the shard that has what is of the whole crawl."""
 
 
 class Key(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -93,6 +94,24 @@ def group_of(record: dict[str, Any]) -> tuple[str, str]:
     return cause_of(record["reason"]), host_of(record["url"])
 
 
+def newest(
+    place: Place, read: Callable[..., Sequence[Failed | Dead]], most: int, **options: Any
+) -> Sequence[Failed | Dead]:
+    """Return what *read* returns, the newest of all shards."""
+    parts = [read(client, shard, most, **options) for client, shard in place.shards]
+    if len(parts) == 1:
+        return parts[0]
+    return sorted(chain(*parts), key=lambda each: -each.at)[:most]
+
+
+def one_of(place: Place, read: Callable[..., Failed | Dead | None], entry_id: bytes) -> Failed | Dead | None:
+    """Return what *read* returns, of the shard that has it."""
+    for client, shard in place.shards:
+        if (found := read(client, shard, entry_id)) is not None:
+            return found
+    return None
+
+
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return the *kind* failed or dead: their groups, the largest first, and the newest *most* of them.
 
@@ -102,13 +121,13 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
     """
     from scrapy_dq.frontier.admin import overview
-    from scrapy_dq.frontier.admin.retry import kept
+    from scrapy_dq.frontier.admin.retry import kept_whole
 
     census = place.overview(hint=False, most_members=0).census
     read: Callable[..., Sequence[Failed | Dead]] = overview.failed if kind == "failed" else overview.dead
     rows = []
     groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for found in read(place.client, place.crawl, most, most_bytes=MOST_BYTES):
+    for found in newest(place, read, most, most_bytes=MOST_BYTES):
         record = summary_of(found, place)
         key = cause, host = group_of(record)
         group = groups.setdefault(key, {"cause": cause, "host": host, "count": 0, "newest": 0.0})
@@ -120,7 +139,7 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
         "kind": kind,
         "at": round(time.time(), 3),
         "total": getattr(census, kind),
-        "kept": kept(place.client, place.crawl)[kind == "dead"],
+        "kept": kept_whole(place.shards)[kind == "dead"],
         "groups": sorted(groups.values(), key=lambda each: (-each["count"], -each["newest"])),
         "rows": rows,
     }
@@ -134,7 +153,5 @@ def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | N
     """
     from scrapy_dq.frontier.admin.overview import dead_one, failed_one
 
-    found: Failed | Dead | None = (failed_one if kind == "failed" else dead_one)(
-        place.client, place.crawl, entry_id
-    )
+    found = one_of(place, failed_one if kind == "failed" else dead_one, entry_id)
     return None if found is None else record_of(found, place)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 from scrapy import Spider
 from scrapy.addons import AddonManager
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
-from scrapy_dq.frontier.admin.overview import Overview, peek
+from scrapy_dq.frontier.admin.overview import Overview, peek_whole, shards_of
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.settings import Config
 
 
@@ -26,12 +29,26 @@ class Place:
     """A crawl, whether it exists or not, and a blocking client of its Redis."""
 
     client: Any
+    """For the keys of its home shard."""
     target: str
     config: Config
+    connect: Callable[[int], Any]
+    """Returns a client for the keys of another shard."""
 
     @property
     def crawl(self) -> str:
         return self.config.crawl
+
+    @cached_property
+    def shards(self) -> list[tuple[Any, Shard]]:
+        """Each shard of the crawl, with a client for its keys; home first. As it is stored, else as DQ_SHARDS says."""
+        count = shards_of(self.client, self.crawl) or self.config.shards
+        others = [(self.connect(number), Shard(self.crawl, number)) for number in range(1, count)]
+        return [(self.client, Shard(self.crawl, HOME)), *others]
+
+    def shard_of(self, partition: str) -> tuple[Any, Shard]:
+        """Return the shard of a partition, with a client for its keys."""
+        return self.shards[crc32(partition.encode()) % len(self.shards)]
 
     def overview(
         self, *, anyhow: bool = False, hint: bool = True, most_members: int | None = None
@@ -46,7 +63,7 @@ class Place:
             NoSuchCrawl: there is no such crawl.
             FrontierRefused: a key has a foreign type.
         """
-        found = peek(self.client, self.crawl, anyhow=anyhow, most_members=most_members)
+        found = peek_whole(self.shards, anyhow=anyhow, most_members=most_members)
         if found.phase == "absent":
             absent = f"there is no crawl {self.crawl!r} at {self.target}"
             raise NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)
@@ -101,5 +118,5 @@ def opened(config: Config) -> Iterator[Place]:
     from scrapy_dq.backend.connection import client_for_commands
     from scrapy_dq.environment import data_dir
 
-    with client_for_commands(config, data_dir()) as (client, target):
-        yield Place(client, target, config)
+    with client_for_commands(config, data_dir()) as (client, target, connect):
+        yield Place(client, target, config, connect)

@@ -58,6 +58,8 @@ class Progress:
             "hold": overview.hold.value,
             "run": overview.run,
             **counts,
+            "shards": overview.shards,
+            "unreachable_shards": list(overview.unreachable),
             "pages_per_s": None if rate is None else round(rate, 1),
             "left_s": round(max(left(counts) / rate, least_s), 1) if rate else None,
             "redis_memory_bytes": memory.get("used_memory"),
@@ -76,11 +78,11 @@ class Progress:
 
     def _newest_sizes(self) -> Sizes:
         """Return the partitions; from an earlier read if another one would cost Redis too much."""
-        from scrapy_dq.frontier.admin.backlog import sizes
+        from scrapy_dq.frontier.admin.backlog import sizes_whole
 
         began = time.monotonic()
         if self._sizes is None or began >= self._sizes_until:
-            self._sizes = sizes(self._place.client, self._place.crawl, TOP)
+            self._sizes = sizes_whole(self._place.shards, TOP)
             self._sizes_until = began + SIZES_PART * (time.monotonic() - began)
         return self._sizes
 

@@ -55,6 +55,9 @@ def memory(status: dict[str, Any]) -> str:
 
 def missing(status: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the run itself."""
+    if status.get("unreachable_shards"):
+        names = ", ".join(map(str, status["unreachable_shards"]))
+        yield f"no answer from shard{'s' * (len(status['unreachable_shards']) > 1)} {names}: not counted"
     if status.get("gone"):
         yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
     if status.get("incomplete"):

@@ -10,6 +10,7 @@ from scrapy import Request
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
+from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.pushing.lines import Line
 from scrapy_dq.pushing.written import BadLine, Written
 
@@ -24,8 +25,7 @@ class Forgotten:
 
 
 async def forget_lines(
-    client: Any,
-    crawl: str,
+    shards: Sequence[tuple[Any, Shard]],
     written: Written,
     fingerprint: Callable[[Request], bytes],
     batches: AsyncIterator[Sequence[Line]],
@@ -37,7 +37,7 @@ async def forget_lines(
     """Forget the requests of all lines, and return how many there were; blocks while Redis does it.
 
     Args:
-        client: a `redis` client that decodes nothing.
+        shards: of the crawl, each with a `redis` client that decodes nothing.
         bad: called with the name of each line that is not a request, and the reason.
         strict: stop at the first such line.
         by: who has them forgotten, for the journal of the crawl.
@@ -50,7 +50,7 @@ async def forget_lines(
     def hand_in() -> None:
         for start in range(0, len(waiting), MAX_FINGERPRINTS):
             part = waiting[start : start + MAX_FINGERPRINTS]
-            found.known += forget(client, crawl, part, by) or 0
+            found.known += sum(forget(client, shard, part, by) or 0 for client, shard in shards)
             found.requests += len(part)
         waiting.clear()
 

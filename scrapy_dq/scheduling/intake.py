@@ -18,8 +18,9 @@ from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.codec.attributes import check_parses
 from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
-from scrapy_dq.frontier.worker.worker import HOME, Worker
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import Admissions, is_from_start
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, NOT_STORED, BadDue, Due, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import DupeFilter

@@ -17,7 +17,7 @@ from scrapy_dq.frontier.admin.control import (
 )
 from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
 from scrapy_dq.frontier.admin.overview import described
-from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.frontier.admin.retry import retry_whole
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.failures import group_of, summary_of
 from scrapy_dq.inspection.words import span
@@ -87,7 +87,7 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
         raise BadOrder("the run is finished: the next run uses the limits of the settings")
     try:
         now = limit(
-            place.client, place.crawl, partition, delay_s=delay_s, block_s=block_s,
+            *place.shard_of(partition), partition, delay_s=delay_s, block_s=block_s,
             concurrency=None if concurrency is None else int(concurrency), by=_who(),
         )  # fmt: skip
     except ValueError as error:
@@ -105,8 +105,8 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
     if not all(kind in ("failed", "dead") for kind in kinds):
         raise BadOrder("the kind has to be failed, dead or both")
     wants = _choice(place, order)
-    found = retry(
-        place.client, place.crawl, place.overview(hint=False, most_members=0),
+    found = retry_whole(
+        place.shards, place.overview(hint=False, most_members=0),
         failed=wants if "failed" in kinds else None, dead=wants if "dead" in kinds else None,
         by=_who(),
     )  # fmt: skip
@@ -162,7 +162,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
         except ValueError as error:
             raise BadOrder(printable(str(error))) from error
         pairs.append((fingerprint(request), scrapy_redis.fingerprint(request)))
-    known = forget(place.client, place.crawl, pairs, _who()) or 0
+    known = sum(forget(client, shard, pairs, _who()) or 0 for client, shard in place.shards)
     return f"Forgotten: {known:,}; not seen before: {len(pairs) - known:,}."
 
 

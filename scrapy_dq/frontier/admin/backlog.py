@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import denies, describe
@@ -19,7 +21,9 @@ PART = 500
 """Partitions that one call examines: a script blocks Redis while it runs."""
 MAX_UPCOMING = 1000
 MOST_ARGUMENTS = 4000
+SIZES_S = 0.06
 MAX_BYTES = 4_194_304
+_STANDS = ("rotation", "suspects", "resting", "saturated", "delayed")
 _COUNT_ONLY = Order.FIFO
 """Any order will do: the number of entries does not depend on it."""
 
@@ -74,7 +78,7 @@ class Upcoming:
     payload: bytes
 
 
-def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = 0.06) -> Sizes:
+def sizes(client: Any, crawl: str | keys.Shard, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
     """Return the partitions with the most entries, and those that limits and blocks delay longest; blocking.
 
     The 250 that are blocked longest, and about as many with their own limits, are always examined.
@@ -105,8 +109,25 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
     return Sizes(partitions, looked_at, largest[:top], slowest[:top], blocked[:top])
 
 
+def sizes_whole(shards: Sequence[tuple[Any, keys.Shard]], top: int) -> Sizes:
+    """Return what `sizes` does, of all shards of a crawl that answer."""
+    parts = []
+    for client, shard in shards:
+        with suppress(RedisError, OSError):  # it is told otherwise
+            parts.append(sizes(client, shard, top, budget_s=SIZES_S / len(shards)))
+
+    def merged(name: str, size: str) -> list[Size]:
+        found = (each for part in parts for each in getattr(part, name))
+        return sorted(found, key=lambda each: -getattr(each, size))[:top]
+
+    return Sizes(
+        sum(part.partitions for part in parts), sum(part.looked_at for part in parts),
+        merged("largest", "waiting"), merged("slowest", "takes_s"), merged("blocked", "blocked_s"),
+    )  # fmt: skip
+
+
 def names_beside(
-    client: Any, crawl: str, partition: str, *, most: int = 20_000, budget_s: float = 0.06
+    client: Any, crawl: str | keys.Shard, partition: str, *, most: int = 20_000, budget_s: float = 0.06
 ) -> list[str] | None:
     """Return names of partitions in use, if *partition* is not in use, else None; blocking.
 
@@ -132,7 +153,7 @@ def names_beside(
             return sorted(map(_text, names))
 
 
-def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
+def upcoming(client: Any, crawl: str | keys.Shard, count: int) -> list[Upcoming]:
     """Return the next *count* entries, roughly as a worker without leases would lease them; blocking.
 
     Nothing is leased. Entries that may be leased now come first, then those that wait for their partition,
@@ -153,6 +174,14 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
     ]
 
 
+def upcoming_whole(shards: Sequence[tuple[Any, keys.Shard]], count: int) -> list[Upcoming]:
+    """Return what `upcoming` does, of all shards of a crawl: of each the next ones, in turn."""
+    parts = [upcoming(client, shard, count) for client, shard in shards]
+    ready = [each for turn in zip_longest(*parts) for each in turn if each is not None]
+    # Stable: within a shard the order stays.
+    return sorted(ready, key=lambda each: _STANDS.index(each.where) if each.where in _STANDS else 0)[:count]
+
+
 def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
     """Return the result of INFO, None if it is not allowed; blocking.
 
@@ -165,7 +194,7 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, crawl: str, order: Order, seen: Seen) -> tuple[str, bool]:
+def refused_scripts(client: Any, crawl: str | keys.Shard, order: Order, seen: Seen) -> tuple[str, bool]:
     """Return why scripts do not run (empty: they do), and whether the exchange script is cached; blocking.
 
     Nothing of the crawl is changed.
@@ -185,7 +214,7 @@ def refused_scripts(client: Any, crawl: str, order: Order, seen: Seen) -> tuple[
     return refused, bool(cached)
 
 
-def script_limits(client: Any, crawl: str) -> tuple[int | None, int]:
+def script_limits(client: Any, crawl: str | keys.Shard) -> tuple[int | None, int]:
     """Return how many ms a script may run before Redis refuses others, and how many arguments it may have.
 
     None: this user, or nobody, may read the configuration. No more than MOST_ARGUMENTS are tried: no script

@@ -31,7 +31,7 @@ class PartitionLimits:
 
 def limit(
     client: Any,
-    crawl: str,
+    crawl: str | keys.Shard,
     partition: str,
     *,
     delay_s: float | None = None,
@@ -67,7 +67,7 @@ def limit(
     return None if found is None else PartitionLimits(*found)
 
 
-def wake(client: Any, crawl: str) -> None:
+def wake(client: Any, crawl: str | keys.Shard) -> None:
     """Make idle workers exchange again within a second or two. Blocking.
 
     Raises:
@@ -88,7 +88,7 @@ class Word(str, Enum):
     nothing else is left and no worker is registered."""
 
 
-def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:
+def steer(client: Any, crawl: str | keys.Shard, word: Word, by: str = "") -> Hold | None:
     """Send *word* to all workers; each gets it within two seconds if it can reach Redis. Blocking.
 
     `Hold` describes pause and drain; they last until the run is finished, or until `resume`. Stop is sent to

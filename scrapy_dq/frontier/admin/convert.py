@@ -16,7 +16,7 @@ STEP = 500
 """Most fingerprints in one call: a script blocks Redis while it runs."""
 
 
-def convert(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> Iterator[int]:
+def convert(client: Any, crawl: str | keys.Shard, to: Seen, dead: Sequence[str]) -> Iterator[int]:
     """Convert in small steps; yield the number of remaining fingerprints after each, finally 0. Blocking.
 
     During a conversion no worker can join. If it is interrupted, a second call continues it.
@@ -33,7 +33,7 @@ def convert(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> Iterator[
     yield 0
 
 
-def convert_some(client: Any, crawl: str, to: Seen, dead: Sequence[str]) -> int:
+def convert_some(client: Any, crawl: str | keys.Shard, to: Seen, dead: Sequence[str]) -> int:
     """Convert at most STEP fingerprints and return how many are left. Source: transitions/convert.lua"""
     packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
     script = Script("convert", Order.FIFO)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import msgpack
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.read_pace import ReadPace
@@ -22,6 +22,7 @@ from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, ref
 
 MAX_AT_MS = 253_370_764_800_000
 """The year 9999 in UTC: a time in it is one before the year 10000 in every time zone."""
+MOST_SHARDS = 1024
 _NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
 
 
@@ -39,6 +40,9 @@ class Overview:
     hold: Hold = Hold.NONE
     stops: int = 0
     """How often the workers were asked to close."""
+    shards: int = 1
+    unreachable: tuple[int, ...] = ()
+    """The shards that did not answer: nothing of them is counted."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Failed:
     """The stored request, for a later retry."""
 
 
-def failed(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
+def failed(client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
     """Return the newest *limit* failed requests of the run, newest first; blocking.
 
     Redis is shared: invalid records are skipped.
@@ -75,7 +79,7 @@ def failed(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = mat
     return list(found.values())
 
 
-def _failed_records(client: Any, crawl: str, most_bytes: float = math.inf) -> Iterator[bytes]:
+def _failed_records(client: Any, crawl: str | keys.Shard, most_bytes: float = math.inf) -> Iterator[bytes]:
     name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
     while most_bytes > 0 and (records := client.lrange(name, at, at + pace.count - 1)):
         yield from records
@@ -102,7 +106,7 @@ def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
         raise ValueError("bytes should stand where something else does")
 
 
-def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
+def failed_one(client: Any, crawl: str | keys.Shard, entry_id: bytes) -> Failed | None:
     """Return the failed request with this id, None if it is not among those kept; blocking.
 
     Raises:
@@ -130,7 +134,7 @@ class Dead:
     payload: bytes
 
 
-def dead(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
+def dead(client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
     """Return *limit* dead letters of the run; blocking.
 
     They are stored in no order. Those that are returned are sorted, newest first. What is no record of ours
@@ -154,7 +158,7 @@ def dead(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.
     return sorted(found.values(), key=lambda letter: -letter.at)[: max(0, limit)]
 
 
-def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
+def dead_one(client: Any, crawl: str | keys.Shard, entry_id: bytes) -> Dead | None:
     """Return the dead letter with this id; None: there is none; blocking.
 
     Raises:
@@ -174,7 +178,7 @@ def parse_dead(entry_id: bytes, record: bytes) -> Dead:
     return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload)
 
 
-def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
+def shared_stats(client: Any, crawl: str | keys.Shard) -> dict[str, int | float]:
     """Return the sums of `scrapy_dq.SharedStats` over all workers of this run; blocking.
 
     Redis is shared: a value that is not a number is skipped.
@@ -193,7 +197,7 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
     return found
 
 
-def described(client: Any, crawl: str) -> dict[str, str]:
+def described(client: Any, crawl: str | keys.Shard) -> dict[str, str]:
     """Return the stored `spider`, `fingerprinter` and `seen_kind` of *crawl*; empty: none. Blocking.
 
     Raises:
@@ -206,7 +210,7 @@ def described(client: Any, crawl: str) -> dict[str, str]:
     }
 
 
-async def order_of(client: Any, crawl: str) -> Order | None:
+async def order_of(client: Any, crawl: str | keys.Shard) -> Order | None:
     """Return the stored order of *crawl*; None: none, or an unknown one.
 
     Args:
@@ -221,7 +225,64 @@ async def order_of(client: Any, crawl: str) -> Order | None:
     return {each.value.encode(): each for each in Order}.get(order)
 
 
-def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | None = None) -> Overview:
+def shards_of(client: Any, crawl: str) -> int:
+    """Return how many shards a crawl has, as it is stored; 0 if it is absent, or unreadable; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    try:
+        epoch, stored = client.hmget(keys.meta(crawl), "epoch", "shards")
+    except ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            return 0  # what reads the rest says so
+        raise
+    if epoch is None:
+        return 0
+    return min(int(stored), MOST_SHARDS) if stored and stored.isdigit() and len(stored) < 10 else 1
+
+
+def peek_whole(
+    shards: Sequence[tuple[Any, keys.Shard]], *, anyhow: bool = False, most_members: int | None = None
+) -> Overview:
+    """Return the state of a crawl over all of its shards, home first, each as `peek` returns it; blocking.
+
+    Raises:
+        As `peek`, of home. One that does not answer is noted.
+    """
+    (client, home), *others = shards
+    whole = peek(client, home, anyhow=anyhow, most_members=most_members)
+    unreachable = []
+    for client, shard in others:
+        try:
+            part = peek(client, shard, anyhow=anyhow, most_members=most_members)
+        except (RedisError, OSError):
+            unreachable.append(shard.number)
+        else:
+            if (part.epoch, part.run) == (whole.epoch, whole.run):
+                census = whole.census + part.census
+                whole = replace(whole, census=census, members=_of_all(whole.members, part.members))
+    return replace(whole, shards=len(shards), unreachable=tuple(unreachable))
+
+
+def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]:
+    """Add to each worker what it has in another shard, where it is registered under another id."""
+    there = {_process_of(each): each for each in others}
+    found = []
+    for member in members:
+        other = there.get(_process_of(member))
+        if other is not None:
+            in_flight, done = member.in_flight + other.in_flight, member.done + other.done
+            member = replace(member, in_flight=in_flight, done=done)
+        found.append(member)
+    return found
+
+
+def _process_of(member: Member) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(value)) for name, value in member.identity.items()))
+
+
+def peek(client: Any, crawl: str | keys.Shard, *, anyhow: bool = False, most_members: int | None = None) -> Overview:
     """Read the state of *crawl* in one atomic, read-only step; blocking.
 
     Args:
@@ -241,7 +302,7 @@ def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | N
     return Overview(phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops)
 
 
-def run_name(client: Any, crawl: str) -> str:
+def run_name(client: Any, crawl: str | keys.Shard) -> str:
     """Return the DQ_RUN_NAME of the run; "": none; blocking.
 
     Raises:

@@ -42,7 +42,7 @@ class Retried:
 
 def retry(
     client: Any,
-    crawl: str,
+    crawl: str | keys.Shard,
     overview: Overview,
     *,
     failed: Callable[[Failed], bool] | None = None,
@@ -73,6 +73,45 @@ def retry(
     return found
 
 
+def retry_whole(
+    shards: Sequence[tuple[Any, keys.Shard]],
+    overview: Overview,
+    *,
+    failed: Callable[[Failed], bool] | None = None,
+    dead: Callable[[Dead], bool] | None = None,
+    moved: Callable[[int], object] = lambda count: None,
+    by: str = "",
+) -> Retried:
+    """Do so in all shards of a crawl, home first; see `retry`."""
+    found, is_open = Retried(), [False]
+
+    def opening(wanted: Callable[[R], bool] | None) -> Callable[[R], bool] | None:
+        # Home first: a shard that is open in a finished crawl would be cleared by the next run.
+        def choose(record: R) -> bool:
+            assert wanted is not None
+            if not wanted(record):
+                return False
+            if not is_open[0]:
+                retry_records(*shards[0], overview, by=by, reopen=True)
+                is_open[0] = True
+            return True
+
+        return choose if wanted is not None and len(shards) > 1 else wanted
+
+    for client, shard in shards:
+        part = retry(
+            client, shard, overview, failed=opening(failed), dead=opening(dead), moved=moved, by=by
+        )  # fmt: skip
+        found = Retried(found.failed + part.failed, found.dead + part.dead, found.left + part.left)
+    return found
+
+
+def kept_whole(shards: Sequence[tuple[Any, keys.Shard]]) -> tuple[int, int]:
+    """Return what `kept` does, of all shards of a crawl."""
+    failed, dead = zip(*(kept(client, shard) for client, shard in shards), strict=True)
+    return sum(failed), sum(dead)
+
+
 def _once(wanted: Callable[[R], bool], found: Retried) -> Callable[[R, bytes], bool]:
     """Make *wanted* choose each entry only once; by id, not by time, as Redis's clock may be set back.
 
@@ -97,7 +136,7 @@ def _once(wanted: Callable[[R], bool], found: Retried) -> Callable[[R, bytes], b
     return choose
 
 
-def kept(client: Any, crawl: str) -> tuple[int, int]:
+def kept(client: Any, crawl: str | keys.Shard) -> tuple[int, int]:
     """Return the numbers of failed requests and dead letters that are kept; blocking.
 
     Raises:
@@ -108,7 +147,7 @@ def kept(client: Any, crawl: str) -> tuple[int, int]:
 
 
 def _retry_failed(
-    client: Any, crawl: str, overview: Overview, wanted: Callable[[Failed, bytes], bool], found: Retried,
+    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Failed, bytes], bool], found: Retried,
     moved: Callable[[int], object], by: str,
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
@@ -138,7 +177,7 @@ def _retry_failed(
 
 
 def _retry_dead(
-    client: Any, crawl: str, overview: Overview, wanted: Callable[[Dead, bytes], bool], found: Retried,
+    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Dead, bytes], bool], found: Retried,
     moved: Callable[[int], object], by: str,
 ) -> None:  # fmt: skip
     name, cursor, pace = keys.prefix(crawl) + "dead", 0, ReadPace()
@@ -162,11 +201,12 @@ def _retry_dead(
 
 def retry_records(
     client: Any,
-    crawl: str,
+    crawl: str | keys.Shard,
     overview: Overview,
     failed: Sequence[tuple[bytes, int]] = (),
     dead: Sequence[bytes] = (),
     by: str = "",
+    reopen: bool = False,
 ) -> tuple[int, int]:
     """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each were moved.
 
@@ -174,6 +214,7 @@ def retry_records(
         failed: each record, and its position in the list, counted from the tail (-1).
         dead: ids of dead letters.
         by: see `retry`.
+        reopen: open the run, even if nothing is moved.
     Raises:
         As of `retry`.
     Source: transitions/retry.lua
@@ -181,7 +222,8 @@ def retry_records(
     flat = [part for each in failed for part in each]
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
     script = Script("retry", Order.FIFO)  # each returns to its place, whatever the order makes of it
-    reply = script.call_blocking(client, keys.fixed(crawl), overview.epoch, overview.run, *args, by_bytes(by))
+    of = overview.epoch, overview.run
+    reply = script.call_blocking(client, keys.fixed(crawl), *of, *args, by_bytes(by), int(reopen))
     refuse(reply)
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")

@@ -13,6 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
     MAX_LEASES,
@@ -40,9 +41,6 @@ from scrapy_dq.frontier.worker.level import Level
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
-
-HOME = 0
-"""The number of the home shard."""
 
 
 class Worker:

@@ -1,13 +1,13 @@
 -- retry: failed request or dead letter -> backlog, at its place and with 0 attempts; finished -> open again.
 -- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...),
---          dead (msgpack array of ids), by (who retries them, for the journal)
+--          dead (msgpack array of ids), by (who retries them, for the journal), open (1: even if nothing is moved here)
 -- RETURNS  OK, moved from failed, moved from dead (missing and invalid records are skipped)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
 -- USES     entry.come_back, journal.note_event, keys.key, midway.moving, partition.classify_touched, state,
 --          state.load_state, state.save_state, state.stale, types.wrong_type, words.tell
-local epoch, run, failed, dead, by = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 load_state()
 local answer = stale(epoch, tonumber(run))
 if answer then return { answer } end
@@ -54,7 +54,7 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
     from_dead = from_dead + 1
   end
 end
-if from_failed + from_dead > 0 then
+if from_failed + from_dead > 0 or open == '1' then
   state.phase, state.sequence = 'open', state.sequence + 1 -- the version of a shard changes (exchange.lua)
   tell() -- wake workers that are idle because nothing was waiting
 end
